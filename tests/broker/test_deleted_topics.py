@@ -5,8 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from uuid import UUID
 
+import pytest
+
 from app.errors import StorageUnavailable
-from tests.support.broker import RunningBroker
+from app.hot.manager import LogManager
+from tests.handlers.conversation import batch, talk
+from tests.support.broker import RunningBroker, running_broker
 from tests.support.several import cluster_on, until
 
 
@@ -39,3 +43,79 @@ async def test_a_deletion_that_one_controller_has_begun_is_ended_by_the_next(tmp
         await until(lambda: begun and all(broker.node.cluster.image.deleting for broker in brokers))
         await brokers[0].kill()
         await until(lambda: not any(broker.node.cluster.image.deleting for broker in brokers[1:]))
+
+
+MANY = 30
+
+
+async def test_a_deleted_topic_is_not_found_at_once_and_its_logs_go_in_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.broker.partitions.BROUGHT_AT_ONCE", 4)
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        await broker.create_topic("t", MANY)
+        table, logs = broker.node.partitions.table, broker.node.logs
+        before = table.led("t", MANY - 1)
+        assert before is not None
+        topic_id = before.topic_id
+        seen: list[tuple[int, int]] = []
+        delete = LogManager.delete
+
+        def watched(self: LogManager, topic: str, partition: int) -> bool:
+            seen.append((sum(table.get("t", one) is not None for one in range(MANY)), partition))
+            return delete(self, topic, partition)
+
+        monkeypatch.setattr(LogManager, "delete", watched)
+        await broker.node.membership.controller.delete_topic("t")
+        left = sum(log.topic == "t" for log in logs.logs())
+        assert left > 0, "the answer does not wait for the logs"
+        answer = await client.produce(8, [("t", [(MANY - 1, batch(1))])])
+        assert answer.responses[0].partition_responses[0].error_code == 3
+        await broker.node.partitions.wait_detached(topic_id)
+        assert all(
+            broker.node.remote_log_manager.manifest_of(before.key._replace(partition=one)) is None
+            for one in range(MANY)
+        )  # type: ignore[arg-type]
+        await until(lambda: not any(log.topic == "t" for log in logs.logs()))
+        assert [found for found, _ in seen] == [0] * MANY, "the table had none of them any more"
+
+
+async def test_a_topic_that_is_made_again_while_logs_of_the_old_one_go_has_only_new_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.broker.partitions.BROUGHT_AT_ONCE", 4)
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        controller, logs = broker.node.membership.controller, broker.node.logs
+        await broker.create_topic("t", MANY)
+        everywhere = [(index, batch(3)) for index in range(MANY)]
+        answer = await client.produce(8, [("t", everywhere)])
+        assert {one.error_code for one in answer.responses[0].partition_responses} == {0}
+        await controller.delete_topic("t")
+        assert any(log.topic == "t" for log in logs.logs())
+        made = await controller.create_topic("t", MANY)
+        answer = await client.produce(8, [("t", everywhere)])
+        # A record that is acknowledged now is one of the new topic.
+        assert {(one.error_code, one.base_offset) for one in answer.responses[0].partition_responses} == {(0, 0)}
+        assert {log.topic_id for log in logs.logs() if log.topic == "t"} == {made.topic_id}
+        await until(lambda: broker.node.partitions.has_followed(made.topic_id))
+        assert [broker.log("t", index).log_end_offset for index in range(MANY)] == [3] * MANY
+
+
+async def test_logs_of_a_deleted_topic_that_cannot_be_deleted_are_deleted_later_and_never_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        controller, logs = broker.node.membership.controller, broker.node.logs
+        await broker.create_topic("t", 3)
+        with monkeypatch.context() as patch:
+
+            def fails(self: LogManager, topic: str, partition: int) -> bool:
+                raise StorageUnavailable("the disk does not answer")
+
+            patch.setattr(LogManager, "delete", fails)
+            await controller.delete_topic("t")
+            answer = await client.produce(8, [("t", [(1, batch(1))])])
+            assert answer.responses[0].partition_responses[0].error_code == 3
+            assert len([log for log in logs.logs() if log.topic == "t"]) == 3
+        await until(lambda: not any(log.topic == "t" for log in logs.logs()))
+        assert any("the disk does not answer" in line for line in broker.lines)

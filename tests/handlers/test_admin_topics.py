@@ -75,6 +75,39 @@ async def test_a_coordinators_topic_that_is_made_by_hand_is_one_that_a_coordinat
         }
 
 
+@pytest.mark.parametrize("default", [1, 4_000])
+async def test_topics_of_more_partitions_than_one_request_may_make_are_all_refused(default: int) -> None:
+    async with admin_bench(num_partitions=default) as bench:
+        rest = 10_000 - 5_998 - default
+        asked = [topic("a", 5_998), topic("d", -1), topic("b", rest - 1)]
+        by_hand = topic("h", -1, -1, [(index, [NODE_ID]) for index in range(2)])
+        refused = await create(bench, *asked, by_hand)
+        assert [one.error_code for one in refused] == [ErrorCode.POLICY_VIOLATION] * 4
+        assert "The request asks for 10001 new partitions, and one request may make 10000." in refused[0].error_message
+        assert not bench.cluster.image.topics_by_name
+        # A topic that asks for too many is refused by itself, as is one that is named twice.
+        made = await create(bench, *asked, topic("e", 1), topic("x", 10_001), topic("y", 9_000), topic("y", 9_000))
+        codes = {one.name: one.error_code for one in made}
+        assert codes == {
+            "a": 0,
+            "d": 0,
+            "b": 0,
+            "e": 0,
+            "x": ErrorCode.INVALID_PARTITIONS,
+            "y": ErrorCode.INVALID_REQUEST,
+        }
+        assert sum(len(one.partitions) for one in bench.cluster.image.topics_by_name.values()) == 10_000
+
+
+async def test_more_partitions_than_one_request_may_add_are_all_refused() -> None:
+    async with admin_bench() as bench:
+        await create(bench, topic("a", 1), topic("b", 2))
+        refused = await grow(bench, grown("a", 5_001), grown("b", 5_003))
+        assert [one.error_code for one in refused] == [ErrorCode.POLICY_VIOLATION] * 2
+        made = await grow(bench, grown("a", 5_001), grown("b", 5_002), grown("missing", 9_000))
+        assert [one.error_code for one in made] == [0, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
 async def test_minus_one_is_the_brokers_default() -> None:
     async with admin_bench(num_partitions=5) as bench:
         [result] = await create(bench, topic("t", -1, -1))
