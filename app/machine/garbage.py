@@ -1,7 +1,7 @@
 """Short garbage collections (INV-15): the interpreter's own ones of old objects hold the loop for as long as the heap is large.
 
 The interpreter looks at young objects by itself, 10,000 or 60,000 at a time: 1 to 5 ms. ``ShortCollections`` looks at old ones in a
-callback of its own, soon after 100,000 more have become old. If that takes longer than a portion may, all that is there now is set
+callback of its own, soon after 50,000 more have become old. If that takes longer than a portion may, all that is there now is set
 aside (``gc.freeze``), so the next look has only newer objects. An object that was set aside goes as before when nothing refers to
 it any more. Only a cycle that was set aside while it was in use, and is dropped later, stays. Firn's own long-lived objects break
 their cycles when they end.
@@ -19,9 +19,9 @@ GARBAGE_THRESHOLD: Final = 10_000
 MIDDLE_THRESHOLD: Final = 5
 """Looks at the youngest generation before one at the middle one."""
 NEVER: Final = 1_000_000
-OLD_AFTER: Final = 2
-"""Looks at the middle generation after which old objects are looked at."""
-SET_ASIDE_FROM_S: Final = 0.015
+OLD_AFTER: Final = 1
+"""Looks at the middle generation after which old objects are looked at: one look has what became old, and what is not set aside."""
+SET_ASIDE_FROM_S: Final = 0.010
 """CPU time of a look at old objects from which on they are set aside."""
 
 
