@@ -82,10 +82,13 @@ class Portion:
     Belongs to one piece of work of the running loop.
     """
 
-    __slots__ = ("_cpu_s", "_ends_s", "_left", "_queue")
+    __slots__ = ("_cpu_s", "_ends_s", "_left", "_queue", "_urgent")
 
-    def __init__(self) -> None:
+    def __init__(self, *, urgent: bool = False) -> None:
+        """``urgent``: it does not wait in the queue, so that long requests cannot hold it up. Its portion is added to the turn,
+        so there may be one such piece of work at a time."""
         self._queue = queue = _queue()
+        self._urgent = urgent
         self._cpu_s = queue.cpu_s
         self._left = STRIDE
         self._ends_s = queue.cpu_s() + PORTION_S
@@ -108,7 +111,7 @@ class Portion:
 
     async def rest(self) -> None:
         """Give the loop to other work. Returns when the next portion begins."""
-        await self._queue.join()
+        await (asyncio.sleep(0) if self._urgent else self._queue.join())
         self._left = STRIDE
         self._ends_s = self._cpu_s() + PORTION_S
 

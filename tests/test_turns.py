@@ -64,6 +64,27 @@ async def test_one_piece_of_long_work_goes_on_in_each_turn_and_others_run_in_bet
 
 
 @on_counted_loop
+async def test_urgent_work_goes_on_in_each_turn_however_much_other_work_waits() -> None:
+    async def long() -> None:
+        portion = Portion()
+        for _ in range(20):
+            work(PORTION_S)
+            await portion.rest_if_spent()
+
+    async def urgent() -> None:
+        portion = Portion(urgent=True)
+        for _ in range(10):
+            work(PORTION_S)
+            await portion.rest_if_spent()
+
+    others = [asyncio.create_task(long()) for _ in range(5)]
+    await asyncio.sleep(0)
+    assert await count_turns(urgent()) <= 12
+    assert not any(one.done() for one in others)
+    await asyncio.gather(*others)
+
+
+@on_counted_loop
 async def test_a_cancelled_wait_for_a_portion_holds_up_no_other() -> None:
     async def long() -> str:
         portion = Portion()

@@ -1110,11 +1110,11 @@ class Partitions:
         # Deleted topics first: one delta may delete a topic and make another of its name.
         for topic_id in deleted:
             self._take_out(topic_id)
-        self._left = BROUGHT_AT_ONCE
+        self._left, portion = BROUGHT_AT_ONCE, Portion()
         for topic_id in internal:
             self._settle(image, topic_id)
         for topic_id in (*deleted, *others):
-            if self._left > 0:
+            if self._left > 0 and not portion.spent():
                 self._settle(image, topic_id)
             else:
                 self._unmade[topic_id] = 0

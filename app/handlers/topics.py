@@ -84,12 +84,18 @@ async def create_topics(context: Context, request: Request, message: CreateTopic
     answers = await each(asked, create)
     results = [_refused(name, DUPLICATE.code, DUPLICATE.sentence) for name in sorted(twice)]
     portion = Portion()
+    described: dict[frozenset[tuple[str, str]], list[CreatableTopicConfigs]] = {}
     for topic, answer in zip(asked, answers, strict=True):
         if isinstance(answer, Refusal):
             results.append(_refused(topic.name, *answer))
-        else:
-            results.append(_created(context, answer, validate_only=message.validate_only))
-            await portion.rest_if_spent()  # its settings take 0.3 ms
+            continue
+        overrides = frozenset(answer.configs.items())
+        if overrides not in described:
+            described[overrides] = _settings(
+                context, answer
+            )  # takes 0.3 ms, and most topics of a request have the same
+        results.append(_created(answer, described[overrides], validate_only=message.validate_only))
+        await portion.rest_if_spent()
     return CreateTopicsResponse(topics=results, throttle_time_ms=share.throttle_time_ms)
 
 
@@ -133,23 +139,27 @@ def _refused(name: str, code: ErrorCode, sentence: str) -> CreatableTopicResult:
     return CreatableTopicResult(name=name, error_code=code, error_message=sentence, configs=None)
 
 
-def _created(context: Context, topic: TopicImage, *, validate_only: bool) -> CreatableTopicResult:
+def _settings(context: Context, topic: TopicImage) -> list[CreatableTopicConfigs]:
+    return [
+        CreatableTopicConfigs(
+            name=config.name,
+            value=config.value,
+            read_only=config.read_only,
+            config_source=config.source,
+            is_sensitive=config.definition.sensitive,
+        )
+        for config in described_topic(context, topic.configs)
+    ]
+
+
+def _created(topic: TopicImage, settings: list[CreatableTopicConfigs], *, validate_only: bool) -> CreatableTopicResult:
     return CreatableTopicResult(
         name=topic.name,
         topic_id=NO_TOPIC_ID if validate_only else topic.topic_id,
         error_message=None,
         num_partitions=len(topic.partitions),
         replication_factor=len(topic.partitions[0].replicas),
-        configs=[
-            CreatableTopicConfigs(
-                name=config.name,
-                value=config.value,
-                read_only=config.read_only,
-                config_source=config.source,
-                is_sensitive=config.definition.sensitive,
-            )
-            for config in described_topic(context, topic.configs)
-        ],
+        configs=settings,
     )
 
 

@@ -73,7 +73,7 @@ from app.metadata.view import ClusterView
 from app.metadata.wal_ranges import WalId
 from app.seams import Clock
 from app.security.acls import Acl, AclFilter
-from app.turns import Steps, run
+from app.turns import Portion, Steps, run
 from app.units import BrokerId, LeaderEpoch, LogSequence, TopicId, TopicIdPartition
 
 T = TypeVar("T")
@@ -595,7 +595,7 @@ class Controller(ClusterChanges):
             # Its number is taken before: it shows whether others wrote while the changes were planned.
             sequence = log.next_sequence
             decisions.begin(log.state.image, self._surroundings(sequence), self._lacking())
-            await run(decisions.planning(GROUP_CHANGES_MAX))
+            await run(decisions.planning(GROUP_CHANGES_MAX), Portion(urgent=True))
             if decisions.entry:
                 await log.append(sequence, decisions.entry)
         except ConflictError:

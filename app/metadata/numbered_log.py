@@ -83,7 +83,7 @@ from app.metadata.log_format import (
 from app.metadata.log_proofs import NO_MARK, Checker, Mark, Proofs, Untrusted
 from app.objectstore.api import AlreadyExists, ObjectMissing, ObjectStore
 from app.seams import Clock
-from app.turns import Steps, run, slices, whole
+from app.turns import Portion, Steps, run, slices, whole
 from app.units import LogSequence
 
 T = TypeVar("T")
@@ -610,7 +610,7 @@ class NumberedLog(Generic[S]):
     async def _decoded(self, sequence: int, data: bytes) -> _Checked:
         """An entry of its bytes. Raises: CorruptionError, Untrusted among them."""
         steps = self._decoding(sequence, data)
-        return await run(steps) if len(data) >= LONG_BYTES_MIN else whole(steps)
+        return await run(steps, Portion(urgent=True)) if len(data) >= LONG_BYTES_MIN else whole(steps)
 
     def _decoding(self, sequence: int, data: bytes) -> Steps[_Checked]:
         key = layout.entry_key(self.prefix, sequence)
@@ -636,7 +636,7 @@ class NumberedLog(Generic[S]):
             )
         try:
             if len(entry.records) >= LONG_RECORDS_MIN and isinstance(at.state, LongState):
-                await run(at.state.applying(entry))
+                await run(at.state.applying(entry), Portion(urgent=True))
             else:
                 at.state.apply(entry)
         except CorruptionError as error:
@@ -680,7 +680,7 @@ class NumberedLog(Generic[S]):
             at.marks = frozenset({checker.check()})
         at.applied = LogSequence(header.sequence)
         if isinstance(at.state, LongState):
-            await run(at.state.loading_ends(at.applied))
+            await run(at.state.loading_ends(at.applied), Portion(urgent=True))
         else:
             at.state.loaded(at.applied)
         at.nonce = header.nonce
@@ -733,7 +733,7 @@ class NumberedLog(Generic[S]):
             return (yield from encode())
 
         # Until the first PUT a cancellation has written nothing, so this broker stays the writer.
-        body = await run(encoding()) if len(records) >= LONG_RECORDS_MIN else whole(encoding())
+        body = await run(encoding(), Portion(urgent=True)) if len(records) >= LONG_RECORDS_MIN else whole(encoding())
         loop = asyncio.get_running_loop()
         attempt = AppendAttempt(
             writer_id=self.writer_id, nonce=nonce, deadline_s=loop.time() + self._timings.append_deadline_s
@@ -766,7 +766,7 @@ class NumberedLog(Generic[S]):
             raise ConflictError(f"{self.prefix} had gone on past {key} when it was sealed")
         mark = None if self._proofs is None else self._proofs.mark
         decoding = decode_entry.steps(key, sequence, body)
-        entry = await run(decoding) if len(body) >= LONG_BYTES_MIN else whole(decoding)
+        entry = await run(decoding, Portion(urgent=True)) if len(body) >= LONG_BYTES_MIN else whole(decoding)
         await self._apply(self._at, entry, mark or NO_MARK)
         self._sealed = self._ever_sealed = True
         if self._on_entry is not None:

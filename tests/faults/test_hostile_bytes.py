@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import random
+import re
 import struct
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -38,8 +39,9 @@ from tests.wire.reference import Subject
 GOLDEN = Path(__file__).parents[1] / "wire" / "golden" / "requests.json"
 FEW, MANY = 600, 80_000
 AT_ONCE = 32
-STALL = "The event loop stood still for"
-"""Drawn requests create topics of thousands of partitions. What each API may take is asked by test_turns_of_all_apis.py."""
+STALL = re.compile(r"The event loop stood still for \d+ ms \((\d+) ms of CPU\)")
+STALL_CPU_MS_MAX = 75
+"""INV-15 has 50. A line counts up to 25 ms of turns before the one that it tells of. Waits that took no CPU are the machine's."""
 SENTINEL_ID = 0x5EED_1DEA
 SENTINEL = request_frame(ApiKey.API_VERSIONS, 0, SENTINEL_ID, "after", ApiVersionsRequest())
 PATIENCE_S = 0.5
@@ -212,7 +214,10 @@ def check_log(broker: Served, closed: int, left: int = 0) -> None:
     others = [
         line
         for line in broker.lines
-        if CLOSING not in line and "serves Kafka on" not in line and "over after" not in line and STALL not in line
+        if CLOSING not in line
+        and "serves Kafka on" not in line
+        and "over after" not in line
+        and not ((stall := STALL.search(line)) is not None and int(stall[1]) <= STALL_CPU_MS_MAX)
     ]
     assert not others, "\n".join(others[:20])
 
