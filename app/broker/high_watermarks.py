@@ -79,7 +79,9 @@ class HighWatermarks:
     async def _write(self, lowered: Mapping[TopicIdPartition, int]) -> bool:
         now: dict[TopicIdPartition, int] = {}
         portion = Portion()
-        for partition in self._table:
+        waiting = list(self._table)
+        while waiting:  # without those that are done, so that a deleted topic is not freed in one turn
+            partition = waiting.pop()
             if not partition.commits_alone and partition.role is not Role.OFFLINE:
                 now[partition.key] = int(partition.log.high_watermark)
             if portion.spent_by():

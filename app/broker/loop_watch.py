@@ -79,7 +79,7 @@ class Watched:
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
         self.last = Clocks(0.0, 0.0, 0.0)
-        """At the last look at which the loop had nothing to answer, or at its last sign of life."""
+        """At the start, at the last look at which the loop had nothing to answer, or at its last sign of life."""
         self.asked_s: float | None = None
         """When a sign was asked for that has not come."""
         self.quiet_looks = 0
@@ -159,6 +159,8 @@ class LoopWatch:
         self._loop = asyncio.get_running_loop()
         self._thread_id, self._native_id = threading.get_ident(), threading.get_native_id()
         self._cpu_clock = time.pthread_getcpuclockid(self._thread_id)
+        # The work before the start is not of the turn that the first look finds.
+        self._watched.last = self._clocks(starved=False)
         threading.Thread(target=self._run, name="firn-loop-watch", daemon=True).start()
 
     def stop(self) -> None:

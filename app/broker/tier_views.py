@@ -186,10 +186,11 @@ class TierViews:
         image, group = self.image(), self._group
         assert group is not None
         wanted: dict[int, dict[TopicIdPartition, _View]] = {}
-        for seen, (key, view) in enumerate(list(self._views.items())):
+        for seen, key in enumerate(list(self._views)):
             if not seen % STRIDE:
                 yield
-            if self._views.get(key) is not view:
+            view = self._views.get(key)
+            if view is None:
                 continue
             leader = view.partition.leader
             view.terms = view.terms_now()

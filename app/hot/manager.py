@@ -583,11 +583,13 @@ class LogManager:
         """Roll and flush logs whose time has come."""
         now_ms = self._clock.now_ms()
         portion = Portion()
-        for log in self.logs():
+        # Of keys: a list of the logs would keep those of a deleted topic, and free all of them in one turn.
+        for key in list(self._logs):
             if portion.spent_by():
                 await portion.rest()
-            if self._logs.get((log.topic, log.partition)) is not log:
-                continue  # deleted meanwhile
+            log = self._logs.get(key)
+            if log is None:
+                continue
             log.maybe_flush_by_time(now_ms)
             try:
                 if log.maybe_roll_by_time(now_ms):
@@ -604,8 +606,9 @@ class LogManager:
         """
         self.log_directory.descriptors.close_unused()
         asked = 0
-        for number, log in enumerate(self.logs()):
-            asked += log.settle_if_idle(now_ms, IDLE_MS)
+        for number, key in enumerate(list(self._logs)):
+            log = self._logs.get(key)
+            asked += log is not None and log.settle_if_idle(now_ms, IDLE_MS)
             if asked == IDLE_SYNCS_MAX:
                 break
             if number % LOGS_PER_TURN == LOGS_PER_TURN - 1:

@@ -324,8 +324,15 @@ class RemoteLogManager:
     async def _look_at_all(self, group: asyncio.TaskGroup) -> None:
         now_s = loop_time_s()
         begun = 0
-        for index, partition in enumerate(list(self._partitions.values()), 1):
-            if not partition.busy and not partition.detached and self._has_work(partition, now_s):
+        # Of keys: a list of the partitions would keep those of a deleted topic, and free all of them in one turn.
+        for index, key in enumerate(list(self._partitions), 1):
+            partition = self._partitions.get(key)
+            if (
+                partition is not None
+                and not partition.busy
+                and not partition.detached
+                and self._has_work(partition, now_s)
+            ):
                 partition.busy = True
                 group.create_task(self._tend(partition))
                 begun += 1

@@ -189,6 +189,18 @@ async def test_a_timer_that_holds_the_loop_is_named_by_its_function() -> None:
     assert "slices (app.turns" in sentence_of(told[0])
 
 
+async def test_work_before_the_start_is_no_stall_of_the_turn_that_the_first_look_finds() -> None:
+    burn(1.0)
+    told: list[Stall] = []
+    watch = LoopWatch(0.6, serving=lambda: None, codes=frozenset(), tell=told.append)
+    watch.start()
+    burn(0.45)  # the first look comes after 0.3 s
+    for _ in range(3):
+        await asyncio.sleep(0)
+    watch.stop()
+    assert told == []
+
+
 async def rest(rouses: list[Any]) -> None:
     """Wait until the watch rests."""
     async with asyncio.timeout(60):
