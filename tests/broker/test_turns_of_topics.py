@@ -117,7 +117,7 @@ def asker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Asker]:
         measured.close()
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_no_change_of_a_topic_of_10_000_partitions_holds_the_loop(asker: Asker) -> None:
     made: list[str] = []
 
@@ -132,7 +132,7 @@ def test_no_change_of_a_topic_of_10_000_partitions_holds_the_loop(asker: Asker) 
     asker.check("deletion", lambda: asker.delete([made.pop()]) if made else create())
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_no_growth_to_10_000_partitions_and_no_change_of_topics_of_1_000_holds_the_loop(asker: Asker) -> None:
     small = asker.new(TRIES, "small")
     asker.create(small, 1)
@@ -154,7 +154,7 @@ def test_no_growth_to_10_000_partitions_and_no_change_of_topics_of_1_000_holds_t
     asker.check("deletion", lambda: asker.delete(made.pop()) if made else create())
 
 
-@pytest.mark.ci
+@pytest.mark.slow
 def test_no_change_of_1_000_topics_holds_the_loop(asker: Asker) -> None:
     made: list[list[str]] = []
 
