@@ -20,7 +20,7 @@ MIDDLE_THRESHOLD: Final = 5
 """Looks at the youngest generation before one at the middle one."""
 NEVER: Final = 1_000_000
 OLD_AFTER: Final = 1
-"""Looks at the middle generation after which old objects are looked at: one look has what became old, and what is not set aside."""
+"""Looks at the middle generation after which old objects are looked at."""
 SET_ASIDE_FROM_S: Final = 0.010
 """CPU time of a look at old objects from which on they are set aside."""
 
