@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from app.metadata.cluster import LEVEL_MAX
 from tests.faults import every_load, transaction_load
 from tests.faults.client_loads import TXN_PARTITIONS, AioWriting, JavaProducers
 from tests.faults.every_load import EveryLoad
@@ -25,8 +24,7 @@ SETTINGS = {"replica_lag_time_max_ms": 2_000, "leader_imbalance_check_interval_s
 
 
 def test_all_that_was_acknowledged_is_kept_while_groups_of_all_kinds_and_transactions_go_on(tmp_path: Path) -> None:
-    settings = every_load.SETTINGS | {"new_level": LEVEL_MAX}  # with pulses (ADR 0023, L6)
-    with brokers_running(tmp_path, proxied=True, settings=settings) as brokers:
+    with brokers_running(tmp_path, proxied=True, settings=every_load.SETTINGS) as brokers:
         load = EveryLoad(brokers, seed=1)
         faults = Faults(brokers, random.Random(1), load.loads)
         load.shares.book.phase = faults.phase
