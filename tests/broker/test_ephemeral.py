@@ -12,7 +12,7 @@ import pytest
 from app.broker.control_link import KafkaControlLink
 from app.configs import Durability, TopicConfig
 from app.errors import ErrorCode, RequestRejected
-from app.metadata.cluster import OBJECT_LEVEL, BrokerImage, PartitionImage
+from app.metadata.cluster import LEVEL_MAX, BrokerImage, PartitionImage
 from app.metadata.control import ChangeRequest, ChangeResponse
 from app.metadata.wal_ranges import PartitionDurability
 from tests.broker.test_object_durability import led, objects, produce, records_read
@@ -35,7 +35,7 @@ async def test_an_empty_store_becomes_a_cluster_whose_new_topics_are_in_the_buck
     async with broker_on(tmp_path, "a", **SETTINGS) as broker:
         await in_cluster(broker)
         image = broker.node.cluster.image
-        assert image.level == OBJECT_LEVEL
+        assert image.level == LEVEL_MAX
         assert image.brokers[1].ephemeral
         await broker.create_topic("t", 2)
         partitions = broker.node.cluster.image.topics_by_name["t"].partitions
