@@ -380,6 +380,12 @@ class Desk:
                     f" {endpoint.host}:{endpoint.port} ({endpoint.listener}) who it is: {found.why} Mend the certificates or users"
                     " of both, and start it again.",
                 )
+            if found is None and self._had_address(asked, endpoint):
+                raise RequestRejected(
+                    ErrorCode.BROKER_NOT_AVAILABLE,
+                    f"The controller, broker {self._view.identity.broker_id}, got no answer at {endpoint.host}:{endpoint.port}"
+                    f" ({endpoint.listener}) yet.",
+                )
             if found is None or found.directory_id != asked.directory_id:
                 raise RequestRejected(
                     ErrorCode.INVALID_REQUEST,
@@ -387,6 +393,11 @@ class Desk:
                     f" {endpoint.host}:{endpoint.port} ({endpoint.listener}): advertise an address that the other brokers"
                     " can reach (--advertise HOST:PORT, or advertised.listeners), and start it again.",
                 )
+
+    def _had_address(self, asked: RegistrationAsked, endpoint: Endpoint) -> bool:
+        """Whether the broker was registered with this address before, from this directory: it is slow to answer, or away again."""
+        known = self._view.image.brokers.get(asked.broker_id)
+        return known is not None and known.directory_id == asked.directory_id and endpoint in known.endpoints
 
     async def _who_answers(self, endpoint: Endpoint, directory_id: UUID, broker_id: int) -> Holder | Stranger | None:
         assert self._places is not None

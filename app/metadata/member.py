@@ -380,6 +380,8 @@ class ClusterMember(Elsewhere):
                     refused_s = self._now_s() if refused_s is None else refused_s
                     if self._now_s() - refused_s >= PLACE_S:
                         raise StartRefused(str(error)) from None
+                elif error.code is ErrorCode.BROKER_NOT_AVAILABLE:
+                    why = f". The last attempt: {error}"
                 elif error.code not in (ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH):
                     raise StartRefused(str(error)) from None
             except (BrokerUnavailable, ProtocolError, StorageUnavailable) as error:

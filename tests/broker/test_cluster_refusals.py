@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from app.broker.places import KafkaPlaces
 from app.errors import RequestRejected
 from app.machine.runtime import SystemClock
 from app.metadata import member
+from app.metadata.cluster import Endpoint
+from app.metadata.place import Holder, Stranger
 from app.metadata.reassignments import ReassignmentAsked
 from app.metadata.registration import StartRefused
 from app.units import TimestampMs
@@ -70,6 +74,35 @@ async def test_an_address_that_the_controller_cannot_reach(tmp_path: Path) -> No
             async with broker_on(tmp_path, "b2", advertised_host="127.0.0.1", advertised_port=first.port):
                 pass
         assert first.node.cluster.image.brokers.keys() == {1}
+
+
+class HardOfHearing(KafkaPlaces):
+    """Misses answers."""
+
+    def __init__(self, misses: int = 0) -> None:
+        super().__init__()
+        self.misses = misses
+
+    async def ask(self, endpoint: Endpoint, **more: Any) -> Holder | Stranger | None:
+        if self.misses:
+            self.misses -= 1
+            return None
+        return await super().ask(endpoint, **more)
+
+
+async def test_a_broker_that_comes_back_asks_again_until_the_controller_hears_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(member, "TELL_S", 0.0)
+    port, places, lines = free_port(), HardOfHearing(), list[str]()
+    async with broker_on(tmp_path, "b1", places=places) as first:
+        async with broker_on(tmp_path, "b2", listen_port=port):
+            await until(lambda: unfenced(first) == [1, 2])
+        places.misses = 3
+        async with broker_on(tmp_path, "b2", listen_port=port, log_line=lines.append):
+            await until(lambda: unfenced(first) == [1, 2])
+    assert places.misses == 0
+    assert any(f"got no answer at 127.0.0.1:{port} (PLAINTEXT) yet" in line for line in lines)
 
 
 async def test_a_controller_that_a_new_broker_cannot_reach_is_named(
