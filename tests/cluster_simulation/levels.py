@@ -24,6 +24,7 @@ from app.metadata import features, member, membership
 from app.metadata.cluster import LEVEL_FEATURE, LEVEL_MAX, BrokerRecord, ClusterImage, Kind, PartitionRecord
 from app.metadata.log_format import KeyValue, decode_key
 from app.metadata.registration import StartRefused
+from app.turns import Stepwise
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -72,10 +73,10 @@ def programs() -> Iterator[None]:
         return asked(*args, **named)._replace(level_max=PROGRAM.get())
 
     def update_by_program(*args: Any, **named: Any) -> Any:
-        return update(*args, **{"level_max": PROGRAM.get()} | named)
+        return update.steps(*args, **{"level_max": PROGRAM.get()} | named)
 
     member.RegistrationAsked = asked_by_program  # type: ignore[assignment, misc]
-    features.update_features = update_by_program
+    features.update_features = Stepwise(update_by_program)
     if known == LEVEL_MAX:  # else somebody has planted a fault there
         membership.LEVEL_MAX = _Understood(known)  # type: ignore[misc]
     try:
