@@ -306,9 +306,11 @@ class Controller(ClusterChanges):
     async def confirm(self) -> None:
         """Make sure that nobody else has sealed (C6). One GET. Raises: StorageUnavailable, CorruptionError."""
         before_s = asyncio.get_running_loop().time()
-        await self._log.confirm()
-        self._view.publish()
-        self.notice_successor()
+        try:
+            await self._log.confirm()
+            self._view.publish()
+        finally:
+            self.notice_successor()  # a read that fails or is cancelled may have applied a seal
         if self.active:
             self.confirmed_s = before_s
 

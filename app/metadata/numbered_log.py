@@ -300,7 +300,7 @@ class NumberedLog(Generic[S]):
                 # The copy only saves time; the bucket has everything.
                 at = None
             if at is not None:
-                self._at = at
+                self._move_to(at)
                 await self._catch_up(listed)
                 return True
         await self._reload(listed)
@@ -322,14 +322,14 @@ class NumberedLog(Generic[S]):
                 return False
             if at.applied + 1 != end:
                 return False
-            self._at = at
+            self._move_to(at)
             return True
 
     async def adopt(self, cached: bytes) -> bool:
         """Take over the state of a cached copy, however old it is. No request. Returns: whether the copy is sound."""
         async with self._turn:
             try:
-                self._at = await self._decode_snapshot("the cached copy", cached, is_cache=True)
+                self._move_to(await self._decode_snapshot("the cached copy", cached, is_cache=True))
             except CorruptionError:
                 return False
             return True
@@ -416,7 +416,6 @@ class NumberedLog(Generic[S]):
             if at.broken or not self._follows(at, sequence, entry):
                 return False
             await self._apply(at, entry, mark)
-            self._notice_overtaking()
             return True
 
     def step_down(self) -> None:
@@ -505,7 +504,7 @@ class NumberedLog(Generic[S]):
                 raise CorruptionError(
                     f"{layout.entry_key(self.prefix, self._at.applied)} was there, and now the log ends at {at.applied}"
                 )
-            self._at = at
+            self._move_to(at)
             return
         raise StorageUnavailable(f"{self.prefix} was compacted again and again while it was read")
 
@@ -560,7 +559,6 @@ class NumberedLog(Generic[S]):
                 await self._reload()
             if listed is not None:
                 break
-        self._notice_overtaking()
         return self._at.applied != before
 
     async def _apply_all(self, at: _Position[S], sequences: Sequence[int]) -> None:
@@ -652,6 +650,8 @@ class NumberedLog(Generic[S]):
             at.seals.append(entry.sequence)
         at.applied = entry.sequence
         at.nonce = entry.nonce
+        if at is self._at:
+            self._notice_overtaking()
         if self._proofs is not None:
             at.marks |= {mark}
 
@@ -692,7 +692,13 @@ class NumberedLog(Generic[S]):
 
     # --- writing, inside --------------------------------------------------------------------------------------------
 
+    def _move_to(self, at: _Position[S]) -> None:
+        self._at = at
+        self._notice_overtaking()
+
     def _notice_overtaking(self) -> None:
+        """Give up the right to append once the known state has another writer's seal. Called wherever the known state changes, and
+        not after a read: a read that fails or is cancelled may have applied such a seal."""
         if self._sealed and self._at.writer.writer_id != self.writer_id:
             self._sealed = False
 

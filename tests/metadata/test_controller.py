@@ -14,15 +14,17 @@ from app.errors import ErrorCode, FencedError, RequestRejected, StorageUnavailab
 from app.metadata import decisions
 from app.metadata.changes import ConfigChange, Operation
 from app.metadata.cluster import ClusterImage, Endpoint, ImageDelta
-from app.metadata.liveness import BEAT_INTERVAL_MS, ObjectLiveness
+from app.metadata.controller import Controller
+from app.metadata.liveness import BEAT_INTERVAL_MS, Identity, ObjectLiveness
 from app.metadata.membership import Membership
 from app.metadata.registration import StartRefused
+from app.metadata.view import ClusterView
 from app.objectstore.api import ObjectStore
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
 from app.seams import Clock
-from app.units import TopicIdPartition
-from tests.metadata.support import FixedClock, on_virtual_time, requests_of, running, uuid_of
+from app.units import BrokerId, TopicIdPartition
+from tests.metadata.support import QUICK, FixedClock, make_log, on_virtual_time, requests_of, running, uuid_of
 from tests.support.virtual_loop import VirtualClock, VirtualLoop
 
 PUT = "put_if_absent"
@@ -493,5 +495,52 @@ def test_requests_of_the_cluster_are_counted() -> None:
         await make(store, seed=1).start()
         tail = 4
         assert dict(requests_of(store, before)) == {"list_objects": 2, "get": tail, "put": 1, PUT: 2}
+
+    on_virtual_time(main)
+
+
+# --- of several brokers ---------------------------------------------------------------------------------------------
+
+
+async def in_office(store: ObjectStore, node_id: int) -> tuple[ClusterView, Controller]:
+    """A controller of a cluster of several brokers that has just taken office."""
+    clock, rng = FixedClock(), random.Random(node_id)
+    identity = Identity(BrokerId(node_id), uuid_of(node_id), uuid_of(100 + node_id))
+    view = ClusterView(
+        store, config=BrokerConfig(node_id=node_id), identity=identity, rng=rng, clock=clock, timings=QUICK
+    )
+    view.registered = False
+    controller = Controller(view, rng=rng, clock=clock)
+    controller.active = False
+    await view.log.load()
+    if not view.log.state.image.cluster_id:
+        assert await controller.create_cluster(1)
+    assert await controller.take_office()
+    return view, controller
+
+
+def test_a_controller_whose_read_of_a_seal_is_cancelled_steps_down_and_makes_no_more_changes() -> None:
+    async def main(loop: VirtualLoop, store: MemoryStore) -> None:
+        _, old = await in_office(store, 1)
+        view, new = await in_office(store, 2)
+        told: list[bool] = []
+        old.on_office(lambda: told.append(old.active))
+        tasks = [asyncio.create_task(one.run()) for one in (old, new)]
+        await asyncio.sleep(0)
+        hangs = Fault(FaultKind.HANG, operation="list_objects", skip=1, times=1)
+        store.faults = [hangs]
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(old.confirm(), 0.5)
+        assert hangs.struck
+        assert told == [False]
+        with pytest.raises(RequestRejected) as caught:
+            await old.allocate_producer_ids()
+        assert caught.value.code is ErrorCode.NOT_CONTROLLER
+        await new.allocate_producer_ids()
+        reader = make_log(store, "reader")
+        await reader.load()
+        assert reader.next_sequence == view.log.next_sequence
+        for task in tasks:
+            task.cancel()
 
     on_virtual_time(main)

@@ -408,6 +408,30 @@ def test_a_cancelled_append_leaves_a_log_that_must_seal_again() -> None:
     on_virtual_time(main)
 
 
+def test_a_writer_that_has_applied_anothers_seal_appends_nothing_though_its_read_was_cancelled() -> None:
+    async def main(loop: VirtualLoop, store: MemoryStore) -> None:
+        old = await sealed(store, "old")
+        new = await sealed(store, "new")
+        hangs = Fault(FaultKind.HANG, operation="list_objects", skip=1, times=1)
+        store.faults = [hangs]
+        confirming = asyncio.create_task(old.confirm())
+        while not hangs.struck:
+            await asyncio.sleep(0.001)
+        assert old.next_sequence == 2, "the seal is applied, and the second LIST is under way"
+        assert not old.is_writer
+        appending = asyncio.create_task(old.append(2, [(key(1), value(1))]))
+        await asyncio.sleep(0.001)
+        confirming.cancel()
+        with pytest.raises(FencedError, match="new has taken over cluster from old"):
+            await appending
+        await append(new, 1)
+        reader = make_log(store, "reader")
+        await reader.load()
+        assert dict(reader.live) == dict(new.live)
+
+    on_virtual_time(main)
+
+
 def test_a_byte_that_flips_on_the_way_is_read_again() -> None:
     async def main(loop: VirtualLoop, store: MemoryStore) -> None:
         writer = await sealed(store, "a")
