@@ -189,7 +189,7 @@ class Partitions:
         self._log_line = log_line
         self._faults = faults if faults is not None else Faults(log_line)
         self._led: dict[UUID, tuple[str, int]] = {}
-        """By topic id: name and number of partitions of every topic with a log."""
+        """By topic id: name and number of partitions of every topic with a log. ``_take_out`` looks for the logs by it."""
         self._unattached: dict[TopicIdPartition, None] = {}
         """Partitions that are served, but whose manifests are not read yet."""
         self._unmade: dict[UUID, int] = {}
@@ -905,6 +905,9 @@ class Partitions:
         ``may_make`` is False. Raises: FirnError."""
         made = False
         partition = self.table.get(topic.name, image.partition_index)
+        if partition is not None and partition.topic_id != topic.topic_id:
+            self._take_out_older(partition)
+            partition = None
         if partition is None:
             self._delete_older(topic.name, image.partition_index)
         was_in_sync = False
@@ -1028,6 +1031,7 @@ class Partitions:
         partition = self.table.get(name, index)
         if partition is not None and (partition.followed is image or not self._started):
             return
+        self._led[topic.topic_id] = (name, len(topic.partitions))  # its turn may never come, if it is deleted
         try:
             self.bring_one(topic, image, self._config_of(topic), may_make=True)
         except FirnError as error:
@@ -1205,6 +1209,16 @@ class Partitions:
                 found[index] = partition
         if found:
             self._deleted[topic_id] = _Deleted(name, list(found.values()), found)
+
+    def _take_out_older(self, partition: Partition) -> None:
+        """A partition of an older topic is in the place of a new one, which must never take over its log."""
+        self.table.take_out(partition)
+        topic_id = partition.topic_id
+        deleted = self._deleted.setdefault(topic_id, _Deleted(partition.topic, [], {}))
+        deleted.attached.append(partition)
+        deleted.logs[partition.index] = partition
+        self._unmade.setdefault(topic_id, 0)
+        self._wake_maker.set()
 
     def _delete_some(self, topic_id: UUID) -> int | None:
         """Give up the tier of partitions of a deleted topic, then delete their logs, as many as are left for this turn.

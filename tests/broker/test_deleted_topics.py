@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
+from app.broker.partitions import Partitions
 from app.errors import StorageUnavailable
 from app.hot.manager import LogManager
 from tests.handlers.conversation import batch, talk
@@ -119,3 +122,97 @@ async def test_logs_of_a_deleted_topic_that_cannot_be_deleted_are_deleted_later_
             assert len([log for log in logs.logs() if log.topic == "t"]) == 3
         await until(lambda: not any(log.topic == "t" for log in logs.logs()))
         assert any("the disk does not answer" in line for line in broker.lines)
+
+
+HoldTurns = Callable[[], Callable[[], None]]
+
+
+@pytest.fixture
+def hold_turns(monkeypatch: pytest.MonkeyPatch) -> HoldTurns:
+    """From the call on, topics that are made or changed have to wait for their turn. Returns: lets the turns begin."""
+
+    def hold() -> Callable[[], None]:
+        begin = asyncio.Event()
+        give_way = Partitions._give_way
+
+        async def waits(self: Partitions, over: Sequence[UUID]) -> list[UUID]:
+            await begin.wait()
+            return await give_way(self, over)
+
+        def let() -> None:
+            monkeypatch.setattr("app.broker.partitions.BROUGHT_AT_ONCE", 128)
+            begin.set()
+
+        monkeypatch.setattr(Partitions, "_give_way", waits)
+        monkeypatch.setattr("app.broker.partitions.BROUGHT_AT_ONCE", 0)
+        monkeypatch.setattr("app.broker.partitions.WAITED_FOR_MAX", 0)
+        return let
+
+    return hold
+
+
+async def test_a_partition_that_was_made_before_its_turn_goes_with_its_topic(
+    tmp_path: Path, hold_turns: HoldTurns
+) -> None:
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        controller, partitions = broker.node.membership.controller, broker.node.partitions
+        let_turns_begin = hold_turns()
+        first = await controller.create_topic("t", 10)
+        assert [partitions.table.get("t", index) for index in range(10)] == [None] * 10, "their turn comes later"
+        answer = await client.produce(8, [("t", [(5, batch(3))])])
+        assert answer.responses[0].partition_responses[0].error_code == 0
+        await controller.delete_topic("t")
+        assert partitions.table.get("t", 5) is None
+        made = await controller.create_topic("t", 10)
+        answer = await client.produce(8, [("t", [(5, batch(3))])])
+        of_five = answer.responses[0].partition_responses[0]
+        assert (of_five.error_code, of_five.base_offset) == (0, 0)
+        assert broker.log("t", 5).topic_id == made.topic_id
+        let_turns_begin()
+        await until(lambda: partitions.has_followed(made.topic_id) and partitions.has_followed(first.topic_id))
+        assert [broker.log("t", index).topic_id for index in range(10)] == [made.topic_id] * 10
+        assert broker.log("t", 5).log_end_offset == 3
+
+
+async def test_a_new_partition_that_was_made_before_its_turn_goes_with_its_topic(
+    tmp_path: Path, hold_turns: HoldTurns
+) -> None:
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        controller, partitions = broker.node.membership.controller, broker.node.partitions
+        await broker.create_topic("t", 2)
+        hold_turns()
+        await controller.create_partitions("t", 10)
+        answer = await client.produce(8, [("t", [(7, batch(3))])])
+        assert answer.responses[0].partition_responses[0].error_code == 0
+        await controller.delete_topic("t")
+        assert [partitions.table.get("t", index) for index in range(10)] == [None] * 10
+
+
+async def test_a_partition_never_takes_over_the_log_of_an_older_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        controller, partitions = broker.node.membership.controller, broker.node.partitions
+        older = await controller.create_topic("t", 3)
+        answer = await client.produce(8, [("t", [(1, batch(3))])])
+        assert answer.responses[0].partition_responses[0].error_code == 0
+        old = partitions.table.led("t", 1)
+        assert old is not None
+        monkeypatch.setattr(partitions, "_take_out", lambda topic_id: None)
+        await controller.delete_topic("t")
+        assert partitions.table.get("t", 1) is old
+        with monkeypatch.context() as patch:
+
+            def fails(self: LogManager, topic: str, partition: int) -> bool:
+                raise StorageUnavailable("the disk does not answer")
+
+            patch.setattr(LogManager, "delete", fails)
+            made = await controller.create_topic("t", 3)
+            answer = await client.produce(8, [("t", [(0, batch(1))])])
+            assert answer.responses[0].partition_responses[0].error_code == 56, (
+                "the log of the older topic is in the way"
+            )
+        await until(lambda: partitions.has_followed(made.topic_id) and partitions.has_followed(older.topic_id))
+        assert [broker.log("t", index).topic_id for index in range(3)] == [made.topic_id] * 3
+        assert [broker.log("t", index).log_end_offset for index in range(3)] == [0] * 3
+        assert broker.node.remote_log_manager.manifest_of(old.key) is None
