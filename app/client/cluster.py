@@ -123,6 +123,14 @@ class ClusterClient:
         self._connections: dict[tuple[str, int, str], KafkaConnection] = {}
         self._opening: dict[tuple[str, int, str], asyncio.Lock] = {}
         self._view_time: dict[str, float] = {}
+        self._order = 0
+        """Counts answers with metadata, and topics that were forgotten."""
+        self._applying = 0
+        """Answers that are being put into the view, in portions."""
+        self._changed: dict[str, int] = {}
+        """While there are any: which answer has told of a topic last."""
+        self._brokers_order = 0
+        """Which answer has told of the brokers last."""
         self._refreshing: dict[frozenset[str] | None, asyncio.Task[None]] = {}
         self._closed = False
 
@@ -241,11 +249,21 @@ class ClusterClient:
         if known is not None and now - self._view_time.get(name, -METADATA_MAX_AGE_S) < METADATA_MAX_AGE_S:
             return known
         await self.refresh([name], create=create)
-        return self.view.topics[name]
+        found = self.view.topics.get(name)
+        if found is None:  # a newer answer than that of this request says so
+            raise refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name, f"There is no topic {name}.")
+        return found
 
     def forget(self, topic: str) -> None:
         """Make the next user of a topic ask for newer metadata, because an answer contradicted what is known."""
         self._view_time.pop(topic, None)
+        self._order += 1
+        self._note_changed(topic, self._order)
+
+    def _note_changed(self, topic: str, order: int) -> None:
+        """Answers that came before this one, and are put into the view later, say nothing of the topic any more."""
+        if self._applying:
+            self._changed[topic] = order
 
     async def refresh(self, topics: Collection[str] | None = None, *, create: bool = False) -> ClusterView:
         """Ask for metadata of ``topics`` (None: of all) and return the view that includes the answer.
@@ -283,32 +301,28 @@ class ClusterClient:
         await self._apply(answer, complete=topics is None)
 
     async def _apply(self, answer: MetadataResponse, *, complete: bool) -> None:
-        """Put an answer into the view. Topics that a newer answer has told of meanwhile stay as they are."""
+        """Put an answer into the view. What a newer answer has told meanwhile stays as it is."""
         now = asyncio.get_running_loop().time()
-        described: dict[str, TopicView] = {}
-        portion = Portion()
-        for topic in answer.topics:
-            if not topic.error_code:
-                described[topic.name or ""] = TopicView(
-                    topic.name or "",
-                    TopicId(topic.topic_id),
-                    topic.is_internal,
-                    await _views(topic.partitions, portion),
-                )
-            if portion.spent_by():
-                await portion.rest()
-        brokers = {
-            BrokerId(broker.node_id): BrokerAddress(BrokerId(broker.node_id), broker.host, broker.port, broker.rack)
-            for broker in answer.brokers
-        }
+        self._order += 1
+        order = self._order
+        self._applying += 1
+        try:
+            described = await _described(answer)
+        finally:
+            self._applying -= 1
+            if not self._applying:
+                changed, self._changed = self._changed, {}
+            else:
+                changed = self._changed
         known = self.view.topics
-        newer = {name: known[name] for name, time in self._view_time.items() if time > now and name in known}
+        newer = {name for name, number in changed.items() if number > order}
         topics: dict[str, TopicView] = {} if complete else dict(known)
         refused: RequestRejected | None = None
         for topic in answer.topics:
             name = topic.name or ""
             if name in newer:
                 continue
+            self._note_changed(name, order)
             if topic.error_code:
                 topics.pop(name, None)
                 self._view_time.pop(name, None)
@@ -318,9 +332,19 @@ class ClusterClient:
             topics[name] = described[name]
             self._view_time[name] = now
         if complete:
-            topics |= newer
-            self._view_time = dict.fromkeys(topics, now) | {name: self._view_time[name] for name in newer}
-        controller = BrokerId(answer.controller_id) if answer.controller_id >= 0 else None
+            for name in known.keys() - topics.keys() - newer:
+                self._note_changed(name, order)
+            topics |= {name: known[name] for name in newer if name in known}
+            times = {name: self._view_time[name] for name in newer if name in self._view_time}
+            self._view_time = dict.fromkeys(topics.keys() - newer, now) | times
+        brokers, controller = self.view.brokers, self.view.controller
+        if order > self._brokers_order:
+            self._brokers_order = order
+            controller = BrokerId(answer.controller_id) if answer.controller_id >= 0 else None
+            brokers = {
+                BrokerId(broker.node_id): BrokerAddress(BrokerId(broker.node_id), broker.host, broker.port, broker.rack)
+                for broker in answer.brokers
+            }
         self.view = ClusterView(answer.cluster_id, controller, brokers, topics)
         if refused is not None:
             raise copy_of(refused)
@@ -379,6 +403,20 @@ class ClusterClient:
                     found[partition] = ListedOffset(part.offset, part.timestamp, part.leader_epoch)
         if refused is not None:
             raise copy_of(refused)
+
+
+async def _described(answer: MetadataResponse) -> dict[str, TopicView]:
+    """The topics of an answer, without those that it refuses."""
+    described: dict[str, TopicView] = {}
+    portion = Portion()
+    for topic in answer.topics:
+        if not topic.error_code:
+            name = topic.name or ""
+            views = await _views(topic.partitions, portion)
+            described[name] = TopicView(name, TopicId(topic.topic_id), topic.is_internal, views)
+        if portion.spent_by():
+            await portion.rest()
+    return described
 
 
 async def _views(partitions: Sequence[MetadataResponsePartition], portion: Portion) -> tuple[PartitionView, ...]:
