@@ -28,7 +28,7 @@ from app.errors import (
 from app.handlers.authorising import denial, may
 from app.handlers.client import Asked
 from app.handlers.fetch_fan_out import SharedAnswer
-from app.handlers.fetch_long import LONG_FRAME_BYTES, LONG_PARTITIONS, LOOKED_AT_ONCE, decoded, serve_long
+from app.handlers.fetch_long import LONG_FRAME_BYTES, LONG_PARTITIONS, LOOKED_AT_ONCE, decoded, has_left, serve_long
 from app.handlers.fetch_sessions import AskedPartition, CachedPartition, FetchPlan, FetchSession
 from app.handlers.fetch_shape import learn
 from app.handlers.followers import (
@@ -315,6 +315,8 @@ async def serve_long_frame(
             listed += asked_of(topic, some)
             await portion.rest_if_spent()
     await portion.rest()
+    if has_left(connection, slot):
+        return  # a session of its own would end that of the client's next connection
     plan = plan_of(context, connection.caller, asked.version, request, listed)
     if plan.error:
         refused = encode_fetch_response(asked.version, asked.correlation_id, [], error_code=plan.error)

@@ -100,7 +100,7 @@ async def serve_long(
     out_of_time = request.max_wait_ms <= 0
     disk_error: FirnError | None = None
     awaited_store = False
-    while not _has_left(connection, slot):
+    while not has_left(connection, slot):
         waiting = _Waiting()
         attempt: A | None = None
         connection.on_close.add(waiting)
@@ -114,7 +114,7 @@ async def serve_long(
                 waiting.listen(attempt, logs, waits)
                 if portion.spent():
                     await portion.rest()
-                    if _has_left(connection, slot):
+                    if has_left(connection, slot):
                         attempt.release()
                         return
             assert attempt is not None, "a long Fetch has partitions"
@@ -146,7 +146,8 @@ async def serve_long(
             rights.on_end.discard(waiting.wake)
 
 
-def _has_left(connection: Client, slot: Slot) -> bool:
+def has_left(connection: Client, slot: Slot) -> bool:
+    """Whether nobody reads the response any more."""
     return connection.closed or slot.done
 
 
@@ -170,4 +171,4 @@ async def decoded(connection: Client, slot: Slot, decode: Callable[[], FetchRequ
         connection.fail(f"closing the connection of {connection.peer}: {error}")
         return None
     await portion.rest()
-    return None if _has_left(connection, slot) else request
+    return None if has_left(connection, slot) else request

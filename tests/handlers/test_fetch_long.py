@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from app.handlers import fetch
 from app.handlers.fetch_long import LOOKED_AT_ONCE
 from app.wire.apikeys import ApiKey
 from app.wire.apis.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -106,6 +107,27 @@ async def test_a_long_fetch_whose_client_leaves_listens_to_nothing(tmp_path: Pat
         async with asyncio.timeout(30):
             while log._waiters or broker.node.server._tasks:
                 await asyncio.sleep(0)
+
+
+async def test_a_long_fetch_whose_client_left_while_it_was_read_makes_no_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower has one session: it would end that of its next connection."""
+    looked = asyncio.Event()
+
+    def has_left(*_: object) -> bool:
+        looked.set()
+        return True
+
+    monkeypatch.setattr(fetch, "has_left", has_left)
+    async with running_broker(tmp_path) as broker:
+        topic_id = await id_of(broker)
+        async with talk(broker.port) as client, asyncio.timeout(30):
+            client.send(ApiKey.FETCH, 17, asked(topic_id, range(PARTITIONS), session_epoch=0))
+            await looked.wait()
+            while broker.node.server._tasks:
+                await asyncio.sleep(0)
+            assert len(broker.node.context.fetch_sessions) == 0
 
 
 async def test_the_response_of_a_long_fetch_is_put_together_in_portions(
