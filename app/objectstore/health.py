@@ -11,6 +11,9 @@ either. A store that has failed for so long counts as failing: a store process t
 PROBE_S: Final = 2.5
 """After so much silence the store is asked for something that is small wherever it is up. So one slow request, such as a large
 body, is no silence. The probe has so long to be answered."""
+PROBE_END_S: Final = 5.0
+"""After this time a probe ends without an answer, so that the next one can be sent: one that hangs may be older than an answer to
+another request."""
 KNOWN_S: Final = 30.0
 """What the last request found is known for so long. Then the next one may find out."""
 

@@ -17,7 +17,7 @@ from app.errors import FirnError, LimitExceeded, StorageUnavailable
 from app.limits import MIB
 from app.machine.rpc import Handler, RpcClient
 from app.objectstore.api import AlreadyExists, ObjectInfo, ObjectMissing, ObjectStore, Upload, UploadInfo
-from app.objectstore.health import PROBE_S, StoreHealth
+from app.objectstore.health import PROBE_END_S, PROBE_S, StoreHealth
 from app.objectstore.keys import LIST_LIMIT_MAX, PART_NUMBER_MAX, check_key, check_prefix, check_range
 from app.objectstore.split import WAL_KEYS
 from app.units import Buffer
@@ -213,9 +213,9 @@ class StoreProxy:
         try:
             if method in _OF_PREFIXES or not key:
                 payload = _encode(_List(key, "", 1))
-                await self._rpc.call("store.list_objects", payload, self._timeout_s)
+                await self._rpc.call("store.list_objects", payload, PROBE_END_S)
             else:
-                await self._rpc.call("store.head", key.encode(), self._timeout_s)
+                await self._rpc.call("store.head", key.encode(), PROBE_END_S)
             answered = True
         except StorageUnavailable:
             pass  # the request beside it says why
