@@ -126,9 +126,10 @@ def refuse_sync(request: Request, message: SyncGroupRequest, code: ErrorCode, se
 
 
 def refuse_long_sync(request: Request) -> SyncGroupResponse:
-    """The assignments of all members are too long for a request, whatever ``max.message.bytes`` of their record is."""
+    """The assignments of all members are too long for a request, whatever ``max.message.bytes`` of their record is. The code is the
+    one for assignments that are too long for their record."""
     del request
-    return SyncGroupResponse(error_code=ErrorCode.MESSAGE_TOO_LARGE)
+    return SyncGroupResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 # --- Heartbeat ------------------------------------------------------------------------------------------------------
