@@ -326,7 +326,7 @@ class ClusterMember(Elsewhere):
 
         Where no other broker is registered, this one takes the office and registers, in one entry (AL1). An empty store becomes a
         cluster of level ``new_level``. Otherwise ``run`` registers it, because it must answer the controller meanwhile.
-        Returns: False if another writer was faster: read the log and call it again.
+        Returns: False if another writer was faster, or may have been: read the log and call it again.
         Raises: StartRefused, StorageUnavailable, CorruptionError, FencedError.
         """
         before = self._view.log.state.image
@@ -341,7 +341,8 @@ class ClusterMember(Elsewhere):
             if not created:
                 return False
             before = self._view.log.state.image
-        await self._find_wal_store()
+        if await self._find_wal_store():
+            return False  # it waited, and read the log: another broker may have this place, or the office, by now
         try:
             # Whether the place is free was asked just now, and nobody else could fence who had it.
             answer = await self._controller.register_alone(self._asked(force=True), new_level)
@@ -397,9 +398,13 @@ class ClusterMember(Elsewhere):
             await self._registered(before, *answer)
             return
 
-    async def _find_wal_store(self) -> None:
-        """Learn which store this broker's write-ahead logs are in. Raises: StartRefused, FencedError."""
+    async def _find_wal_store(self) -> bool:
+        """Learn which store this broker's write-ahead logs are in. Returns: whether it had to wait, and has read the log meanwhile.
+
+        Raises: StartRefused, FencedError.
+        """
         told_s = self._now_s() - TELL_S
+        waited = False
         while self._wal_store is None:
             assert self._store is not None
             try:
@@ -412,8 +417,10 @@ class ClusterMember(Elsewhere):
                 if self._now_s() - told_s >= TELL_S:
                     told_s = self._now_s()
                     self._log_line(f"waits for its WAL store, {self._view.config.wal_store_url}: {error}")
+                waited = True
                 await asyncio.sleep(self._rng.uniform(0.5, 1.0))
                 await self._read()
+        return waited
 
     async def _seal(self, seal_log: SealLog, wal: WalId) -> int:
         """End a log in the store that the cluster names (J62). Raises: StorageUnavailable, CorruptionError."""
