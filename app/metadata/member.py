@@ -369,10 +369,12 @@ class ClusterMember(Elsewhere):
         await self._find_wal_store()
         refused_s: float | None = None
         told_s = self._now_s()
+        before = self._image
         while True:
             answer: tuple[int, int] | None = None
             why = ""
-            before = self._image
+            if not self._is_registered(self._image):
+                before = self._image  # an attempt whose answer was lost may be in the image already
             try:
                 answer = await self._register()
             except RequestRejected as error:
@@ -397,6 +399,12 @@ class ClusterMember(Elsewhere):
                 continue
             await self._registered(before, *answer)
             return
+
+    def _is_registered(self, image: ClusterImage) -> bool:
+        """Whether ``image`` has the registration of this start of this broker."""
+        mine = self._view.identity
+        bound = image.brokers.get(mine.broker_id)
+        return bound is not None and bound.incarnation == mine.incarnation
 
     async def _find_wal_store(self) -> bool:
         """Learn which store this broker's write-ahead logs are in. Returns: whether it had to wait, and has read the log meanwhile.

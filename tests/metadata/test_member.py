@@ -1,4 +1,4 @@
-"""One broker of several joins: what it asks before it takes a place."""
+"""One broker of several joins: what it asks before it takes a place, and which broker it tells afterwards."""
 
 from __future__ import annotations
 
@@ -6,21 +6,32 @@ import asyncio
 import random
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from app.configs import BrokerConfig
 from app.errors import BrokerUnavailable
 from app.metadata import layout
+from app.metadata.broker_changes import RegistrationAsked, register_broker
+from app.metadata.changes import Planned
 from app.metadata.cluster import (
     LEVEL_MAX,
+    BrokerImage,
     Endpoint,
+    PartitionRecord,
+    TopicRecord,
+    partition_change,
+    topic_change,
 )
+from app.metadata.control import RegisterRequest, RegisterResponse
 from app.metadata.liveness import ObjectLiveness
 from app.metadata.membership import Membership
+from app.metadata.place import Holder
 from app.metadata.registration import StartRefused
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
-from tests.metadata.support import on_virtual_time, uuid_of
+from app.units import BrokerId, LeaderEpoch, TimestampMs, TopicId
+from tests.metadata.support import on_virtual_time, running, uuid_of
 from tests.support.virtual_loop import VirtualClock, VirtualLoop
 
 
@@ -37,6 +48,61 @@ class CutLink:
             raise BrokerUnavailable(f"nobody hears {name}")
 
         return unreachable
+
+
+class LostAnswer(CutLink):
+    """Registers at the controller ``to``. The first answer is lost."""
+
+    def __init__(self, controller: Membership) -> None:
+        self._controller = controller
+        self.asked = 0
+
+    async def register(self, _: BrokerImage, asked: RegisterRequest) -> RegisterResponse:
+        self.asked += 1
+        assert self._controller.member is not None
+        made = await self._controller.member.desk.register(
+            RegistrationAsked(
+                asked.broker_id,
+                asked.directory_id,
+                asked.incarnation,
+                asked.boot_id,
+                asked.endpoints,
+                asked.level_min,
+                asked.level_max,
+                asked.replaces,
+            ),
+            check_endpoints=False,
+        )
+        if self.asked == 1:
+            raise BrokerUnavailable("the answer is lost")
+        return RegisterResponse(0, "", made.broker_id, made.broker_epoch, made.sequence)
+
+
+class Told:
+    """Nobody answers, except to be told that it is replaced."""
+
+    def __init__(self) -> None:
+        self.directories: list[UUID] = []
+
+    async def ask(
+        self, endpoint: Endpoint, *, cluster_id: str, node_id: int, directory_id: UUID, replaced_by: str = ""
+    ) -> Holder | None:
+        if not replaced_by:
+            return None
+        self.directories.append(directory_id)
+        return Holder(cluster_id, node_id, directory_id, looks=True)
+
+
+TOPIC_ID = TopicId(uuid_of(900))
+OLD = RegistrationAsked(
+    2, uuid_of(12), uuid_of(112), "", (Endpoint("PLAINTEXT", "h12", 9092, "PLAINTEXT"),), 1, LEVEL_MAX
+)
+"""The broker that had the place of node 2."""
+ITS_OWN = (
+    topic_change(TOPIC_ID, TopicRecord(1, "t", 1, {}, TimestampMs(0))),
+    partition_change(TOPIC_ID, 0, PartitionRecord(1, BrokerId(2), LeaderEpoch(0), 0, (BrokerId(2),), (BrokerId(2),))),
+)
+"""A partition that it alone has."""
 
 
 def make(store: MemoryStore, loop: VirtualLoop, node_id: int, directory: int, **more: Any) -> Membership:
@@ -88,5 +154,22 @@ def test_a_start_that_waited_for_its_wal_store_asks_again_who_has_its_place() ->
         with pytest.raises(StartRefused, match="Node id 1 is in use by a broker with another data directory"):
             await starting
         await first.view.look()
+
+    on_virtual_time(main)
+
+
+def test_a_broker_whose_first_registration_had_no_answer_tells_the_one_that_had_its_place() -> None:
+    async def main(loop: VirtualLoop, store: MemoryStore) -> None:
+        async with running(make(store, loop, 1, 11)) as first:
+            await first.controller.submit(lambda draft, around: register_broker.steps(draft, around, OLD))
+            await first.controller.submit(lambda _draft, _around: Planned(ITS_OWN, None))
+            link, places = LostAnswer(first), Told()
+            second = make(store, loop, 2, 13, link=link, places=places)
+            async with running(second):
+                assert second.member is not None
+                await second.member.joined()
+                assert link.asked == 2
+                assert places.directories == [OLD.directory_id]
+                assert second.registration.predecessor == OLD.incarnation
 
     on_virtual_time(main)
