@@ -280,14 +280,15 @@ class Controller(ClusterChanges):
                     draft = log.state.image.draft()
                     draft.apply(records)
                     records += plan(draft, self._surroundings(sequence))
+                before_s = asyncio.get_running_loop().time()
                 await log.append(sequence, records)
             except (ConflictError, FencedError):
                 log.step_down()
                 await log.poll()
                 self._view.publish()
                 return False
+            self._confirmed(before_s)
             self.active = True
-            self.confirmed_s = asyncio.get_running_loop().time()
             await self._renew_proofs()
         self._view.publish()
         return True
@@ -312,7 +313,11 @@ class Controller(ClusterChanges):
         finally:
             self.notice_successor()  # a read that fails or is cancelled may have applied a seal
         if self.active:
-            self.confirmed_s = before_s
+            self._confirmed(before_s)
+
+    def _confirmed(self, before_s: float) -> None:
+        """A request that began at ``before_s`` has shown that the log had no other writer."""
+        self.confirmed_s = max(self.confirmed_s, before_s)
 
     @property
     def _several(self) -> bool:
@@ -599,7 +604,9 @@ class Controller(ClusterChanges):
             decisions.begin(log.state.image, self._surroundings(sequence), self._lacking())
             await run(decisions.planning(GROUP_CHANGES_MAX), Portion(urgent=True))
             if decisions.entry:
+                before_s = asyncio.get_running_loop().time()
                 await log.append(sequence, decisions.entry)
+                self._confirmed(before_s)
         except ConflictError:
             decisions.overtaken()
             await self._look_again()
@@ -619,7 +626,6 @@ class Controller(ClusterChanges):
                 decisions.undecided(StorageUnavailable("the broker is stopping; the change may have been made"))
             )
             raise
-        self.confirmed_s = asyncio.get_running_loop().time()
         self._view.publish()
         self._answer(decisions.durable())
         if log.snapshot_due:

@@ -544,3 +544,27 @@ def test_a_controller_whose_read_of_a_seal_is_cancelled_steps_down_and_makes_no_
             task.cancel()
 
     on_virtual_time(main)
+
+
+def test_only_a_request_to_the_store_confirms_the_log_and_as_of_its_beginning() -> None:
+    async def main(loop: VirtualLoop, store: MemoryStore) -> None:
+        _, controller = await in_office(store, 1)
+        task = asyncio.create_task(controller.run())
+        await asyncio.sleep(5)
+        before_s, requests = controller.confirmed_s, len(store.history)
+        with pytest.raises(RequestRejected):
+            await controller.delete_topic("missing")
+        await controller.settle()
+        assert len(store.history) == requests
+        assert controller.confirmed_s == before_s < loop.time(), "nothing was written, so nothing is confirmed"
+
+        asked_s = loop.time()
+        store.faults = [Fault(FaultKind.LATENCY, operation=PUT, latency_ms=(3_000, 3_000))]
+        await controller.allocate_producer_ids()
+        assert loop.time() > asked_s
+        assert controller.confirmed_s == asked_s
+        assert await controller.take_office()
+        assert asked_s < controller.confirmed_s < loop.time()
+        task.cancel()
+
+    on_virtual_time(main)
