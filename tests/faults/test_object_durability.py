@@ -45,6 +45,14 @@ pytestmark = pytest.mark.faults
 MANY = 100
 FLOODS = 8
 BUFFER_BYTES = int(SETTINGS["wal_buffer_bytes"])
+IN_FLIGHT = {
+    "max.in.flight.requests.per.connection": 5,
+    "batch.num.messages": 4,
+    "socket.timeout.ms": 10_000,
+    "queue.buffering.max.messages": 600,
+}
+"""Of a producer: many small batches, of which each answers late on a busy machine. It writes faster than batches of four can leave,
+so its queue is bounded: what waits there at the end has to be sent, too."""
 REFUSALS = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS)
 
 
@@ -72,6 +80,36 @@ def check_no_bug(brokers: Brokers) -> None:
     for node_id in brokers.nodes:
         found = [line for line in brokers.lines(node_id).splitlines() if BUG.search(line)]
         assert not found, (node_id, found)
+
+
+def kill_all_at_once(path: Path, faults: Iterable[int], seed: int) -> None:
+    """Kill three brokers under librdkafka's idempotent producer with five requests in flight, and wipe their disks.
+
+    The brokers that follow know of the producer what the sealed write-ahead logs have, and it sends again what was not answered: a
+    batch that they refuse although it is stored would be there twice (ADR 0042).
+    """
+    rng = random.Random(seed)
+    settings = SETTINGS | {"broker_session_timeout_ms": 9_000}  # three that start at once starve each other
+    with brokers_running(path, [1, 2, 3], settings=settings) as brokers:
+        create(brokers.admin, 3, OBJECT, TOPIC)
+        writing = Writing(brokers.bootstrap, pace_s=0.005, client=IN_FLIGHT)
+        try:
+            for done in faults:
+                writing.wait_for_more()
+                time.sleep(rng.uniform(0, 1.0))
+                end_and_wipe(brokers, brokers.nodes)
+                for node_id in brokers.nodes:
+                    brokers.start(node_id)
+                print(
+                    f"{time.time():.2f} {done}: {sum(len(one) for one in writing.acknowledged)} acknowledged",
+                    flush=True,
+                )
+            writing.wait_for_more()
+        finally:
+            writing.finish()
+        wait_until_led(brokers.admin, TOPIC)
+        print(f"seed {seed}: {check(brokers.bootstrap, writing)} records", flush=True)
+        check_no_bug(brokers)
 
 
 def kill(path: Path, nodes: Sequence[int], faults: Iterable[int], seed: int, configs: Mapping[str, str]) -> None:
@@ -127,6 +165,17 @@ def test_one_broker_that_loses_its_disk_has_lost_doubled_and_reordered_nothing(
 @pytest.mark.ci
 def test_brokers_that_lose_their_disks_have_lost_doubled_and_reordered_nothing(tmp_path: Path) -> None:
     kill(tmp_path, [1, 2, 3], range(1, 6), 2, TIERED)
+
+
+@pytest.mark.ci
+def test_what_five_requests_in_flight_brought_is_there_once_after_all_brokers_lost_their_disks(tmp_path: Path) -> None:
+    kill_all_at_once(tmp_path, range(1, 4), 7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [8, 9, 10])
+def test_ten_kills_of_all_brokers_at_once(tmp_path: Path, seed: int) -> None:
+    kill_all_at_once(tmp_path, range(1, 11), seed)
 
 
 @pytest.mark.slow
