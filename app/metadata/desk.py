@@ -384,7 +384,7 @@ class Desk:
                 raise RequestRejected(
                     ErrorCode.BROKER_NOT_AVAILABLE,
                     f"The controller, broker {self._view.identity.broker_id}, got no answer at {endpoint.host}:{endpoint.port}"
-                    f" ({endpoint.listener}) yet.",
+                    f" ({endpoint.listener}) yet. If it never gets one, advertise an address that the other brokers can reach.",
                 )
             if found is None or found.directory_id != asked.directory_id:
                 raise RequestRejected(
@@ -395,9 +395,10 @@ class Desk:
                 )
 
     def _had_address(self, asked: RegistrationAsked, endpoint: Endpoint) -> bool:
-        """Whether the broker was registered with this address before, from this directory: it is slow to answer, or away again."""
+        """Whether the broker was registered with this address before, maybe with a disk that it has lost since: it is slow to
+        answer, or away again."""
         known = self._view.image.brokers.get(asked.broker_id)
-        return known is not None and known.directory_id == asked.directory_id and endpoint in known.endpoints
+        return known is not None and endpoint in known.endpoints
 
     async def _who_answers(self, endpoint: Endpoint, directory_id: UUID, broker_id: int) -> Holder | Stranger | None:
         assert self._places is not None

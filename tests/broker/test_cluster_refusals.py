@@ -90,16 +90,19 @@ class HardOfHearing(KafkaPlaces):
         return await super().ask(endpoint, **more)
 
 
+@pytest.mark.parametrize("directory", ["b2", "new"])
 async def test_a_broker_that_comes_back_asks_again_until_the_controller_hears_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, directory: str
 ) -> None:
+    """With the disk that it had, or without."""
     monkeypatch.setattr(member, "TELL_S", 0.0)
     port, places, lines = free_port(), HardOfHearing(), list[str]()
     async with broker_on(tmp_path, "b1", places=places) as first:
-        async with broker_on(tmp_path, "b2", listen_port=port):
+        async with broker_on(tmp_path, "b2", node_id=2, listen_port=port):
             await until(lambda: unfenced(first) == [1, 2])
+        await until(lambda: unfenced(first) == [1])
         places.misses = 3
-        async with broker_on(tmp_path, "b2", listen_port=port, log_line=lines.append):
+        async with broker_on(tmp_path, directory, node_id=2, listen_port=port, log_line=lines.append):
             await until(lambda: unfenced(first) == [1, 2])
     assert places.misses == 0
     assert any(f"got no answer at 127.0.0.1:{port} (PLAINTEXT) yet" in line for line in lines)
