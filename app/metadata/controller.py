@@ -195,7 +195,7 @@ class Controller(ClusterChanges):
             await registration.prepare(before)
             try:
                 sequence = await self._seal()
-                await log.append(sequence + 1, [self._controllership(), *registration.records(before)])
+                await log.append(sequence + 1, [self._controllership(log.epoch), *registration.records(before)])
             except ConflictError:
                 await log.poll()
                 continue
@@ -267,15 +267,20 @@ class Controller(ClusterChanges):
         """Seal the cluster log with a higher controller epoch, and name this broker in the next entry, with ``first`` and with what
         ``plan`` makes of the image that has ``first`` (C1).
 
+        ``plan`` is called before the seal, so that a refusal deposes no controller, and again after it.
         Returns: whether this broker is the active controller now; if not, another one was faster. The log must have been loaded.
         Raises: what ``plan`` raises; StorageUnavailable, CorruptionError: it is not known whether the seal is there.
         """
         log = self._log
         async with self._in_office:
+            if plan is not None:
+                draft = log.state.image.draft()
+                draft.apply([self._controllership(log.writer.epoch + 1), *first])
+                plan(draft, self._surroundings(LogSequence(log.next_sequence + 1), placement_start=0))
             log.step_down()
             try:
                 sequence = LogSequence(await self._seal() + 1)
-                records = [self._controllership(), *first]
+                records = [self._controllership(log.epoch), *first]
                 if plan is not None:
                     draft = log.state.image.draft()
                     draft.apply(records)
@@ -650,12 +655,12 @@ class Controller(ClusterChanges):
                     "changing or taking away the key can begin (ADR 0036)"
                 )
 
-    def _surroundings(self, sequence: LogSequence) -> Surroundings:
+    def _surroundings(self, sequence: LogSequence, placement_start: int | None = None) -> Surroundings:
         return Surroundings(
             self._view.config,
             self._live_brokers(),
             self._clock.now_ms(),
-            self._rng.randrange(1 << 16),
+            self._rng.randrange(1 << 16) if placement_start is None else placement_start,
             sequence,
             self.wal_next,
         )
@@ -674,14 +679,18 @@ class Controller(ClusterChanges):
         self._log.epoch = self._log.writer.epoch + 1
         return await self._log.seal(self._log.next_sequence)
 
-    def _controllership(self) -> KeyValue:
-        """The controller record of a seal. It is the first record of the entry after the seal."""
+    def _controllership(self, epoch: int) -> KeyValue:
+        """The controller record of a seal with this controller epoch. It is the first record of the entry after the seal."""
         mine = self._view.identity
-        return controller_change(ControllerRecord(1, self._log.epoch, mine.broker_id, mine.incarnation))
+        return controller_change(ControllerRecord(1, epoch, mine.broker_id, mine.incarnation))
 
     def _lacking(self) -> Sequence[KeyValue]:
         """The record of the seal, if an earlier try left the seal without it."""
-        return () if self._log.state.image.controller.epoch == self._log.epoch else (self._controllership(),)
+        return (
+            ()
+            if self._log.state.image.controller.epoch == self._log.epoch
+            else (self._controllership(self._log.epoch),)
+        )
 
     async def _become_writer(self) -> None:
         """Seal again after an append that stayed undecided. Raises: as ``ClusterView.look`` and ``NumberedLog.seal``."""

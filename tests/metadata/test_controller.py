@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ import pytest
 from app.configs import BrokerConfig
 from app.errors import ErrorCode, FencedError, RequestRejected, StorageUnavailable
 from app.metadata import decisions
-from app.metadata.changes import ConfigChange, Operation
-from app.metadata.cluster import ClusterImage, Endpoint, ImageDelta
+from app.metadata.changes import ConfigChange, Operation, Surroundings
+from app.metadata.cluster import ClusterImage, Endpoint, ImageDelta, ImageDraft
 from app.metadata.controller import Controller
 from app.metadata.liveness import BEAT_INTERVAL_MS, Identity, ObjectLiveness
+from app.metadata.log_format import KeyValue
 from app.metadata.membership import Membership
 from app.metadata.registration import StartRefused
 from app.metadata.view import ClusterView
@@ -502,8 +504,8 @@ def test_requests_of_the_cluster_are_counted() -> None:
 # --- of several brokers ---------------------------------------------------------------------------------------------
 
 
-async def in_office(store: ObjectStore, node_id: int) -> tuple[ClusterView, Controller]:
-    """A controller of a cluster of several brokers that has just taken office."""
+async def in_office(store: ObjectStore, node_id: int, *, takes: bool = True) -> tuple[ClusterView, Controller]:
+    """A controller of a cluster of several brokers that has just taken office, or with ``takes`` false has not."""
     clock, rng = FixedClock(), random.Random(node_id)
     identity = Identity(BrokerId(node_id), uuid_of(node_id), uuid_of(100 + node_id))
     view = ClusterView(
@@ -515,7 +517,8 @@ async def in_office(store: ObjectStore, node_id: int) -> tuple[ClusterView, Cont
     await view.log.load()
     if not view.log.state.image.cluster_id:
         assert await controller.create_cluster(1)
-    assert await controller.take_office()
+    if takes:
+        assert await controller.take_office()
     return view, controller
 
 
@@ -566,5 +569,27 @@ def test_only_a_request_to_the_store_confirms_the_log_and_as_of_its_beginning() 
         assert await controller.take_office()
         assert asked_s < controller.confirmed_s < loop.time()
         task.cancel()
+
+    on_virtual_time(main)
+
+
+def test_an_office_whose_first_change_is_refused_leaves_the_controller_there_is() -> None:
+    async def main(loop: VirtualLoop, store: MemoryStore) -> None:
+        view, _ = await in_office(store, 1)
+        _, rival = await in_office(store, 2, takes=False)
+        before = view.log.next_sequence
+
+        def refused(draft: ImageDraft, around: Surroundings) -> Sequence[KeyValue]:
+            assert draft.controller.broker_id == 2
+            assert around.sequence == before + 1, "after a seal"
+            raise RequestRejected(ErrorCode.INVALID_REQUEST, "No.")
+
+        with pytest.raises(RequestRejected, match="No"):
+            await rival.take_office(plan=refused)
+        assert not rival.active
+        await view.log.poll()
+        assert view.log.next_sequence == before
+        assert view.log.is_writer
+        assert await rival.take_office()
 
     on_virtual_time(main)
