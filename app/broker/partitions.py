@@ -499,6 +499,11 @@ class Partitions:
         self.table.put_offline(partition, why)
         self._log_line(f"{log.topic}-{log.partition} is offline, and the broker serves the other partitions: {why}")
 
+    def _is_held(self, log: PartitionLog) -> bool:
+        """Whether a log is still that of its partition: not since its topic was deleted, though much else of it goes later."""
+        partition = self.table.get(log.topic, log.partition)
+        return partition is not None and partition.log is log
+
     async def _bring_back_offline(self) -> None:
         """Try to open offline partitions again, at growing intervals, because an operator may have repaired the store."""
         delay_s = OFFLINE_RETRY_S_MIN
@@ -619,7 +624,7 @@ class Partitions:
                 raise
             return False  # a leader of a higher epoch has sealed it: the image will say so
         except CorruptionError as error:
-            if self._unopened.get(key) is one:
+            if self._unopened.get(key) is one and self._is_held(log):
                 self._tell_unopened(one, error)
             return False
         except StorageUnavailable:
@@ -1367,6 +1372,8 @@ class Partitions:
                     return  # a leader of a higher epoch has sealed it: the image will say so
                 raise
             except CorruptionError as error:
+                if not self._is_held(log):
+                    return  # its topic was deleted meanwhile
                 if key in self._unsealed:
                     self._unsealed.pop(key, None)
                     self._unattached.pop(key, None)

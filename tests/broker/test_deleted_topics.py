@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 from uuid import UUID
 
 import pytest
 
 from app.broker.partitions import Partitions
-from app.errors import StorageUnavailable
+from app.errors import CorruptionError, StorageUnavailable
+from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
+from app.units import PartitionIndex, TopicIdPartition
+from tests.broker.test_cluster import member
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker, running_broker
-from tests.support.several import cluster_on, until
+from tests.support.several import cluster_on, unfenced, until
 
 
 async def make_and_delete(brokers: list[RunningBroker]) -> None:
@@ -216,3 +220,75 @@ async def test_a_partition_never_takes_over_the_log_of_an_older_topic(
         assert [broker.log("t", index).topic_id for index in range(3)] == [made.topic_id] * 3
         assert [broker.log("t", index).log_end_offset for index in range(3)] == [0] * 3
         assert broker.node.remote_log_manager.manifest_of(old.key) is None
+
+
+class DamagedManifests:
+    """The manifests that a broker reads from now on, which are damaged. It finds that out when it is let."""
+
+    def __init__(self, partitions: Partitions, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reading: set[tuple[UUID, int]] = set()
+        """The partitions whose manifests are being read."""
+        self.let = asyncio.Event()
+        monkeypatch.setattr(partitions, "_load_manifest", self._load)
+
+    async def _load(self, log: PartitionLog, *_: object) -> NoReturn:
+        key = log.topic_id, int(log.partition)
+        self.reading.add(key)
+        try:
+            await self.let.wait()
+        finally:
+            self.reading.discard(key)
+        raise CorruptionError("the entry is damaged")
+
+
+async def test_a_partition_of_a_deleted_topic_that_cannot_be_opened_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hold_turns: HoldTurns
+) -> None:
+    async with running_broker(tmp_path, firn_cluster_enable=True) as broker:
+        controller, partitions = broker.node.membership.controller, broker.node.partitions
+        manifests = DamagedManifests(partitions, monkeypatch)
+        let_turns_begin = hold_turns()
+        made = await controller.create_topic("t", 2)
+        key = TopicIdPartition(made.topic_id, PartitionIndex(1))
+        # In a later leader epoch a log that is made is that of a follower, which is opened.
+        await controller.bump_leader_epochs([key])
+        assert partitions.table.led("t", 1) is None
+        await until(lambda: (key.topic_id, 1) in manifests.reading)
+        await controller.delete_topic("t")
+        assert key in partitions.opening, "what waits for it goes in turns"
+        manifests.let.set()
+        await until(lambda: not manifests.reading)
+        let_turns_begin()
+        await until(lambda: partitions.has_followed(made.topic_id))
+        assert not broker.ended.is_set()
+        assert [line for line in broker.lines if "t-1" in line] == []
+        assert partitions.table.offline == {}
+
+
+async def test_a_partition_of_a_deleted_topic_that_is_led_and_cannot_be_read_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hold_turns: HoldTurns
+) -> None:
+    async with member(tmp_path, 1) as broker:
+        controller, partitions = broker.node.membership.controller, broker.node.partitions
+        async with member(tmp_path, 2) as leaving:
+            for one in (broker, leaving):
+                await until(lambda one=one: unfenced(one) == [1, 2])
+            made = await controller.create_topic("t", 4, {}, replication_factor=2)
+            others = lambda: [one.index for one in leaving.node.partitions.table.all_led() if one.topic == "t"]  # noqa: E731
+            await until(others)
+            index = others()[0]
+            topic = lambda: broker.node.cluster.image.topics_by_name["t"]  # noqa: E731
+            await until(lambda: all(len(one.isr) == 2 for one in topic().partitions))
+            manifests = DamagedManifests(partitions, monkeypatch)
+        await until(lambda: (made.topic_id, index) in manifests.reading)
+        assert partitions.table.led("t", index) is not None, "it leads before it has read the manifest"
+        let_turns_begin = hold_turns()
+        await controller.delete_topic("t")
+        await until(lambda: broker.node.cluster.image.topic("t") is None)
+        manifests.let.set()
+        await until(lambda: not manifests.reading)
+        let_turns_begin()
+        await until(lambda: partitions.has_followed(made.topic_id))
+        assert not broker.ended.is_set()
+        assert [line for line in broker.lines if f"t-{index} is offline" in line] == []
+        assert partitions.table.offline == {}
