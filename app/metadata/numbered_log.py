@@ -565,50 +565,65 @@ class NumberedLog(Generic[S]):
         """Read and apply listed entries, which must continue where ``at`` ends. Raises: _Moved."""
         for start in range(0, len(sequences), READS_AT_ONCE):
             chunk = sequences[start : start + READS_AT_ONCE]
-            for sequence, found in zip(chunk, await self._read_entries(chunk), strict=True):
+            fetched = await self._fetch_entries(chunk)
+            portion = Portion(urgent=True)
+            for sequence, data in zip(chunk, fetched, strict=True):
+                found = None if data is None else await self._read_entry(sequence, data, portion)
                 if found is None or not self._follows(at, sequence, found[0]):
                     raise _Moved
                 await self._apply(at, *found)
+                await portion.rest_if_spent()
 
     @staticmethod
     def _follows(at: _Position[S], sequence: int, entry: Entry) -> bool:
         return sequence == at.applied + 1 and entry.previous == at.nonce
 
-    async def _read_entries(self, sequences: Sequence[int]) -> list[_Checked | None]:
+    async def _fetch_entries(self, sequences: Sequence[int]) -> list[bytes | None]:
+        """The bytes of entries, fetched at the same time; None for each that is missing. Raises: StorageUnavailable."""
         if len(sequences) == 1:
-            return [await self._read_entry(sequences[0])]
+            return [await self._fetch_entry(sequences[0])]
         # Errors come back as values: a TaskGroup would wrap them, and cancel reads that are nearly done.
-        outcomes: list[_Checked | FirnError | None] = [None] * len(sequences)
+        outcomes: list[bytes | FirnError | None] = [None] * len(sequences)
 
-        async def read(index: int, sequence: int) -> None:
+        async def fetch(index: int, sequence: int) -> None:
             try:
-                outcomes[index] = await self._read_entry(sequence)
+                outcomes[index] = await self._fetch_entry(sequence)
             except FirnError as error:
                 outcomes[index] = without_frames(error)
 
         async with asyncio.TaskGroup() as group:
             for index, sequence in enumerate(sequences):
-                group.create_task(read(index, sequence))
-        entries: list[_Checked | None] = []
+                group.create_task(fetch(index, sequence))
+        fetched: list[bytes | None] = []
         for outcome in outcomes:
             if isinstance(outcome, FirnError):
                 raise copy_of(outcome)
-            entries.append(outcome)
-        return entries
+            fetched.append(outcome)
+        return fetched
 
-    async def _read_entry(self, sequence: int) -> _Checked | None:
-        async def decode(data: bytes) -> _Checked:
-            return await self._decoded(sequence, data)
-
+    async def _fetch_entry(self, sequence: int) -> bytes | None:
         try:
-            return await self._verified(layout.entry_key(self.prefix, sequence), decode)
+            return await self._get(layout.entry_key(self.prefix, sequence))
         except ObjectMissing:
             return None
 
-    async def _decoded(self, sequence: int, data: bytes) -> _Checked:
+    async def _read_entry(self, sequence: int, data: bytes, portion: Portion) -> _Checked | None:
+        """An entry of the bytes that were fetched. Bad bytes are read once more, because the transfer may have damaged them.
+
+        Returns: None if it is missing by then. Raises: CorruptionError, StorageUnavailable.
+        """
+        try:
+            return await self._decoded(sequence, data, portion)
+        except CorruptionError:
+            again = await self._fetch_entry(sequence)
+        return None if again is None else await self._decoded(sequence, again, Portion(urgent=True))
+
+    async def _decoded(self, sequence: int, data: bytes, portion: Portion | None = None) -> _Checked:
         """An entry of its bytes. Raises: CorruptionError, Untrusted among them."""
         steps = self._decoding(sequence, data)
-        return await run(steps, Portion(urgent=True)) if len(data) >= LONG_BYTES_MIN else whole(steps)
+        if len(data) < LONG_BYTES_MIN:
+            return whole(steps)
+        return await run(steps, Portion(urgent=True) if portion is None else portion)
 
     def _decoding(self, sequence: int, data: bytes) -> Steps[_Checked]:
         key = layout.entry_key(self.prefix, sequence)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -15,9 +16,11 @@ from app.metadata.numbered_log import NumberedLog
 from app.objectstore.api import ObjectStore
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
+from app.turns import Portion, Steps, whole
 from tests.metadata.support import FixedClock, Replay, key, make_log, on_virtual_time, requests_of, value
 from tests.support.virtual_loop import VirtualLoop
 
+T = TypeVar("T")
 ENTRY = "cluster/log/{:020d}"
 
 
@@ -428,6 +431,53 @@ def test_a_writer_that_has_applied_anothers_seal_appends_nothing_though_its_read
         reader = make_log(store, "reader")
         await reader.load()
         assert dict(reader.live) == dict(new.live)
+
+    on_virtual_time(main)
+
+
+def test_entries_are_fetched_together_and_decoded_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(loop: VirtualLoop, store: MemoryStore) -> None:
+        writer = await sealed(store, "a")
+        for number in range(1, 9):
+            await writer.append(number, [(key(name), bytes(20_000)) for name in range(2)])
+        decoding: list[int] = []
+        decoded: list[int] = []
+
+        async def run(steps: Steps[T], portion: Portion) -> T:
+            decoding.append(len(decoding) - len(decoded) + 1)
+            await portion.rest()  # as if each entry took more than a portion
+            result = whole(steps)
+            decoded.append(1)
+            return result
+
+        monkeypatch.setattr(numbered_log, "run", run)
+        store.faults = [Fault(FaultKind.LATENCY, operation="get", latency_ms=(1_000, 1_000))]
+        before_s = loop.time()
+        reader = make_log(store, "b")
+        await reader.load()
+        assert dict(reader.live) == dict(writer.live)
+        assert decoding == [1] * 8, "one at a time"
+        assert loop.time() - before_s < 2, "fetched at the same time"
+
+    on_virtual_time(main)
+
+
+def test_other_work_goes_on_while_many_short_entries_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(loop: VirtualLoop, store: MemoryStore) -> None:
+        writer = await sealed(store, "a")
+        await append(writer, 60)
+        rests: list[int] = []
+
+        class Spent(Portion):
+            __slots__ = ()
+
+            async def rest_if_spent(self) -> None:
+                rests.append(1)
+                await self.rest()
+
+        monkeypatch.setattr(numbered_log, "Portion", Spent)
+        await make_log(store, "b").load()
+        assert len(rests) == 61, "after each entry that fills the portion"
 
     on_virtual_time(main)
 
