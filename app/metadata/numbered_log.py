@@ -386,10 +386,11 @@ class NumberedLog(Generic[S]):
 
     def recent(self, start: int, bytes_max: int) -> list[bytes] | None:
         """The bytes of the own entries from number ``start`` on, at least one; None if they are not all at hand."""
-        if not self._recent or start < self._recent[0][0]:
-            return None
+        recent = self._recent
+        if not recent or not recent[0][0] <= start <= recent[-1][0]:
+            return None  # also of an entry whose append stayed undecided, and that was read afterwards
         found: list[bytes] = []
-        for sequence, body in self._recent:
+        for sequence, body in recent:
             if sequence >= start:
                 bytes_max -= len(body)
                 if found and bytes_max < 0:

@@ -396,6 +396,26 @@ def test_an_append_that_was_given_up_and_arrives_late_is_found_before_the_next_s
     on_virtual_time(main)
 
 
+def test_an_undecided_entry_that_is_found_later_is_not_at_hand() -> None:
+    async def main(loop: VirtualLoop, store: MemoryStore) -> None:
+        log = await sealed(store, "a")
+        log.on_own_entry(lambda: None)
+        await append(log, 1)
+        store.faults = [Fault(FaultKind.HANG_APPLIED, operation="put_if_absent", times=1)]
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(log.append(2, [(key(1), value(1))]), 1)
+        await log.poll()
+        assert log.next_sequence == 3
+        assert log.recent(1, 1_000) == [store.contents()[ENTRY.format(1)]]
+        assert log.recent(2, 1_000) is None, "the reader is to take it from the store"
+        await log.seal(3)
+        await append(log, 1)
+        assert log.recent(3, 1_000_000) == [store.contents()[ENTRY.format(number)] for number in (3, 4)]
+        assert log.recent(2, 1_000_000) is None
+
+    on_virtual_time(main)
+
+
 def test_a_cancelled_append_leaves_a_log_that_must_seal_again() -> None:
     async def main(loop: VirtualLoop, store: MemoryStore) -> None:
         log = await sealed(store, "a")
