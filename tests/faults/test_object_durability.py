@@ -85,8 +85,8 @@ def check_no_bug(brokers: Brokers) -> None:
 def kill_all_at_once(path: Path, faults: Iterable[int], seed: int) -> None:
     """Kill three brokers under librdkafka's idempotent producer with five requests in flight, and wipe their disks.
 
-    The brokers that follow know of the producer what the sealed write-ahead logs have, and it sends again what was not answered: a
-    batch that they refuse although it is stored would be there twice (ADR 0042).
+    The brokers that follow know of the producer what the sealed write-ahead logs have, and it sends again what was not answered.
+    What is stored of that is not appended again.
     """
     rng = random.Random(seed)
     settings = SETTINGS | {"broker_session_timeout_ms": 9_000}  # three that start at once starve each other
