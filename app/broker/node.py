@@ -843,7 +843,7 @@ class Node:
                     new_directory=self._new_directory,
                     differing=report.differing if report is not None else (),
                 )
-                self.context.back = [(one.name, len(one.ends), one.offsets) for one in self.partitions.back]
+                self._note_what_is_back()
                 self._leads = True
                 # Not earlier: syncing what a kill left unsynced would compete with what clients wait for.
                 background.append(tasks.create_task(self.logs.run()))
@@ -899,12 +899,11 @@ class Node:
                         self.context.starting = False
                         member.ready()
                         if member.alone:
-                            await self._lead_again()
-                            self.context.back = [(one.name, len(one.ends), one.offsets) for one in self.partitions.back]
-                    if self._doors is not None:
+                            await self._lead_again(tasks)
+                    if self._doors is not None and not self._stopping.is_set():
                         await self._add_first_users()
                         self.context.users_due = False
-                    if ready is not None:
+                    if ready is not None and not self._stopping.is_set():
                         ready()
                     await self._stopping.wait()
                     if member is not None and self._fenced is None:
@@ -976,15 +975,23 @@ class Node:
             for task in waiting:
                 task.cancel()
 
-    async def _lead_again(self) -> None:
-        """A broker that is alone is ready when it leads what it led before: there is nobody else to ask."""
-        leading = asyncio.create_task(self.partitions.until_led(new_directory=self._new_directory))
+    async def _lead_again(self, tasks: asyncio.TaskGroup) -> None:
+        """A broker that is alone is ready when it leads what it led before, or after ``LEAD_S``: there is no other broker to ask.
+        What a take-over has lost is told when the broker leads, however long that takes."""
+        leading = tasks.create_task(self._until_led())
+        self._background.append(leading)
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait((leading, stopping), timeout=LEAD_S, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            leading.cancel()
             stopping.cancel()
+
+    async def _until_led(self) -> None:
+        await self.partitions.until_led(new_directory=self._new_directory)
+        self._note_what_is_back()
+
+    def _note_what_is_back(self) -> None:
+        self.context.back = [(one.name, len(one.ends), one.offsets) for one in self.partitions.back]
 
     async def _prepare_replication(self, member: ClusterMember) -> None:
         """The parts of one of several brokers that follow leaders, and count followers."""

@@ -276,7 +276,7 @@ class Broker:
         if self._running.done():
             await self._running
             if not ready.is_set():
-                raise ConfigError("The broker was stopped before it was in the cluster.")
+                raise ConfigError("The broker was stopped before it was ready.")
         if self.config.http_address != OFF:
             await self._start_http()
         image = self.node.cluster.image
