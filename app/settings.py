@@ -688,7 +688,6 @@ def _without_disk(broker: dict[str, Any], topic: dict[str, Any]) -> None:
             f"firn.ephemeral (--ephemeral) leads only topics with firn.durability=object, and firn.durability is "
             f"{topic['firn_durability'].value}: leave one of the two out."
         )
-    broker["firn_cluster_enable"] = True
     broker.setdefault("node_id", NODE_ID_AUTO)  # of the brokers before it, nothing is on this disk
 
 

@@ -156,7 +156,7 @@ class Surroundings:
     boot_id: str = ""
     """The boot of this machine; empty if unknown."""
     new_level: int = 0
-    """The level of a cluster that this broker creates (ADR 0023): 0 for one broker, 1 for several."""
+    """The level of a cluster that this broker creates (ADR 0023)."""
 
 
 class Node:

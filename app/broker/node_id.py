@@ -62,4 +62,4 @@ async def with_node_id(
         meta = MetaProperties(given.cluster_id, given.node_id, directory_id)
         await pool.run(lambda: write_meta(fs, config.data_dir, meta))
         log_line(f"this broker has node id {meta.node_id} from now on, and keeps it in {config.data_dir}")
-    return replace(config, node_id=int(meta.node_id), firn_cluster_enable=True)
+    return replace(config, node_id=int(meta.node_id))

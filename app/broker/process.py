@@ -31,7 +31,7 @@ from app.broker.service import ServiceManager
 from app.configs import BrokerConfig
 from app.configs.broker import NODE_ID_AUTO, OFF
 from app.configs.listeners import SecurityProtocol
-from app.configs.topic import Durability, InternalDurability
+from app.configs.topic import Durability
 from app.configs.without_effect import set_aside
 from app.errors import ConfigError, ConflictError, StorageUnavailable
 from app.faults import Faults, met_bug
@@ -87,18 +87,6 @@ def may_create_store(fs: FileSystem, config: BrokerConfig) -> bool:
     if read_meta(fs, config.data_dir) is not None:
         return False
     return not config.firn_ephemeral or config.store_create
-
-
-def needs_newest_level(config: BrokerConfig) -> bool:
-    """Whether a cluster that this broker creates is at the newest level of ``firn.version``, because something that it is to have
-    needs one: several brokers, users, a store for write-ahead logs, or topics whose records are in the object store."""
-    return (
-        config.firn_cluster_enable
-        or config.needs_users
-        or bool(config.wal_store_url)
-        or config.topic_defaults.firn_durability is Durability.OBJECT
-        or config.firn_internal_durability is InternalDurability.OBJECT
-    )
 
 
 class Broker:
@@ -199,7 +187,7 @@ class Broker:
         from app.broker.node_id import with_node_id
         from app.broker.places import KafkaPlaces
         from app.client.connection import Dialer, dial_tcp
-        from app.metadata.cluster import LEVEL_MAX
+        from app.metadata.features import new_store_level
         from app.objectstore.proxy import StoreProxy
         from app.tiering.store_proxy import ProxyStoreWork
 
@@ -252,7 +240,7 @@ class Broker:
                 start_pulses=self._start_pulses,
                 new_tokens=self._quota_tokens if self.config.redis_url is not None else None,
                 boot_id=boot_id(),
-                new_level=LEVEL_MAX if needs_newest_level(self.config) else 0,
+                new_level=new_store_level(self.config.firn_new_store_level),
             ),
         )
         if self._stop_requested:

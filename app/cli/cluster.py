@@ -140,7 +140,7 @@ def features(
     )
     if not found.level:
         sys.stdout.write(
-            f"\n{LEVEL_FEATURE_NAME} is 0: the cluster is of one broker. `firn cluster features --upgrade {LEVEL_FEATURE_NAME}=1`"
+            f"\n{LEVEL_FEATURE_NAME} is 0: the store is for one broker. `firn cluster features --upgrade {LEVEL_FEATURE_NAME}=1`"
             " lets more brokers join.\n"
         )
     return 0

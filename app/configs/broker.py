@@ -18,6 +18,8 @@ LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 """What ``authorizer.class.name`` may be, beside nothing."""
 NODE_ID_AUTO: Final = -1
+NEWEST_LEVEL: Final = -1
+"""``firn.new.store.level``: the newest level that the program knows."""
 """As ``node_id``: the data directory says which one, or the cluster gives a new one (``--node-id auto``)."""
 OFF: Final = "off"
 """As ``http_address`` and ``firn_audit_log_path``."""
@@ -29,7 +31,8 @@ class BrokerConfig:
 
     node_id: int = 1
     """``NODE_ID_AUTO`` until the broker knows it."""
-    firn_cluster_enable: bool = False
+    firn_new_store_level: int = NEWEST_LEVEL
+    """Level of ``firn.version`` of a store that is empty now."""
     firn_ephemeral: bool = False
     """Whether the data directory may be lost at any time: the broker leads only topics with ``firn.durability=object``."""
     firn_spot_notice_endpoint: str = ""

@@ -80,24 +80,25 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
                 "node.id",
                 _INT,
                 "Number of this broker. Each broker of a cluster has a different one. With auto, the broker gets a number that no "
-                "other broker ever had, and keeps it in its data directory; an empty store then becomes a cluster of several "
-                "brokers, as with firn.cluster.enable.",
+                "other broker ever had, and keeps it in its data directory.",
                 importance=Importance.HIGH,
                 minimum=0,
                 kafka_default="none",
             ),
             _broker(
-                "firn.cluster.enable",
-                _BOOLEAN,
-                "Whether an empty store becomes a cluster of several brokers. It has no effect on a store that holds a cluster: "
-                "`firn cluster features --upgrade firn.version=1` lets more brokers join a cluster of one broker.",
+                "firn.new.store.level",
+                _INT,
+                "Level of the feature firn.version that this broker gives a store that is empty. -1: the newest that it knows. A "
+                "lower level is for brokers of an earlier version that are to use the store; at level 0 no other broker can join. "
+                "It has no effect on a store that holds a cluster: `firn cluster features --upgrade` raises that one's level.",
+                minimum=-1,
             ),
             _broker(
                 "firn.ephemeral",
                 _BOOLEAN,
                 "Whether this broker's data directory may be lost whenever it stops, as on a tmpfs. It then leads only topics with "
-                "firn.durability=object, and holds nothing that matters. An empty store becomes a cluster of several brokers whose "
-                "new topics have firn.durability=object. It needs firn.version 3. Without node.id, the broker gets one (auto).",
+                "firn.durability=object, and holds nothing that matters. An empty store becomes a cluster whose new "
+                "topics have firn.durability=object. It needs firn.version 3. Without node.id, the broker gets one (auto).",
             ),
             _broker(
                 "firn.spot.notice.endpoint",

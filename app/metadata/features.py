@@ -12,7 +12,8 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from app.errors import ErrorCode, RequestRejected
+from app.configs.broker import NEWEST_LEVEL
+from app.errors import ConfigError, ErrorCode, RequestRejected
 from app.metadata.changes import Planned, Surroundings
 from app.metadata.cluster import (
     LEVEL_FEATURE,
@@ -35,6 +36,18 @@ OF_PROTOCOL: Final[Mapping[str, int]] = MappingProxyType(
 )
 """Protocols of clients that are switched on, and at which level: consumer groups of KIP-848, share groups of KIP-932,
 transactions of KIP-890."""
+
+
+def new_store_level(asked: int) -> int:
+    """The level of ``firn.version`` of a store that is empty. ``asked``: the setting ``firn.new.store.level``.
+
+    Raises: ConfigError, if this program does not know that level.
+    """
+    if asked > LEVEL_MAX:
+        raise ConfigError(
+            f"firn.new.store.level is {asked}, and this program knows levels up to {LEVEL_MAX}: start a newer version."
+        )
+    return LEVEL_MAX if asked == NEWEST_LEVEL else asked
 
 
 class UpgradeType(IntEnum):

@@ -173,8 +173,7 @@ class Membership:
             if wanted == Durability.OBJECT and level < OBJECT_LEVEL:
                 raise StartRefused(
                     f"{name}=object needs {LEVEL_FEATURE} {OBJECT_LEVEL}, and the cluster's is {level}: start with"
-                    f" another durability, run `firn cluster features --upgrade {LEVEL_FEATURE}={OBJECT_LEVEL}`, and start again. A"
-                    " new cluster has it with firn.cluster.enable=true."
+                    f" another durability, run `firn cluster features --upgrade {LEVEL_FEATURE}={OBJECT_LEVEL}`, and start again."
                 )
 
     def _check_not_older(self, image: ClusterImage) -> None:

@@ -28,6 +28,7 @@ from app.metadata.cluster import (
 )
 from app.metadata.control import NODE_ID, ChangeRequest, ControlLink, NodeIdChange
 from app.metadata.controller import Controller
+from app.metadata.features import new_store_level
 from app.metadata.liveness import Identity, ObjectLiveness
 from app.metadata.log_format import KeyValue
 from app.metadata.numbered_log import LogTimings
@@ -201,10 +202,20 @@ class NodeIds:
         controller = Controller(view, rng=self._rng, clock=self._clock)
         counter: list[KeyValue] = [counters_change(CountersRecord(1, node_id + 1))]
         if not image.cluster_id:
-            won = await controller.create_cluster(LEVEL_MAX, counter)
+            won = await controller.create_cluster(self._new_level(), counter)
         else:
             won = await controller.take_office(counter)
         return NodeIdGiven(view.log.state.image.cluster_id, node_id) if won else None
+
+    def _new_level(self) -> int:
+        """Raises: StartRefused."""
+        level = new_store_level(self._config.firn_new_store_level)
+        if not level:
+            raise StartRefused(
+                "firn.new.store.level=0 makes the store that of one broker, whose node id is not given by the cluster: start"
+                " without --node-id auto, or with a higher level."
+            )
+        return level
 
     def _view(self, node_id: int) -> ClusterView:
         identity = Identity(BrokerId(node_id), self._directory_id, UUID(bytes=self._rng.randbytes(16), version=4))

@@ -114,7 +114,7 @@ async def test_a_controller_that_a_new_broker_cannot_reach_is_named(
     monkeypatch.setattr(member, "TELL_S", 0.3)
     port = free_port()
     lines: list[str] = []
-    async with broker_on(tmp_path, "b1", node_id=1, firn_cluster_enable=True, advertised_port=port) as first:
+    async with broker_on(tmp_path, "b1", node_id=1, new_level=1, advertised_port=port) as first:
         await until(lambda: unfenced(first) == [1])
 
         async def second() -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from app.broker.process import needs_newest_level
 from app.client.admin import AdminClient, ResourceType
 from app.client.cluster import ClusterClient
+from app.errors import ConfigError
 from app.metadata.cluster import LEVEL_MAX
-from app.settings import load
+from app.metadata.features import new_store_level
 from tests.faults.served import Served, firn, serving
 
 
@@ -32,19 +32,23 @@ def durability_of(broker: Served, topic: str) -> str:
     return asyncio.run(ask())
 
 
-@pytest.mark.parametrize(
-    ("needs", "assignments"),
-    [
-        (False, []),
-        (False, ["firn.durability=disk"]),
-        (True, ["firn.durability=object"]),
-        (True, ["firn.internal.durability=object"]),
-        (True, ["firn.cluster.enable=true"]),
-        (True, ["firn.wal.store.url=s3://fast--euc1-az1--x-s3"]),
-    ],
-)
-def test_a_fresh_store_begins_at_the_level_that_the_settings_need(needs: bool, assignments: list[str]) -> None:
-    assert needs_newest_level(load(assignments=assignments).broker) is needs
+@pytest.mark.parametrize(("asked", "level"), [(-1, LEVEL_MAX), (0, 0), (1, 1), (LEVEL_MAX, LEVEL_MAX)])
+def test_an_empty_store_begins_at_the_newest_level_unless_another_one_is_asked_for(asked: int, level: int) -> None:
+    assert new_store_level(asked) == level
+
+
+def test_a_level_that_this_program_does_not_know_is_refused() -> None:
+    with pytest.raises(ConfigError, match=f"knows levels up to {LEVEL_MAX}"):
+        new_store_level(LEVEL_MAX + 1)
+
+
+def test_a_node_id_of_the_cluster_needs_a_store_of_several_brokers(tmp_path: Path) -> None:
+    started = firn(
+        "serve", "--listen", "127.0.0.1:0", "--http", "off", "--data-dir", str(tmp_path / "data"),
+        "--store", (tmp_path / "store").as_uri(), "--node-id", "auto", "--set", "firn.new.store.level=0",
+    )  # fmt: skip
+    assert started.returncode != 0
+    assert "without --node-id auto, or with a higher level" in started.stderr
 
 
 @pytest.mark.ci
@@ -59,8 +63,19 @@ def test_new_topics_of_a_fresh_store_are_in_the_bucket_if_that_is_the_default(tm
 
 
 @pytest.mark.ci
-def test_a_store_of_one_broker_keeps_its_level_and_the_refusal_says_how_to_raise_it(tmp_path: Path) -> None:
-    with serving(tmp_path) as broker:
+def test_one_flag_is_enough_for_a_broker_that_others_may_join(tmp_path: Path) -> None:
+    with serving(tmp_path / "a") as broker:
+        assert level_of(broker) == LEVEL_MAX
+        with serving(tmp_path / "b", "--node-id", "auto", store=broker.store):
+            found = json.loads(firn("cluster", "brokers", "-b", broker.bootstrap, "--json").stdout)
+            assert len(found) == 2
+
+
+@pytest.mark.ci
+def test_a_store_of_an_older_level_keeps_it_and_the_refusal_says_how_to_raise_it(tmp_path: Path) -> None:
+    with serving(tmp_path, settings={"firn.new.store.level": "0"}) as broker:
+        assert level_of(broker) == 0
+    with serving(tmp_path) as broker:  # without the setting, as after an update
         assert level_of(broker) == 0
     refused = firn(
         "serve", "--listen", "127.0.0.1:0", "--http", "off", "--data-dir", str(broker.data_dir), "--store", broker.store,

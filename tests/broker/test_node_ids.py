@@ -72,8 +72,8 @@ async def test_a_second_broker_of_a_cluster_of_one_is_refused_until_the_level_is
         await until(lambda: unfenced(first) == [1, 2])
 
 
-async def test_a_setting_makes_an_empty_store_a_cluster_too(tmp_path: Path) -> None:
-    async with broker_on(tmp_path, "a", node_id=7, firn_cluster_enable=True) as first:
+async def test_a_cluster_may_begin_with_a_node_id_that_an_operator_chose(tmp_path: Path) -> None:
+    async with broker_on(tmp_path, "a", node_id=7, new_level=1) as first:
         assert first.node.cluster.image.level == 1
         async with broker_on(tmp_path, "b") as second:
             assert second.node.config.node_id == 8, "above an id that an operator chose"
@@ -83,7 +83,7 @@ async def test_two_brokers_with_ids_of_their_own_begin_one_cluster(tmp_path: Pat
     async with AsyncExitStack() as stack:
         brokers = await asyncio.gather(
             *(
-                stack.enter_async_context(broker_on(tmp_path, f"b{node_id}", node_id=node_id, firn_cluster_enable=True))
+                stack.enter_async_context(broker_on(tmp_path, f"b{node_id}", node_id=node_id, new_level=1))
                 for node_id in (1, 2)
             )
         )

@@ -274,7 +274,7 @@ async def test_a_broker_whose_cluster_log_was_forged_exits_with_one_sentence(
 
 @pytest.mark.parametrize(
     ("settings", "gives_way"),
-    [({}, 5), ({"firn_ephemeral": True, "firn_cluster_enable": True, "store_create": True}, 0)],
+    [({}, 5), ({"firn_ephemeral": True, "store_create": True}, 0)],
 )
 async def test_the_store_process_gives_way_unless_producers_wait_for_it(
     tmp_path: Path, settings: dict[str, Any], gives_way: int
@@ -311,7 +311,7 @@ async def test_a_start_before_the_store_is_mounted_makes_no_new_store(tmp_path: 
 
 
 async def test_a_broker_without_a_disk_makes_a_store_of_a_directory_only_if_it_is_told(tmp_path: Path) -> None:
-    settings = {"firn_ephemeral": True, "firn_cluster_enable": True}
+    settings = {"firn_ephemeral": True}
     assert "firn store init" in await refusal(tmp_path, **settings)
     assert not (tmp_path / "store").exists()
     done = await asyncio.create_subprocess_exec(

@@ -127,7 +127,6 @@ def test_a_wrong_assignment_is_answered_with_the_mend(assignment: str, words: st
 def test_a_node_id_may_be_left_to_the_cluster() -> None:
     assert load(flags={"--node-id": "auto"}).broker.node_id == NODE_ID_AUTO
     assert load(flags={"--node-id": "0"}).broker.node_id == 0
-    assert not load(flags={}).broker.firn_cluster_enable
 
 
 def test_a_broker_without_a_disk_leaves_its_node_id_to_the_cluster_unless_it_is_given_one() -> None:

@@ -51,7 +51,6 @@ TIERED: Final = {
 SETTINGS: Final[Mapping[str, Any]] = every_load.SETTINGS | {"remote_log_manager_task_interval_ms": 200}
 ON_DIRECTORY: Final[Mapping[str, Any]] = SETTINGS | {"new_level": LEVEL_MAX}
 ON_S3: Final[Mapping[str, Any]] = SETTINGS | {
-    "firn_cluster_enable": "true",
     "firn_log_dir_free_bytes_min": 0,
     # Twice as many processes share the machine.
     "broker_heartbeat_interval_ms": 500,

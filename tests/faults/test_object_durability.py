@@ -315,7 +315,6 @@ async def lose_the_directory(path: Path, away_s: float) -> None:
 
 
 ALONE = {
-    "firn.cluster.enable": "true",
     "wal.bytes": BUFFER_BYTES // 16,
     "wal.buffer.bytes": BUFFER_BYTES,
     "remote.log.manager.task.interval.ms": 200,

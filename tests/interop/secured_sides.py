@@ -34,7 +34,6 @@ def firn_with(path: Path, settings: Mapping[str, str], protocols: Mapping[str, s
     texts = {
         **settings,
         **_listeners(ports, protocols),
-        "firn.cluster.enable": "true",
         "firn.log.dir.free.bytes.min": "0",
         "group.initial.rebalance.delay.ms": "0",
     }

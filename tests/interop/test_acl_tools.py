@@ -20,7 +20,6 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     settings = {
         "authorizer_class_name": STANDARD_AUTHORIZER,
         "super_users": "User:ANONYMOUS",
-        "firn_cluster_enable": "true",
     }
     with firn_serving(tmp_path_factory.mktemp("acls"), **settings) as served:
         yield served

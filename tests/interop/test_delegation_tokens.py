@@ -110,7 +110,6 @@ def firn_side(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
         "listeners": f"PLAINTEXT://127.0.0.1:{plain},CLIENTS://127.0.0.1:{port}",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CLIENTS:SASL_PLAINTEXT",
         "inter.broker.listener.name": "PLAINTEXT",
-        "firn.cluster.enable": "true",
     }
     config.write_text("".join(f"{name}={text}\n" for name, text in texts.items()))
     with serving_with(path, config) as running:

@@ -202,7 +202,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Side]]:
     firn_settings = {name.replace(".", "_"): value for name, value in SETTINGS.items()}
     with (
         kafka_running(path / "kafka", settings=SETTINGS) as kafka,
-        firn_serving(path, firn_cluster_enable="true", **firn_settings) as firn,
+        firn_serving(path, **firn_settings) as firn,
     ):
         both = [Side("Kafka", kafka.port), Side("Firn", firn.port)]
         for side in both:

@@ -160,7 +160,7 @@ async def running_broker(
             elapsed_s=loop_time_s if start_pulses is None else time.perf_counter,
             boot_id=boot_id,
             liveness=liveness,
-            new_level=new_level or (LEVEL_MAX if config.firn_ephemeral else int(config.firn_cluster_enable)),
+            new_level=new_level or (LEVEL_MAX if config.firn_ephemeral else 0),
         ),
     )
     broker = RunningBroker(node, store, lines)
