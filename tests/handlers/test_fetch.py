@@ -593,7 +593,7 @@ async def test_names_and_ids_do_not_mix_in_a_session(start, connect):
     assert mixed.error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
 
 
-async def test_a_waiting_fetch_may_be_hurried_again_when_its_time_is_up(start, monkeypatch):
+async def test_a_waiting_fetch_may_be_hurried_again_when_its_time_is_up(start):
     """uvloop's handle of a wait that rounds to 0 ms does not say when it is due."""
     bench = await start()
     ended = asyncio.Event()
@@ -608,10 +608,19 @@ async def test_a_waiting_fetch_may_be_hurried_again_when_its_time_is_up(start, m
     )
     plan: Any = SimpleNamespace(followed=None)
     slot: Any = SimpleNamespace(done=False)
-    parked = ParkedFetch(connection, slot, Asked(17, 1), None, request(wait_ms=60_000), plan, [], 1, attempt)
-    monkeypatch.setattr(ParkedFetch, "_look", lambda _, **__: attempt)
-    monkeypatch.setattr(ParkedFetch, "_finish", lambda *_: ended.set())
+
+    class Parked(ParkedFetch):
+        def _look(self, *, out_of_time: bool = False) -> Any:
+            return attempt
+
+        def _finish(self, attempt: Any) -> None:
+            ended.set()
+
+        def hurry(self, wait_ms: int) -> None:
+            self._hurry(wait_ms)
+
+    parked = Parked(connection, slot, Asked(17, 1), None, request(wait_ms=60_000), plan, [], 1, attempt)
     for wait_ms in (0, 0, 500):
-        parked._hurry(wait_ms)
+        parked.hurry(wait_ms)
     async with asyncio.timeout(30):
         await ended.wait()
