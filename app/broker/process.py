@@ -124,6 +124,8 @@ class Broker:
         """Reports to the service manager that the loop runs, from the start until all parts have ended."""
         self._drains = False
         self._stop_requested = False
+        self.serves = False
+        """Whether the start came to its end: a stop may have been asked for before."""
 
     @property
     def store_url(self) -> str:
@@ -140,7 +142,7 @@ class Broker:
         return 0 if self._store is None else self._store.process_id
 
     async def start(self) -> None:
-        """Start all parts. When this returns, requests are served.
+        """Start all parts. When this returns, requests are served, unless a stop was asked for meanwhile.
 
         Raises: ConfigError, ConflictError (the data directory is in use), StartRefused, StorageUnavailable, CorruptionError,
         FencedError. ``stop`` must be called then, too.
@@ -264,7 +266,7 @@ class Broker:
         if self._running.done():
             await self._running
             if not ready.is_set():
-                raise ConfigError("The broker was stopped before it was ready.")
+                return  # it was stopped before it was ready
         if self.config.http_address != OFF:
             await self._start_http()
         image = self.node.cluster.image
@@ -289,6 +291,7 @@ class Broker:
         useless = set_aside(self.config)
         if useless is not None:
             self._log_line(useless)
+        self.serves = True
 
     def _liveness(self) -> Liveness | None:
         """Heartbeats in Redis, if there is one; else as objects."""
@@ -586,7 +589,7 @@ async def _serve(config: BrokerConfig, on_ready: Callable[[Broker], None] | None
         await broker.start()
         settle_memory(collections)
         watch = broker.node.watch_loop()
-        if on_ready is not None:
+        if on_ready is not None and broker.serves:
             on_ready(broker)
         await broker.wait()
     finally:
