@@ -33,7 +33,7 @@ async def program(path: Path, name: str, level_max: int, patch: pytest.MonkeyPat
 async def test_the_level_rises_when_the_last_broker_was_upgraded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(features.update_features.__kwdefaults__ or {}, "level_max", NEXT)
+    monkeypatch.setitem(features.update_features.steps.__kwdefaults__ or {}, "level_max", NEXT)
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(program(tmp_path, "a", NEXT, monkeypatch))
         controller = first.node.membership.controller
