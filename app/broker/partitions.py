@@ -193,7 +193,7 @@ class Partitions:
         self._log_line = log_line
         self._faults = faults if faults is not None else Faults(log_line)
         self._led: dict[UUID, tuple[str, int]] = {}
-        """By topic id: name and number of partitions of every topic with a log. ``_take_out`` looks for the logs by it."""
+        """By topic id: name and number of partitions of every topic with a log. ``take_out`` looks for the logs by it."""
         self._unattached: dict[TopicIdPartition, None] = {}
         """Partitions that are served, but whose manifests are not read yet."""
         self._unmade: dict[UUID, int] = {}
@@ -318,7 +318,7 @@ class Partitions:
         async def check(log: PartitionLog, manifest: SegmentManifest) -> None:
             async with limit:
                 try:
-                    opened[log] = await self._open(log, manifest, foreign=log in foreign, since_s=since_s)
+                    opened[log] = await self.open_log(log, manifest, foreign=log in foreign, since_s=since_s)
                 except CorruptionError as error:
                     self._go_offline(log, error)
                     return
@@ -364,7 +364,7 @@ class Partitions:
             # Others lead since then, or lead no more: nobody tells of it again.
             self._follow(now, ImageDelta.between(image, now))
 
-    async def _open(self, log: PartitionLog, manifest: SegmentManifest, *, foreign: bool, since_s: float) -> _Opened:
+    async def open_log(self, log: PartitionLog, manifest: SegmentManifest, *, foreign: bool, since_s: float) -> _Opened:
         """Compare a log with its manifest before it is led. ``foreign``: the partition was last led with other local data.
         ``since_s``: what was read of ended write-ahead logs since then is new enough.
 
@@ -488,7 +488,7 @@ class Partitions:
         """Empty the log of a follower, and let it go on at the tiered end, as the manifest says (T5), if ``is_wanted`` still holds
         when the store has been read. Raises: FirnError; then the log is as it was."""
         copy = None if self.views is None else self.views.copy_of(_key_of(log))
-        manifest = await self._load_manifest(log, copy, None)
+        manifest = await self.load_manifest(log, copy, None)
         plan = await plan_restore(manifest, self._work)
         if not is_wanted() or plan.next_offset <= log.log_end_offset:
             return
@@ -633,13 +633,13 @@ class Partitions:
             one.named, one.since_s = named, loop_time_s()
         self._opening.add(key)
         try:
-            manifest = await self._load_manifest(log, None, listed)
+            manifest = await self.load_manifest(log, None, listed)
             await self._bump_once(one, manifest)
             if not self._cluster.image.level:
                 named = self._leader_epoch(log)  # raised just now
             if one.was_in_sync:
                 self._check_in_sync_log(log, manifest)
-            opened = await self._open(log, manifest, foreign=True, since_s=one.since_s)
+            opened = await self.open_log(log, manifest, foreign=True, since_s=one.since_s)
         except FencedError:
             if not self._cluster.image.level:
                 raise
@@ -787,7 +787,7 @@ class Partitions:
 
         async def load_one(log: PartitionLog, copy: bytes | None) -> SegmentManifest | None:
             try:
-                return await self._load_manifest(log, copy, listed.get(_key_of(log)))
+                return await self.load_manifest(log, copy, listed.get(_key_of(log)))
             except CorruptionError as error:
                 self._go_offline(log, error)
                 return None
@@ -1139,7 +1139,7 @@ class Partitions:
             (deleted if topic is None else internal if topic.is_internal else others).append(topic_id)
         # Deleted topics first: one delta may delete a topic and make another of its name.
         for topic_id in deleted:
-            self._take_out(topic_id)
+            self.take_out(topic_id)
         self._left, portion = BROUGHT_AT_ONCE, Portion()
         for topic_id in internal:
             self._settle(image, topic_id)
@@ -1223,7 +1223,7 @@ class Partitions:
 
     # --- deleted topics ------------------------------------------------------------------------------------------
 
-    def _take_out(self, topic_id: UUID) -> None:
+    def take_out(self, topic_id: UUID) -> None:
         """A topic was deleted: nobody finds its partitions from now on. ``_delete_some`` does the rest, which takes longer."""
         name, count = self._led.pop(topic_id, ("", 0))
         self._configs.pop(topic_id, None)
@@ -1322,10 +1322,10 @@ class Partitions:
             for topic_id in tuple(self._unmade):
                 while True:
                     if self._left <= 0:
-                        over = await self._give_way(over)
+                        over = await self.give_way(over)
                     if self._settle(self._cluster.image, topic_id, self._unmade.get(topic_id, 0)):
                         break
-                    over = await self._give_way(over)
+                    over = await self.give_way(over)
                 over.append(topic_id)
             if over:
                 self._tell_after(over)
@@ -1337,7 +1337,7 @@ class Partitions:
             except TimeoutError:
                 continue
 
-    async def _give_way(self, over: Sequence[UUID]) -> list[UUID]:
+    async def give_way(self, over: Sequence[UUID]) -> list[UUID]:
         """Tell of the topics whose turn is over, and let others have the loop. Returns: no topics."""
         if over:
             self._tell_after(over)
@@ -1380,7 +1380,7 @@ class Partitions:
             try:
                 async with limit:
                     copy = None if self.views is None else self.views.copy_of(key)
-                    manifest = await self._load_manifest(log, copy, listed.get(key))
+                    manifest = await self.load_manifest(log, copy, listed.get(key))
                     if key in self._unsealed:
                         await self._check_manifest_is_there(log, manifest)
                         if manifest.state.pending_copies():
@@ -1485,7 +1485,7 @@ class Partitions:
         timeout_s = (self._timings or LogTimings()).attempt_timeout_s
         return await list_manifests(self._store, keys, page_timeout_s=timeout_s)
 
-    async def _load_manifest(
+    async def load_manifest(
         self, log: PartitionLog, copy: bytes | None, listed: Sequence[str] | None
     ) -> SegmentManifest:
         """Read a partition's manifest: from the data directory's ``copy``, if there is one, and later entries.

@@ -137,7 +137,7 @@ def hold_turns(monkeypatch: pytest.MonkeyPatch) -> HoldTurns:
 
     def hold() -> Callable[[], None]:
         begin = asyncio.Event()
-        give_way = Partitions._give_way
+        give_way = Partitions.give_way
 
         async def waits(self: Partitions, over: Sequence[UUID]) -> list[UUID]:
             await begin.wait()
@@ -147,7 +147,7 @@ def hold_turns(monkeypatch: pytest.MonkeyPatch) -> HoldTurns:
             monkeypatch.setattr("app.broker.partitions.BROUGHT_AT_ONCE", 128)
             begin.set()
 
-        monkeypatch.setattr(Partitions, "_give_way", waits)
+        monkeypatch.setattr(Partitions, "give_way", waits)
         monkeypatch.setattr("app.broker.partitions.BROUGHT_AT_ONCE", 0)
         monkeypatch.setattr("app.broker.partitions.WAITED_FOR_MAX", 0)
         return let
@@ -202,7 +202,7 @@ async def test_a_partition_never_takes_over_the_log_of_an_older_topic(
         assert answer.responses[0].partition_responses[0].error_code == 0
         old = partitions.table.led("t", 1)
         assert old is not None
-        monkeypatch.setattr(partitions, "_take_out", lambda topic_id: None)
+        monkeypatch.setattr(partitions, "take_out", lambda topic_id: None)
         await controller.delete_topic("t")
         assert partitions.table.get("t", 1) is old
         with monkeypatch.context() as patch:
@@ -229,7 +229,7 @@ class DamagedManifests:
         self.reading: set[tuple[UUID, int]] = set()
         """The partitions whose manifests are being read."""
         self.let = asyncio.Event()
-        monkeypatch.setattr(partitions, "_load_manifest", self._load)
+        monkeypatch.setattr(partitions, "load_manifest", self._load)
 
     async def _load(self, log: PartitionLog, *_: object) -> NoReturn:
         key = log.topic_id, int(log.partition)
@@ -244,7 +244,7 @@ class DamagedManifests:
 async def test_a_partition_of_a_deleted_topic_that_cannot_be_opened_is_no_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hold_turns: HoldTurns
 ) -> None:
-    async with running_broker(tmp_path, firn_cluster_enable=True) as broker:
+    async with running_broker(tmp_path, new_level=1) as broker:
         controller, partitions = broker.node.membership.controller, broker.node.partitions
         manifests = DamagedManifests(partitions, monkeypatch)
         let_turns_begin = hold_turns()
@@ -279,6 +279,8 @@ async def test_a_partition_of_a_deleted_topic_that_is_led_and_cannot_be_read_is_
             index = others()[0]
             topic = lambda: broker.node.cluster.image.topics_by_name["t"]  # noqa: E731
             await until(lambda: all(len(one.isr) == 2 for one in topic().partitions))
+            tier = broker.node.remote_log_manager
+            await until(lambda: all(tier.manifest_of(one.key) is not None for one in partitions.table.all_led()))
             manifests = DamagedManifests(partitions, monkeypatch)
         await until(lambda: (made.topic_id, index) in manifests.reading)
         assert partitions.table.led("t", index) is not None, "it leads before it has read the manifest"

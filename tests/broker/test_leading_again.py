@@ -24,7 +24,7 @@ BACK = "recovered from the store"
 
 async def lose_the_directory(path: Path) -> None:
     """A broker that is alone has a tiered topic, and an untiered one. Then its data directory is gone."""
-    async with running_broker(path, firn_cluster_enable=True) as broker, talk(broker.port) as client:
+    async with running_broker(path, new_level=1) as broker, talk(broker.port) as client:
         await broker.create_topic("t", segment_bytes="1048576")
         await broker.create_topic("here", remote_storage_enable="false")
         assert await produce(client, "t", batch(10)) == [0]
@@ -37,14 +37,14 @@ def hold_leading(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """While it is not set, another leader seems to have sealed each manifest; and a start waits for no time until it leads."""
     let = asyncio.Event()
     let.set()
-    opens = Partitions._open
+    opens = Partitions.open_log
 
     async def held(self: Partitions, *args: Any, **more: Any) -> Any:
         if not let.is_set():
             raise FencedError("another leader has sealed the manifest")
         return await opens(self, *args, **more)
 
-    monkeypatch.setattr(Partitions, "_open", held)
+    monkeypatch.setattr(Partitions, "open_log", held)
     monkeypatch.setattr("app.broker.node.LEAD_S", 0)
     return let
 
@@ -58,7 +58,7 @@ async def test_a_take_over_that_leads_after_the_start_tells_what_is_lost_and_wha
 ) -> None:
     await lose_the_directory(tmp_path)
     hold_leading.clear()
-    async with running_broker(tmp_path, firn_cluster_enable=True, take_over=True) as broker:
+    async with running_broker(tmp_path, new_level=1, take_over=True) as broker:
         assert (told(broker, LOST), told(broker, BACK), broker.node.context.back) == ([], [], [])
         await broker.create_topic("new", remote_storage_enable="false")
         hold_leading.set()
@@ -74,7 +74,7 @@ async def test_a_take_over_that_leads_after_the_start_tells_what_is_lost_and_wha
 
 async def test_a_take_over_that_leads_at_once_tells_it_once(tmp_path: Path) -> None:
     await lose_the_directory(tmp_path)
-    async with running_broker(tmp_path, firn_cluster_enable=True, take_over=True) as broker:
+    async with running_broker(tmp_path, new_level=1, take_over=True) as broker:
         assert broker.node.context.back == [("t", 1, 10)]
         assert len([line for line in told(broker, LOST) if "untiered" in line]) == 1
         assert len([line for line in told(broker, BACK) if "1 tiered topic" in line]) == 1
@@ -86,7 +86,7 @@ async def test_a_bug_in_leading_again_ends_the_broker(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(Partitions, "until_led", fails)
     with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="a bug"), flatten_subgroups=True):
-        async with running_broker(tmp_path, firn_cluster_enable=True):
+        async with running_broker(tmp_path, new_level=1):
             pass
 
 
@@ -105,6 +105,6 @@ async def test_a_broker_that_is_stopped_before_it_leads_again_is_never_ready(
         await run(self, lambda: readied.append(self))
 
     monkeypatch.setattr(Node, "run", watched)
-    async with running_broker(tmp_path, firn_cluster_enable=True) as broker:
+    async with running_broker(tmp_path, new_level=1) as broker:
         assert broker.ended.is_set()
     assert readied == []

@@ -30,6 +30,8 @@ STORIES: Final = {
 """What happens to the first broker, and within how many seconds of its start the second is in the cluster. The sign of life of a
 broker that cannot be asked has to be 12 s old (C4), and one that stands still again and again gives some."""
 SHAPE: Final = {"brokers": 2, "factor": 1, "min_in_sync": 1, "actors": (), "from_0": False, "lag_ms": 30_000}
+UNDECIDED: Final = "stayed undecided"
+"""How a broker ends whose first entries got no answer from the store in time."""
 DEPOSED_S: Final = 8.0
 """A controller that is cut off from the bucket alone is deposed by the other broker within this time (C3, C6)."""
 
@@ -69,10 +71,8 @@ async def a_second_broker(world: World) -> None:
             pass
     acknowledged = world.acks
     begun_s = world.loop.time()
-    second.start()
-    await world.until(
-        lambda: second.up and 2 in world.newest.brokers, STORIES[story], "the second broker to join", "AL2"
-    )
+    while not await _joins(world, second, STORIES[story]):
+        pass  # its own store did not answer in time, so its start was refused
     world.trace("joined", world.loop.time() - begun_s)
     if story == "cut off when it is not alone any more":
         await asyncio.sleep(rng.uniform(1.5, 4.0))
@@ -93,6 +93,23 @@ async def a_second_broker(world: World) -> None:
     await world._write_all()
     await world._read_all()
     await world.bucket_is_enough.prove()
+
+
+async def _joins(world: World, second: ClusterMachine, within_s: float) -> bool:
+    """Start it. Returns: whether it has joined; False if it has ended, because the store did not answer what it asked."""
+    second.start()
+    await world.until(
+        lambda: second.exit is not None or (second.up and 2 in world.newest.brokers),
+        within_s,
+        "the second broker to join",
+        "AL2",
+    )
+    if second.exit is None:
+        return True
+    if UNDECIDED not in str(second.exit):
+        raise Violation("AL2", f"the second broker does not join: {second.exit}")
+    await world.until(lambda: not second.alive, 10, "the end of the second broker")
+    return False
 
 
 async def _blinks(world: World, machine: ClusterMachine) -> None:
