@@ -199,10 +199,12 @@ class NumberedLog(Generic[S]):
         epoch: int = 0,
         timings: LogTimings | None = None,
         proofs: Proofs | None = None,
+        urgent: bool = False,
     ) -> None:
         """``writer_id`` must be new for every start of a process. ``epoch`` orders writers that something else chooses (a
         leader epoch): a writer with a lower epoch than the newest seal's never seals. ``proofs``: what entries and snapshots must
-        show, and get (ADR 0036); with None nothing is asked, and none are written."""
+        show, and get (ADR 0036); with None nothing is asked, and none are written. ``urgent``: its long work does not wait for that
+        of others; only one log of a process may be."""
         self.prefix = prefix
         self.writer_id = writer_id
         self.epoch = epoch
@@ -211,6 +213,7 @@ class NumberedLog(Generic[S]):
         self._clock = clock
         self._new_state = new_state
         self._timings = timings if timings is not None else LogTimings()
+        self._urgent = urgent
         self._turn = asyncio.Lock()
         self._at = self._empty()
         self._sealed = False
@@ -567,7 +570,7 @@ class NumberedLog(Generic[S]):
         for start in range(0, len(sequences), READS_AT_ONCE):
             chunk = sequences[start : start + READS_AT_ONCE]
             fetched = await self._fetch_entries(chunk)
-            portion = Portion(urgent=True)
+            portion = Portion(urgent=self._urgent)
             for sequence, data in zip(chunk, fetched, strict=True):
                 found = None if data is None else await self._read_entry(sequence, data, portion)
                 if found is None or not self._follows(at, sequence, found[0]):
@@ -617,14 +620,14 @@ class NumberedLog(Generic[S]):
             return await self._decoded(sequence, data, portion)
         except CorruptionError:
             again = await self._fetch_entry(sequence)
-        return None if again is None else await self._decoded(sequence, again, Portion(urgent=True))
+        return None if again is None else await self._decoded(sequence, again, Portion(urgent=self._urgent))
 
     async def _decoded(self, sequence: int, data: bytes, portion: Portion | None = None) -> _Checked:
         """An entry of its bytes. Raises: CorruptionError, Untrusted among them."""
         steps = self._decoding(sequence, data)
         if len(data) < LONG_BYTES_MIN:
             return whole(steps)
-        return await run(steps, Portion(urgent=True) if portion is None else portion)
+        return await run(steps, Portion(urgent=self._urgent) if portion is None else portion)
 
     def _decoding(self, sequence: int, data: bytes) -> Steps[_Checked]:
         key = layout.entry_key(self.prefix, sequence)
@@ -650,7 +653,7 @@ class NumberedLog(Generic[S]):
             )
         try:
             if len(entry.records) >= LONG_RECORDS_MIN and isinstance(at.state, LongState):
-                await run(at.state.applying(entry), Portion(urgent=True))
+                await run(at.state.applying(entry), Portion(urgent=self._urgent))
             else:
                 at.state.apply(entry)
         except CorruptionError as error:
@@ -696,7 +699,7 @@ class NumberedLog(Generic[S]):
             at.marks = frozenset({checker.check()})
         at.applied = LogSequence(header.sequence)
         if isinstance(at.state, LongState):
-            await run(at.state.loading_ends(at.applied), Portion(urgent=True))
+            await run(at.state.loading_ends(at.applied), Portion(urgent=self._urgent))
         else:
             at.state.loaded(at.applied)
         at.nonce = header.nonce
@@ -755,7 +758,11 @@ class NumberedLog(Generic[S]):
             return (yield from encode())
 
         # Until the first PUT a cancellation has written nothing, so this broker stays the writer.
-        body = await run(encoding(), Portion(urgent=True)) if len(records) >= LONG_RECORDS_MIN else whole(encoding())
+        body = (
+            await run(encoding(), Portion(urgent=self._urgent))
+            if len(records) >= LONG_RECORDS_MIN
+            else whole(encoding())
+        )
         loop = asyncio.get_running_loop()
         attempt = AppendAttempt(
             writer_id=self.writer_id, nonce=nonce, deadline_s=loop.time() + self._timings.append_deadline_s
@@ -788,7 +795,7 @@ class NumberedLog(Generic[S]):
             raise ConflictError(f"{self.prefix} had gone on past {key} when it was sealed")
         mark = None if self._proofs is None else self._proofs.mark
         decoding = decode_entry.steps(key, sequence, body)
-        entry = await run(decoding, Portion(urgent=True)) if len(body) >= LONG_BYTES_MIN else whole(decoding)
+        entry = await run(decoding, Portion(urgent=self._urgent)) if len(body) >= LONG_BYTES_MIN else whole(decoding)
         await self._apply(self._at, entry, mark or NO_MARK)
         self._sealed = self._ever_sealed = True
         if self._on_entry is not None:

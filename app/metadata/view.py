@@ -53,6 +53,7 @@ class ClusterView:
             new_state=ClusterState,
             timings=timings,
             proofs=Proofs.of_settings(config.firn_cluster_log_key, introducing=config.firn_cluster_log_key_introducing),
+            urgent=True,
         )
         """The cluster log, as far as it was read."""
         self.log.on_untrusted = self._distrust
