@@ -84,7 +84,8 @@ def shown_leader(context: Context, topic: TopicImage, partition: PartitionImage)
     is isolated, it names another one that may lead what it has led (IS9); -1 without one."""
     if context.partitions.is_shut(partition):
         likely = others_that_may_lead(context, partition)
-        return likely[partition.partition_index % len(likely)] if likely else BrokerId(-1)
+        # The next one in a ring: of two that are cut off together, the other one names a third.
+        return next((one for one in likely if one > context.node_id), likely[0]) if likely else BrokerId(-1)
     offline = context.partitions.offline
     if offline and (topic.topic_id, partition.partition_index) in offline:
         return BrokerId(-1)

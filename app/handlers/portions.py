@@ -233,12 +233,14 @@ class _Steps:
         step: Callable[[Any], Any] = inner.send
         value: Any = None
         while True:
+            waits_for = None
             began_s = self._now_s()
             try:
                 waits_for = step(value)
             except StopIteration as end:
                 return end.value
             finally:
+                value = None  # an error holds this frame
                 self.used_s += self._now_s() - began_s
             try:
                 value = yield waits_for

@@ -65,6 +65,7 @@ class _Steps:
                 try:
                     got = yield waits
                 except BaseException as error:  # noqa: BLE001 - handed to the coroutine
+                    waits = None  # it holds the error, which holds this frame
                     self._begin()
                     waits = steps.throw(error)
                 else:

@@ -590,7 +590,8 @@ class ClusterMember(Elsewhere):
         while True:
             self._office_look.clear()
             if self._controller.active:
-                self._log_line(f"broker {self._view.identity.broker_id} is the controller")
+                if not self.alone:
+                    self._log_line(f"broker {self._view.identity.broker_id} is the controller")
                 await self.desk.run()
                 self._log_line(f"broker {self._view.identity.broker_id} is not the controller any more")
             else:

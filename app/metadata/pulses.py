@@ -25,6 +25,7 @@ TURN_S: Final = 0.5
 LATE_S: Final = 0.7
 """A loop that turned so long ago has missed its last turn: the sender looks between two of them."""
 LOOK_S: Final = 0.5
+SHORTEST_WAIT_S: Final = 0.01
 KEEP_S: Final = 5.0
 """Between two pulses of a loop that is not late."""
 AGAIN_S: Final = 0.5
@@ -117,7 +118,8 @@ class PulseSender:
 
     def _until_look_s(self) -> float:
         """Looks are in the middle between turns, which are at multiples of ``TURN_S`` on the clock of the loop."""
-        return LOOK_S - (self._now_s() - LOOK_S / 2) % LOOK_S
+        wait_s = LOOK_S - (self._now_s() - LOOK_S / 2) % LOOK_S
+        return wait_s if wait_s > SHORTEST_WAIT_S else wait_s + LOOK_S
 
     def due(self) -> list[BrokerImage]:
         """To whom a pulse is to be sent now. Each is counted as under way until its ``_send`` has ended."""

@@ -408,7 +408,7 @@ TELLING = {
 """What changes nothing, and is for those who may know it."""
 NOTHING_TO_DO = {
     "register", "register in another's place", "replace segments", "tell of a replacement", "elect preferred leaders",
-    "forget a topic", "hold copies",
+    "forget a topic", "hold copies", "say that a broker lives",
 }  # fmt: skip
 """What is served and changes nothing here: there is no such broker, there are no such segments, and nothing was deleted. What is
 held back is in no state that is stored."""

@@ -34,6 +34,7 @@ from app.metadata.numbered_log import NumberedLog
 from app.replication.in_sync import InSync
 from app.replication.partition import Partition, PartitionTable
 from app.tiering import local_retention
+from app.turns import Stepwise
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -157,13 +158,13 @@ def the_end_is_told_too_early(patch: pytest.MonkeyPatch) -> None:
 
 def leads_on_after_a_restart(patch: pytest.MonkeyPatch) -> None:
     def register(draft: Any, around: Any, asked: Any) -> Any:
-        planned = broker_changes.register_broker(draft, around, asked)
+        planned = yield from broker_changes.register_broker.steps(draft, around, asked)
         return Planned([one for one in planned.records if one[0] == _broker_key(asked)], planned.answer)
 
     async def same_epochs(_partitions: Partitions, _manifests: Any, _logs: Any) -> None:
         """A start raises the epochs of what it leads, which is nothing otherwise."""
 
-    patch.setattr(desk, "register_broker", register)
+    patch.setattr(desk, "register_broker", Stepwise(register))
     patch.setattr(Partitions, "_bump", same_epochs)
 
 
@@ -171,9 +172,9 @@ def a_start_registers_twice(patch: pytest.MonkeyPatch) -> None:
     def register(draft: Any, around: Any, asked: Any) -> Any:
         broker = draft.brokers.get(asked.broker_id)
         if broker is None or broker.incarnation != asked.incarnation:
-            return broker_changes.register_broker(draft, around, asked)
+            return (yield from broker_changes.register_broker.steps(draft, around, asked))
         again = asked._replace(incarnation=UUID(int=int(around.sequence)), replaces=broker.broker_epoch)
-        planned = broker_changes.register_broker(draft, around, again)
+        planned = yield from broker_changes.register_broker.steps(draft, around, again)
         registered = replace(
             broker,
             broker_epoch=planned.answer.broker_epoch,
@@ -183,16 +184,16 @@ def a_start_registers_twice(patch: pytest.MonkeyPatch) -> None:
         changed = broker_change(int(asked.broker_id), registered.record())
         return Planned([*planned.records, changed], planned.answer)
 
-    patch.setattr(desk, "register_broker", register)
+    patch.setattr(desk, "register_broker", Stepwise(register))
 
 
 def a_late_registration_replaces(patch: pytest.MonkeyPatch) -> None:
     def register(draft: Any, around: Any, asked: Any) -> Any:
         broker = draft.brokers.get(asked.broker_id)
         replaces = -1 if broker is None else broker.broker_epoch
-        return broker_changes.register_broker(draft, around, asked._replace(replaces=replaces))
+        return (yield from broker_changes.register_broker.steps(draft, around, asked._replace(replaces=replaces)))
 
-    patch.setattr(desk, "register_broker", register)
+    patch.setattr(desk, "register_broker", Stepwise(register))
 
 
 def _broker_key(asked: Any) -> Any:

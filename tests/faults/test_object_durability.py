@@ -20,7 +20,6 @@ from confluent_kafka.admin import AdminClient
 from app.configs.broker import NODE_ID_AUTO
 from app.errors import ErrorCode
 from app.limits import MIB
-from app.metadata.cluster import LEVEL_FEATURE, OBJECT_LEVEL
 from app.wire.apikeys import ApiKey
 from app.wire.produce import encode_produce_request
 from tests.faults.object_load import (
@@ -36,7 +35,7 @@ from tests.faults.object_load import (
     wait_until_led,
 )
 from tests.faults.producing import PRODUCE_VERSION, link, plain_batch
-from tests.faults.served import BUG, Served, firn, serving
+from tests.faults.served import BUG, Served, serving
 from tests.faults.test_object_store_faults import BUCKET, CREDENTIALS
 from tests.support.cluster import ROOT, WAIT_S, Brokers, Writing, brokers_running
 from tests.support.cluster_faults import wait_for_more
@@ -324,9 +323,6 @@ ALONE = {
 
 def begin(broker: Served) -> tuple[Clients, psutil.Process]:
     """Topics of every durability with their clients, and the broker's process."""
-    level = f"{LEVEL_FEATURE}={OBJECT_LEVEL}"
-    raised = firn("cluster", "features", "--upgrade", level, "--bootstrap", broker.bootstrap, "--yes")
-    assert raised.returncode == 0, raised.stderr
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     create_all(admin, 1)
     create(admin, 1, OBJECT, "flood", partitions=FLOODS)
