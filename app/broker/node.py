@@ -676,7 +676,9 @@ class Node:
         if not isolated:
             table.open_gate()
             return
-        shut = table.shut_gate()
+        member = self.membership.member
+        assert member is not None
+        shut = table.shut_gate(member.elsewhere())
         self.context.fan_out.forget_all()
         self.shares.leader.end_waits()
         portion = Portion()

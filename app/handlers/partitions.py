@@ -84,8 +84,7 @@ def shown_leader(context: Context, topic: TopicImage, partition: PartitionImage)
     is isolated, it names another one that may lead what it has led (IS9); -1 without one."""
     if context.partitions.is_shut(partition):
         likely = others_that_may_lead(context, partition)
-        # The next one in a ring: of two that are cut off together, the other one names a third.
-        return next((one for one in likely if one > context.node_id), likely[0]) if likely else BrokerId(-1)
+        return likely[partition.partition_index % len(likely)] if likely else BrokerId(-1)
     offline = context.partitions.offline
     if offline and (topic.topic_id, partition.partition_index) in offline:
         return BrokerId(-1)
@@ -98,12 +97,8 @@ def others_that_may_lead(context: Context, partition: PartitionImage) -> list[Br
     Clients ask a broker that they are connected to. One that is connected to this broker alone has to be told of another one, or it
     asks this broker again and again. A broker that does not lead refuses, and knows more.
     """
-    others = [
-        one.broker_id
-        for _, one in sorted(context.image.brokers.items())
-        if not one.fenced and one.broker_id != context.node_id
-    ]
-    return [one for one in others if one in partition.isr] or others
+    elsewhere = context.partitions.elsewhere
+    return [one for one in partition.isr if one in elsewhere] or list(elsewhere)
 
 
 def offline_replicas(context: Context, topic: TopicImage, partition: PartitionImage) -> list[int]:

@@ -144,6 +144,13 @@ class Isolation:
         assert self._due_s > now_s
         return Standing(self.isolated, ask, self._due_s)
 
+    def elsewhere(self, now_s: float) -> tuple[int, ...]:
+        """The other brokers that may be on the other side of the cut: those that have not answered lately. All others, if all have
+        (IS9). A broker that answers is cut off together with this one."""
+        others = sorted(one for one in self._hosts if one != self._broker_id)
+        lately_s = now_s - self.silent_s / 2
+        return tuple(one for one in others if self._answers.get(one, _Sign()).at_s < lately_s) or tuple(others)
+
     def last_sign_s(self, now_s: float) -> float:
         """When the broker had a sign of life last."""
         return max(

@@ -849,6 +849,19 @@ class ClusterMember(Elsewhere):
             if self._isolation.isolated:
                 self._isolation_look.set()
 
+    def elsewhere(self) -> tuple[int, ...]:
+        """The brokers that may lead, while this one is isolated, what it has led (IS9)."""
+        if self._isolation is None:
+            return ()
+        self._isolation.follow(self._hosts())
+        return self._isolation.elsewhere(self._now_s())
+
+    def _hosts(self) -> dict[int, str]:
+        """The advertised hosts of the unfenced brokers, and of this one: without a host while an image does not have it."""
+        mine = self._view.identity.broker_id
+        known = self._image.brokers.items()
+        return {mine: ""} | {int(one): broker.host for one, broker in known if one == mine or not broker.fenced}
+
     async def _watch_isolation(self, group: asyncio.TaskGroup) -> None:
         """Shut the gate when this broker is isolated, and open it when it is not any more."""
         await self._joined.wait()
@@ -860,8 +873,7 @@ class ClusterMember(Elsewhere):
         while True:
             self._isolation_look.clear()
             image = self._image
-            hosts = {int(one): broker.host for one, broker in image.brokers.items() if one == mine or not broker.fenced}
-            isolation.follow({mine: ""} | hosts)  # without a host while an image does not have this broker
+            isolation.follow(self._hosts())
             isolation.applied(image.sequence + 1)
             if self._controller.active:
                 isolation.log_read(self._controller.confirmed_s, self._view.log.next_sequence)

@@ -11,7 +11,7 @@ With several, the leader counts (``in_sync.py``), and a follower learns from it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from app.errors import ErrorCode, NotLeader, RequestRejected
@@ -346,6 +346,8 @@ class PartitionTable:
         self._offline: dict[TopicIdPartition, str] = {}
         self.isolated = False
         """Whether the gate of isolation is shut (ADR 0040)."""
+        self.elsewhere: tuple[BrokerId, ...] = ()
+        """Other brokers that may lead by now what this one has led, while the gate is shut (IS9)."""
         self.offline_changes = 0
         """Rises with every change of ``offline`` and ``isolated``, which change the leaders that clients are told."""
         self.now_ms = now_ms
@@ -476,11 +478,13 @@ class PartitionTable:
         """Whether this broker would serve a partition if it were not isolated."""
         return self.isolated and image.leader == self._broker_id and _others_may_lead(image)
 
-    def shut_gate(self) -> list[Partition]:
+    def shut_gate(self, elsewhere: Sequence[int]) -> list[Partition]:
         """This broker is isolated: refuse clients all partitions that another broker may lead by now. Roles, logs and journals stay
-        as they are. Returns: the partitions for which ``end_waits`` is to be called, some in each turn of the loop."""
+        as they are. ``elsewhere``: the brokers that may lead them. Returns: the partitions for which ``end_waits`` is to be called,
+        some in each turn of the loop."""
         assert not self.isolated
         self.isolated = True
+        self.elsewhere = tuple(map(BrokerId, elsewhere))
         self.offline_changes += 1
         shut = []
         for partition in self._all.values():
@@ -503,6 +507,7 @@ class PartitionTable:
         """This broker is not isolated any more."""
         assert self.isolated
         self.isolated = False
+        self.elsewhere = ()
         self.offline_changes += 1
         for partition in self._all.values():
             if partition.shut:

@@ -243,19 +243,18 @@ async def test_an_isolated_broker_lists_itself_as_others_do_that_have_not_fenced
 
 
 @pytest.mark.parametrize(
-    ("fenced", "in_sync", "named"),
+    ("elsewhere", "in_sync", "named"),
     [
-        ((), (1, 3), [3]),
-        ((), (1,), [2, 3]),  # a broker that is not in sync knows who leads
-        ((3,), (1, 3), [2]),
-        ((2, 3), (1, 3), []),
+        ((2, 3), (1, 3), [3]),
+        ((2, 3), (1,), [2, 3]),  # a broker that is not in sync knows who leads
+        ((2,), (1, 3), [2]),  # broker 3 is cut off together with this one
+        ((), (1, 3), []),
     ],
 )
-def test_an_isolated_broker_names_others_that_are_in_sync_and_not_fenced_if_there_are_any(
-    fenced: tuple[int, ...], in_sync: tuple[int, ...], named: list[int]
+def test_an_isolated_broker_names_others_that_are_in_sync_if_any_are_elsewhere(
+    elsewhere: tuple[int, ...], in_sync: tuple[int, ...], named: list[int]
 ) -> None:
-    known = {one: SimpleNamespace(broker_id=one, fenced=one in fenced) for one in (1, 2, 3)}
-    context: Any = SimpleNamespace(node_id=1, image=SimpleNamespace(brokers=known))
+    context: Any = SimpleNamespace(partitions=SimpleNamespace(elsewhere=elsewhere))
     partition: Any = SimpleNamespace(isr=in_sync)
     assert others_that_may_lead(context, partition) == named
 

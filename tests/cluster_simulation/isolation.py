@@ -323,10 +323,8 @@ async def controller_of_two_cut_off(world: World) -> None:
 
 
 async def pair_cut_off(world: World) -> None:
-    """The controller and another broker hear each other alone. They may name each other as leaders to a client that is connected to
-    these two alone (ADR 0040, Limit), so listeners are not asked."""
+    """The controller and another broker hear each other alone."""
     probes, _ = await _steady(world)
-    probes = [one for one in probes if not isinstance(one, Listener)]
     pair = [_controller(world), _any_but_controller(world)]
     _settle(probes, pair[0].node_id)
     began_s = world.loop.time()

@@ -253,3 +253,14 @@ def test_is6_it_may_begin_again() -> None:
     one.log_read(7.0, 10)
     assert not one.decide(7.0).isolated
     assert isolated_at(one, 7.0) == 7.0 + SILENT_S
+
+
+def test_is9_brokers_that_answer_are_on_the_same_side_of_a_cut() -> None:
+    one = Isolation(1, 0.0)
+    one.follow({1: "a", 2: "b", 3: "c", 4: "d"})
+    one.answered(2, SILENT_S)
+    one.answered(3, SILENT_S / 4)
+    assert one.elsewhere(SILENT_S) == (3, 4)
+    for broker_id in (3, 4):
+        one.answered(broker_id, SILENT_S)
+    assert one.elsewhere(SILENT_S) == (2, 3, 4), "there has to be some other broker"
