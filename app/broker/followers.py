@@ -213,7 +213,7 @@ class Followers:
             asyncio.get_running_loop().call_soon(self._follow_touched)
 
     def _follow_touched(self) -> None:
-        """Fetch the partitions whose leader, epoch or role has changed from whom they are led by now; some in each turn."""
+        """Fetch the partitions whose leader, epoch or role has changed from their present leaders; some in each turn."""
         waiting = self._to_follow
         waiting.extend(self.table.take_touched())
         for _ in range(min(len(waiting), TOUCHED_AT_ONCE)):

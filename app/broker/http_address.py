@@ -20,7 +20,7 @@ ASK_S: Final = 0.25
 async def check_http_address(
     http_address: str, *, holders_of: Callable[[int], Sequence[Listener]] = listeners_on
 ) -> None:
-    """Check that ``host:port`` is free. Nobody reads the log after the broker has said that it is ready.
+    """Check that ``host:port`` is free. A line of the log would come too late: the broker has said that it is ready by then.
 
     The HTTP process of a killed broker gets ``WAIT_S`` to end. ``holders_of`` returns the processes that listen on a port.
 

@@ -10,16 +10,16 @@ from typing import Any, Final
 from app.faults import place_of
 
 UVLOOP_TLS_FAILED: Final = frozenset(("Fatal error on SSL protocol", "Error occurred during shutdown"))
-"""How uvloop calls what its TLS raises while a connection is open and while it is closed."""
+"""The messages of uvloop for errors of its TLS: of an open connection, and of one that is being closed."""
 UVLOOP_TLS: Final = "(sslproto.pyx:"
-"""In ``place_of`` what it raises."""
+"""A part of ``place_of`` for these errors."""
 UVLOOP_CLOSED: Final = "UVHandle._ensure_alive (handle.pyx:"
-"""In ``place_of`` what an operation on a closed connection raises."""
+"""A part of ``place_of`` for the error of an operation on a closed connection."""
 UVLOOP_FILES: Final = "uvloop/"
 
 
 def came_too_late(context: Mapping[str, Any]) -> bool:
-    """Whether TLS failed in uvloop (0.23) when nobody waits for it any more: what it raises then is no bug of ours.
+    """Whether TLS failed in uvloop (0.23) after its owner has given the connection up: such an error is no bug of ours.
 
     It has bytes left for a connection that has ended, whose owner is told of the end in any case; or a handshake fails that whoever
     connects has given up. ``context`` is that of an exception handler.

@@ -1110,12 +1110,7 @@ class Partitions:
 
     def _drop_replica(self, partition: Partition) -> None:
         """This broker is no replica of the partition any more: delete its log. Raises: StorageUnavailable."""
-        key = partition.key
-        for waiting in (self._unopened, self._unattached, self._unsealed, self._believed):
-            waiting.pop(key, None)
-        self._copies.forget(key)
-        self._tier.detach(*key)
-        self._forget_view(key)
+        self._forget(partition.key)
         if partition.leads:
             self.table.resign(partition)
         if self._write_ahead is not None:
@@ -1272,14 +1267,17 @@ class Partitions:
 
     def _detach(self, partition: Partition) -> None:
         """Give up all that others know of a partition whose topic was deleted, but for its log. Repeated, it does nothing."""
-        key = partition.key
+        self._forget(partition.key)
+        if self._write_ahead is not None:
+            self._write_ahead.gone(partition.key)
+
+    def _forget(self, key: TopicIdPartition) -> None:
+        """Give up what waits for a partition, its copies and its view."""
         for waiting in (self._unopened, self._unattached, self._unsealed, self._believed):
             waiting.pop(key, None)
         self._copies.forget(key)
         self._tier.detach(*key)
         self._forget_view(key)
-        if self._write_ahead is not None:
-            self._write_ahead.gone(key)
 
     def _delete_log(self, deleted: _Deleted, index: int) -> None:
         """Delete the log of one partition of a deleted topic. Raises: StorageUnavailable; then it is still there."""
