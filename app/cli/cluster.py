@@ -205,7 +205,7 @@ def place(
     """Show which broker is registered with a node id: its data directory, its addresses, its machine, its last sign of life.
 
     Exit code 0 if a broker is registered, 4 if none is. A sign of life is the heartbeat object of the broker in the store. A broker
-    removes it when it stops in order. A broker with heartbeats in Redis writes none.
+    removes it when it stops in order. At level 0 of firn.version, a broker with heartbeats in Redis writes none.
     """
     found = run_async(lambda: _look(store, node_id))
     if as_json:

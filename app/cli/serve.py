@@ -81,7 +81,7 @@ def serve(
         typer.Option(
             "--redis",
             metavar="URL",
-            help="Redis server for the signs of life of a broker that is alone. None is needed.",
+            help="Redis server for limits of the whole cluster (firn.quota.scope). None is needed.",
         ),
     ] = None,
     take_over: Annotated[

@@ -382,8 +382,8 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
             _broker(
                 "firn.redis.url",
                 _PASSWORD,
-                "Redis for the signs of life of a broker that is alone. Without it they are objects in the store, as those of a "
-                "cluster of several brokers always are.",
+                "Redis for limits of the whole cluster (firn.quota.scope), and for the signs of life of a broker whose store is at "
+                "level 0 of firn.version. Without it, and at higher levels, signs of life are objects in the store.",
                 attribute="redis_url",
             ),
             _broker(
