@@ -411,6 +411,7 @@ PLANTED: Final[dict[str, Planted]] = {
         12,
         ("create and delete", "create and delete", "answers lost"),
         SHORT | {"seconds": 15.0, "pause_s": 0.4},
+        first=12,
     ),
     "T2 lazy after an unclean election": Planted(
         an_unclean_leader_does_not_ask_the_tier,
