@@ -210,6 +210,8 @@ async def leader_sleeps(world: World) -> None:
         return
     workers = world.coordinated.crowd
     await asyncio.gather(*(_take_singly(worker, leader) for worker in workers))
+    if process.dead or process.paused:  # another fault met it meanwhile
+        return
     world.disturb([leader], 9.0)
     world.trace("pause", process.name)
     process.pause()

@@ -190,7 +190,6 @@ class Machine:
             finally:
                 self.up = False
                 await node.stop()
-            self.worst = "clean"
             self.world.trace("stopped", process.name)
         except FirnError as error:
             self.exit = error
