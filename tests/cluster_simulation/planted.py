@@ -381,7 +381,7 @@ PLANTED: Final[dict[str, Planted]] = {
         10,
         ("power of all", "power within", "slow network"),
         SHORT | {"seconds": 15.0} | {"disk": False, "min_in_sync": 2},
-        first=10,
+        first=1,
     ),
     "A4 a log begins committed": Planted(
         a_log_begins_committed, "INV-1", 10, ("kill leader", "slow network"), SHORT | {"seconds": 10.0, "pause_s": 0.5}
