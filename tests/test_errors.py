@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 
 from app.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, StorageFull, copy_of, without_frames
+
+ROOT = Path(__file__).parents[1]
+PROGRAM = ("app", "firn_broker", "pyspark_firn")
 
 
 def raised(error: FirnError) -> FirnError:
@@ -37,3 +43,45 @@ def test_an_error_without_frames_is_the_same_error() -> None:
     assert error.__traceback__ is not None
     assert without_frames(error) is error
     assert (error.__traceback__, error.__cause__, error.__context__) == (None, None, None)
+
+
+def test_no_error_is_raised_straight_from_an_attribute_or_a_collection() -> None:
+    """A stored error is raised as its copy: each raise would add the frames of one more caller to the stored one."""
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: raise {ast.unparse(node.exc)}"
+        for package in PROGRAM
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Raise) and node.exc is not None and is_stored(node.exc)
+    ]
+    assert found == []
+
+
+def is_stored(expression: ast.expr) -> bool:
+    match expression:
+        case ast.Attribute(value=ast.Name(id="typer")):
+            return False  # a class of another package
+        case ast.Attribute() | ast.Subscript():
+            return True
+        case ast.BoolOp(values=parts):
+            return any(is_stored(part) for part in parts)
+        case ast.IfExp(body=one, orelse=other):
+            return is_stored(one) or is_stored(other)
+        case _:
+            return False
+
+
+@pytest.mark.parametrize(
+    ("text", "stored"),
+    [
+        ("self._refusal", True),
+        ("errors[0]", True),
+        ("self._fenced or first_error(failures)", True),
+        ("one.error if one else KeyError()", True),
+        ("copy_of(self._refusal)", False),
+        ("KeyError('x')", False),
+        ("failure", False),
+    ],
+)
+def test_stored_errors_are_recognised(text: str, stored: bool) -> None:
+    assert is_stored(ast.parse(text, mode="eval").body) is stored

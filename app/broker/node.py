@@ -30,7 +30,7 @@ from app.broker.replication_metrics import ReplicationMetrics
 from app.broker.sweeping import Sweeping
 from app.broker.tier_views import ManifestLink, TierViews
 from app.configs import BrokerConfig
-from app.errors import ConfigError, FencedError, FirnError, StorageFull, StorageUnavailable
+from app.errors import ConfigError, FencedError, FirnError, StorageFull, StorageUnavailable, copy_of
 from app.faults import Faults, Limited
 from app.groups.coordinator import GroupCoordinator
 from app.groups.share_coordinator import CoordinatorLink, ShareCoordinator
@@ -136,9 +136,9 @@ class Surroundings:
     """Of a broker that is alone. None means heartbeats as objects of ``store``, which those of several brokers always are."""
     timings: LogTimings | None = None
     store_samples: Callable[[], Awaitable[Sequence[Sample]]] | None = None
+    """Requests the metrics of the store process."""
     store_trouble: Callable[[], str] | None = None
     """As ``Context.store_trouble``."""
-    """Requests the metrics of the store process."""
     boot_s: BootClock = loop_time_s
     """A clock that also runs while this process is stopped or the machine is suspended."""
     places: Places | None = None
@@ -834,7 +834,7 @@ class Node:
                             await self.server.close()
                     if not joined:
                         if self._fenced is not None:
-                            raise self._fenced
+                            raise copy_of(self._fenced)
                         for task in background:
                             task.cancel()
                         return
@@ -924,13 +924,13 @@ class Node:
             _, bugs = failures.split((FirnError, asyncio.CancelledError))
             if bugs is not None:
                 raise
-            raise self._fenced or first_error(failures) from None
+            raise (copy_of(self._fenced) if self._fenced is not None else first_error(failures)) from None
         finally:
             self._tasks = None
             if self._fenced is not None:
                 await self._tell_what_stays_behind()
         if self._fenced is not None:
-            raise self._fenced
+            raise copy_of(self._fenced)
 
     async def _leave_in_order(self, member: ClusterMember) -> None:
         """Have others lead what this broker leads: by its own release in its write-ahead log (J49), else by the controller."""

@@ -14,7 +14,7 @@ import typer
 
 from app.cli.output import bytes_text, count_text, print_json, progress, say
 from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Json, connected, parse_assignments, parse_moment, run_async
-from app.errors import ConfigError, FirnError, LimitExceeded
+from app.errors import ConfigError, FirnError, LimitExceeded, copy_of
 from app.limits import MIB
 from app.units import TimestampMs
 
@@ -142,7 +142,7 @@ def produce(
                 seconds = loop.time() - started
         tally.print(topic, seconds, as_json=as_json, quiet=quiet)
         if tally.failure is not None:
-            raise tally.failure
+            raise copy_of(tally.failure)
         return 0
 
     return run_async(work)

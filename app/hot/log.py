@@ -1417,7 +1417,7 @@ class PartitionLog:
     async def max_timestamp_offset(self) -> tuple[TimestampMs, Offset] | None:
         """Timestamp and offset of the first record with the greatest timestamp on this disk; None if there is none."""
         if self._refusal is not None:
-            raise self._refusal
+            raise copy_of(self._refusal)
         return await self._reader.max_timestamp_offset(self._log_start_offset)
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:

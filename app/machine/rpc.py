@@ -28,7 +28,7 @@ from typing import Final, cast
 
 import msgspec
 
-from app.errors import ErrorCode, FirnError, LimitExceeded, ProtocolError, StorageUnavailable
+from app.errors import ErrorCode, FirnError, LimitExceeded, ProtocolError, StorageUnavailable, copy_of
 from app.limits import KIB, MIB
 from app.units import Buffer
 
@@ -472,7 +472,7 @@ class RpcServer:
             connection.stop()
             self.closed.set()
         if isinstance(connection.error, ProtocolError):
-            raise connection.error
+            raise copy_of(connection.error)
 
     async def _answer(self, connection: _ServerConnection, call_id: int, payload: Buffer) -> None:
         method = bytes(payload[1 : 1 + payload[0]])

@@ -28,7 +28,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from app.errors import CorruptionError, FirnError, StorageUnavailable
+from app.errors import CorruptionError, FirnError, StorageUnavailable, copy_of, without_frames
 from app.faults import Faults
 from app.hot.descriptors import DescriptorCache, FileHandle
 from app.limits import MIB
@@ -206,7 +206,7 @@ class ChunkCache:
         entry = self._entries.get(key)
         if entry is not None and entry.error is not None:
             if entry.expires_s >= now_s:
-                raise entry.error
+                raise copy_of(entry.error)
             self._forget(entry)
             entry = None
         if entry is None:
@@ -356,7 +356,7 @@ class ChunkCache:
             self._uncharge(entry)
             self._unlink(path)
             if entry.requested:
-                entry.error = error
+                entry.error = without_frames(error)
                 entry.expires_s = _now_s() + ERROR_S
             else:
                 self._forget(entry)

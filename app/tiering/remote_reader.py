@@ -457,7 +457,7 @@ class RemoteReader:
         slot = self._footers.get(segment_id)
         if slot is not None and slot.error is not None:
             if slot.expires_s >= _now_s():
-                raise slot.error
+                raise copy_of(slot.error)
             self._forget_footer(segment_id)
             slot = None
         if slot is None:
@@ -483,7 +483,7 @@ class RemoteReader:
         except FirnError as error:
             if isinstance(error, CorruptionError):
                 self._corruptions.value += 1
-            slot.error = error
+            slot.error = without_frames(error)
             slot.expires_s = _now_s() + FOOTER_ERROR_S
         slot.waiters.wake()
 

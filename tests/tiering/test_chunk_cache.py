@@ -215,8 +215,11 @@ def test_a_failed_read_is_told_to_all_who_wait_and_tried_again_after_a_pause(tmp
         bench.work.error = CorruptionError("o: wrong CRC of the chunk at position 0")
         for outcome in await asyncio.gather(*(bench.get(0) for _ in range(3)), return_exceptions=True):
             assert isinstance(outcome, CorruptionError)
-        with pytest.raises(CorruptionError):
+        with pytest.raises(CorruptionError) as one:
             bench.cache.request("o", chunk(0))
+        with pytest.raises(CorruptionError) as other:
+            bench.cache.request("o", chunk(0))
+        assert one.value is not other.value, "an error that was raised holds the frames of its caller"
         assert bench.work.asked == [0]
         assert bench.files() == 0, "what is corrupt is not kept"
         assert bench.cache.used_bytes == 0
