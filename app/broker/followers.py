@@ -71,12 +71,12 @@ moves the start of a log says nothing to its follower."""
 THROTTLED_PAUSE_S: Final = 0.2
 """While more was fetched than the throttle allows."""
 AT_ONCE: Final = 64
+"""Partitions of one response that are handled before the loop serves other work."""
 TOUCHED_AT_ONCE: Final = 1_000
 """Touched partitions that are looked at in one turn of the loop: 3 ms."""
 NAMED_MAX: Final = 5_000
 """Partitions that one fetch adds to a session, and as many that it takes out. With a topic each, the request is within its bounds
 (``app/wire/bounds.py``), and the leader looks at them in one turn."""
-"""Partitions of one response that are handled before the loop serves other work."""
 EPOCH_MAX: Final = 0x7FFF_FFFF
 REFUSED: Final = frozenset(
     {

@@ -18,9 +18,9 @@ LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 """What ``authorizer.class.name`` may be, beside nothing."""
 NODE_ID_AUTO: Final = -1
+"""As ``node_id``: the data directory says which one, or the cluster gives a new one (``--node-id auto``)."""
 NEWEST_LEVEL: Final = -1
 """``firn.new.store.level``: the newest level that the program knows."""
-"""As ``node_id``: the data directory says which one, or the cluster gives a new one (``--node-id auto``)."""
 OFF: Final = "off"
 """As ``http_address`` and ``firn_audit_log_path``."""
 

@@ -1,4 +1,7 @@
-"""The operations that a client may do, as bits of an answer (KIP-430). Everybody may do all of them."""
+"""The operations that each type of resource has, as the bit field of ``authorized_operations`` in responses (KIP-430).
+
+Without an authorizer a caller may do all of them. ``app/handlers/authorising.py`` takes away those that rules do not allow.
+"""
 
 from __future__ import annotations
 

@@ -3,11 +3,9 @@
 It takes three simple steps instead of one walk that does everything:
 
 1. Find the end. All bytes below the recovery point were synced. Above it every batch is checked. The first batch with a wrong
-length
-   or CRC is cut off, with all bytes after it. Indexes of the checked part are rebuilt.
+   length or CRC is cut off, with all bytes after it. Indexes of the checked part are rebuilt.
 2. Rebuild the leader epochs if their checkpoint is missing or damaged, or contradicts the batches. The checkpoint has no
-checksum. A
-   changed digit is found by a comparison with the batches around each start of an epoch.
+   checksum. A changed digit is found by a comparison with the batches around each start of an epoch.
 3. Rebuild producer state and transaction indexes, from the newest producer snapshot on.
 
 Runs on a pool thread before anything else uses the log. It opens files itself, and changes no shared state.

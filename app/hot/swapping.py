@@ -5,11 +5,9 @@
     <base>.log           in place
 
 1. ``commit``: the side files are renamed first, and ``.log.cleaned`` to ``.log.swap`` last. Then the directory is synced. From
-here on
-   the new segment counts, whatever happens.
+   here on the new segment counts, even after a crash.
 2. ``put_in_place``: the old files are moved away, and the new files get their names. The log does this in one step of the event
-loop,
-   so that nobody opens the wrong file by its name.
+   loop, so that no reader opens the wrong file by its name.
 3. The directory is synced before the next group is swapped.
 
 From the first rename to the end of step 3 the log is not truncated, and a log that was truncated while ``.cleaned`` was written is

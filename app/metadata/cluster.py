@@ -726,7 +726,6 @@ class ImageDraft:
         self._acls: dict[Pattern, dict[str, tuple[Rule, ...]]] = base.acls  # type: ignore[assignment]
         self._patterns_owned: set[Pattern] = set()
         self._acl_count = base.acl_count
-        self._group_configs_owned = False
         self._scram_users: dict[str, Mapping[int, ScramCredential]] = base.scram_users  # type: ignore[assignment]
         self._scram_users_owned = False
         self._scram_shapes: Mapping[int, Mapping[SaltShape, int]] = base.scram_shapes

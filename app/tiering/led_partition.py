@@ -28,9 +28,9 @@ class LedPartition:
     finishing: SegmentEntry | None = None
     """The uploaded entry whose COPY_FINISHED must be written (again)."""
     abandoned: list[uuid.UUID] = field(default_factory=list)
+    """This broker's COPY_STARTED entries that will not be finished."""
     swapping: tuple[list[SegmentEntry], list[SegmentEntry]] | None = None
     """Readable segments and uploaded ones that replace them all, by an entry that may have been written."""
-    """This broker's COPY_STARTED entries that will not be finished."""
     phase: str = "idle"
     phase_since_s: float = 0.0
     copying: tuple[Offset, Offset] | None = None
