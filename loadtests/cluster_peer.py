@@ -29,7 +29,7 @@ from app.wire.apis.update_features import FeatureUpdateKey, UpdateFeaturesReques
 from loadtests.firn_peer import START_TIMEOUT_S, serve_command
 from loadtests.kafka_peer import CLUSTER_ID, JVM_FLAGS, PeerMissing, kafka_libs
 from loadtests.processes import family_cpu_seconds
-from loadtests.raw_load import Wire
+from loadtests.raw_wire import Wire
 from loadtests.system import ROOT, STOP_TIMEOUT_S, System, SystemFailed, free_port, keep_priority
 
 NODES = (1, 2, 3)

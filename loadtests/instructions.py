@@ -29,7 +29,8 @@ from app.wire.apis.fetch import FetchPartition, FetchRequest, FetchTopic
 from app.wire.framing import request_frame
 from app.wire.produce import encode_produce_request
 from loadtests.firn_peer import serve_command
-from loadtests.raw_load import PRODUCE_VERSION, Wire, ensure_topic, first_answer, make_batch
+from loadtests.raw_load import PRODUCE_VERSION, ensure_topic, first_answer, make_batch
+from loadtests.raw_wire import Wire
 from loadtests.system import free_port
 from loadtests.turns import HERE, worktree
 
@@ -88,8 +89,8 @@ class CountedBroker:
         )
 
     def rest(self) -> None:
-        """Count what a second at rest costs. Under Valgrind a request takes fifty times as long, and timers run meanwhile: their part
-        is taken off what is counted later."""
+        """Count what a second at rest costs. Under Valgrind a request takes fifty times as long, and timers run meanwhile: their
+        part is taken off what is counted later."""
         self._at_rest = 0.0
         self._at_rest = self._counted(lambda: time.sleep(REST_S)) / REST_S
 

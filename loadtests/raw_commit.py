@@ -29,7 +29,8 @@ from app.wire.codec import decode_response
 from app.wire.framing import request_frame
 from app.wire.header import parse_response_header
 from loadtests.processes import family_cpu_seconds
-from loadtests.raw_load import Wire, percentiles
+from loadtests.raw_load import percentiles
+from loadtests.raw_wire import Wire
 
 VERSION = 8
 READY_TIMEOUT_S = 60.0

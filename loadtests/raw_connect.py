@@ -23,8 +23,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from app.security import scram
 from loadtests.processes import families_cpu_seconds, process_ids
-from loadtests.raw_load import Wire, percentiles
+from loadtests.raw_load import percentiles
 from loadtests.raw_tls import Secured, add_options, secured_of
+from loadtests.raw_wire import Wire
 
 
 def one(host: str, port: int, secured: Secured) -> None:

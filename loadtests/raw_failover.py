@@ -18,7 +18,8 @@ from app.wire.apikeys import ApiKey
 from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
 from app.wire.header import parse_response_header
 from app.wire.produce import decode_produce_response, encode_produce_request
-from loadtests.raw_load import PRODUCE_VERSION, Wire, make_batch
+from loadtests.raw_load import PRODUCE_VERSION, make_batch
+from loadtests.raw_wire import Wire
 
 ASK_EVERY_S = 0.05
 """Between two questions for leaders, while some are not known."""

@@ -16,7 +16,6 @@ import argparse
 import json
 import os
 import random
-import socket
 import sys
 import time
 from collections import deque
@@ -37,16 +36,15 @@ from app.wire.apis.fetch import FetchPartition, FetchRequest, FetchTopic
 from app.wire.apis.init_producer_id import InitProducerIdRequest
 from app.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
-from app.wire.codec import decode_response
 from app.wire.framing import request_frame
 from app.wire.header import parse_response_header
 from app.wire.produce import decode_produce_response, encode_produce_request
 from loadtests.processes import families_cpu_seconds, process_ids
-from loadtests.raw_tls import Secured, TlsSocket, add_options, secured_of
+from loadtests.raw_tls import add_options, secured_of
 from loadtests.raw_transactions import COMES_AGAIN, RawTransactions
 from loadtests.raw_transactions import PRODUCE_VERSION as TRANSACTIONAL_VERSION
+from loadtests.raw_wire import INT32, Wire
 
-INT32 = Struct(">i")
 PRODUCER_POSITION = 43
 SEQUENCE_POSITION = 53
 CRC_POSITION = 17
@@ -61,40 +59,6 @@ FIRST_ANSWERS_MAX = 1_000
 PRODUCE_VERSION = 9
 LARGE_REQUEST_BYTES = 64 << 10
 """From here on each is sent as soon as it is built, not some together."""
-
-
-class Wire:
-    """One blocking connection, plain or ``secured``."""
-
-    def __init__(self, host: str, port: int, secured: Secured | None = None, *, buffer_bytes: int = 4 << 20) -> None:
-        self.socket: socket.socket | TlsSocket = socket.create_connection((host, port), timeout=60)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.buffer = bytearray(buffer_bytes)
-        self.view = memoryview(self.buffer)
-        if secured is not None:
-            self.socket = TlsSocket(self.socket, secured.context)
-            secured.log_in(self)
-
-    def read_exactly(self, size: int) -> memoryview:
-        if size > len(self.buffer):
-            self.buffer = bytearray(size)
-            self.view = memoryview(self.buffer)
-        got = 0
-        while got < size:
-            count = self.socket.recv_into(self.view[got:size])
-            if not count:
-                raise SystemExit("the server closed the connection")
-            got += count
-        return self.view[:size]
-
-    def read_frame(self) -> memoryview:
-        (size,) = INT32.unpack(self.read_exactly(4))
-        return self.read_exactly(size)
-
-    def ask(self, key: int, version: int, message: object) -> Any:
-        self.socket.sendall(request_frame(key, version, 1, "raw-load", message))
-        answer = self.read_frame()
-        return decode_response(key, version, answer[parse_response_header(answer, key, version).body_start :])
 
 
 def percentiles(latencies: list[float]) -> dict[str, float]:

@@ -37,17 +37,16 @@ from loadtests.processes import families_cpu_seconds, process_ids
 from loadtests.raw_load import (
     CRC_POSITION,
     CRC_START,
-    INT32,
     PARTITION_ANSWER,
     PRODUCE_VERSION,
     SEQUENCE_POSITION,
-    Wire,
     ensure_topic,
     first_answer,
     make_batch,
     percentiles,
 )
 from loadtests.raw_tls import add_options, secured_of
+from loadtests.raw_wire import INT32, Wire
 
 INT64 = Struct(">q")
 UINT32 = Struct(">I")

@@ -10,16 +10,14 @@ import argparse
 import os
 import socket
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from app.security import scram
 from app.wire.apikeys import ApiKey
 from app.wire.apis.sasl_authenticate import SaslAuthenticateRequest
 from app.wire.apis.sasl_handshake import SaslHandshakeRequest
-
-if TYPE_CHECKING:
-    from loadtests.raw_load import Wire
 
 MECHANISM = scram.ScramMechanism.SCRAM_SHA_512
 HANDSHAKE_VERSION, AUTHENTICATE_VERSION = 1, 2
@@ -27,6 +25,8 @@ SERVER_NAME = "localhost"
 SCRATCH_BYTES = 1 << 18
 SEND_BYTES = 1 << 17
 """Encrypted at a time: the server is at work on it while the next is encrypted."""
+Ask = Callable[[int, int, object], Any]
+"""Sends a request (key, version, message). Returns: its response."""
 
 
 class TlsSocket:
@@ -141,20 +141,20 @@ class Secured:
     """Who logs in; nobody if empty."""
     password: str = ""
 
-    def log_in(self, wire: Wire) -> None:
-        """Raises: SystemExit if the server refuses it."""
+    def log_in(self, ask: Ask) -> None:
+        """``ask`` sends over the connection that is to be logged in. Raises: SystemExit if the server refuses the login."""
         if not self.user:
             return
         client = scram.ScramClient(MECHANISM, self.user, self.password, nonce=os.urandom(18).hex())
-        answer = wire.ask(ApiKey.SASL_HANDSHAKE, HANDSHAKE_VERSION, SaslHandshakeRequest(MECHANISM.sasl_name))
+        answer = ask(ApiKey.SASL_HANDSHAKE, HANDSHAKE_VERSION, SaslHandshakeRequest(MECHANISM.sasl_name))
         if answer.error_code:
             raise SystemExit(f"SaslHandshake answers error {answer.error_code}")
-        token = _authenticate(wire, client.first)
-        client.check(_authenticate(wire, client.answer(token)))
+        token = _authenticate(ask, client.first)
+        client.check(_authenticate(ask, client.answer(token)))
 
 
-def _authenticate(wire: Wire, token: bytes) -> bytes:
-    answer = wire.ask(ApiKey.SASL_AUTHENTICATE, AUTHENTICATE_VERSION, SaslAuthenticateRequest(token))
+def _authenticate(ask: Ask, token: bytes) -> bytes:
+    answer = ask(ApiKey.SASL_AUTHENTICATE, AUTHENTICATE_VERSION, SaslAuthenticateRequest(token))
     if answer.error_code:
         raise SystemExit(f"SaslAuthenticate answers error {answer.error_code}: {answer.error_message}")
     return bytes(answer.auth_bytes)

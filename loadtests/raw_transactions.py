@@ -6,16 +6,14 @@ The end of a transaction waits for all that is in flight, as it does in a client
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from app.errors import ErrorCode
 from app.wire.apikeys import ApiKey
 from app.wire.apis.end_txn import EndTxnRequest
 from app.wire.apis.find_coordinator import FindCoordinatorRequest
 from app.wire.apis.init_producer_id import InitProducerIdRequest
-
-if TYPE_CHECKING:
-    from loadtests.raw_load import Wire
+from loadtests.raw_wire import Wire
 
 PRODUCE_VERSION: Final = 12
 """The first whose brokers add partitions by themselves."""

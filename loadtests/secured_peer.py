@@ -32,8 +32,8 @@ from app.wire.apis.create_acls import AclCreation, CreateAclsRequest
 from loadtests.firn_peer import firn_running
 from loadtests.kafka_peer import PeerMissing, kafka_running
 from loadtests.measuring import SERVER_CORE
-from loadtests.raw_load import Wire
 from loadtests.raw_tls import MECHANISM, Secured, client_context
+from loadtests.raw_wire import Wire
 from loadtests.system import System, free_port, wait_for_port
 
 ADMIN, USER, EVERYBODY = "admin", "load", "ANONYMOUS"

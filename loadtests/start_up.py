@@ -26,7 +26,7 @@ from app.wire.header import parse_response_header
 from app.wire.produce import decode_produce_response, encode_produce_request
 from loadtests.firn_peer import serve_command
 from loadtests.measuring import ROOT, Report, children, cpu_seconds, memory_mb
-from loadtests.raw_load import Wire
+from loadtests.raw_wire import Wire
 from loadtests.system import free_port
 
 METADATA_VERSION, PRODUCE_VERSION, FETCH_VERSION = 9, 9, 12

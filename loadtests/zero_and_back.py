@@ -32,7 +32,7 @@ from app.wire.header import parse_response_header
 from app.wire.produce import decode_produce_response, encode_produce_request
 from loadtests.firn_peer import serve_command
 from loadtests.measuring import ROOT, Report, cpu_seconds, memory_mb
-from loadtests.raw_load import Wire
+from loadtests.raw_wire import Wire
 from loadtests.start_up import S3_ENVIRONMENT, s3_url, slow_s3
 from loadtests.system import free_port
 

@@ -18,7 +18,7 @@ from app.wire.apis.alter_partition_reassignments import (
 from loadtests.cluster_peer import NODES, Cluster, firn_cluster
 from loadtests.lab import NOT_TIERED, TIER_AT_ONCE, Lab, told
 from loadtests.measuring import Report, finish, start_generator
-from loadtests.raw_load import Wire
+from loadtests.raw_wire import Wire
 from loadtests.results import Case
 from loadtests.system import System, SystemFailed
 from loadtests.workloads.cluster import ANYWHERE
