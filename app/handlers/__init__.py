@@ -10,7 +10,7 @@ The parts that all handlers share:
 - ``context``: ``Context`` (the parts of the broker) and ``Request``
 - ``client``: ``Client``, a connection as Produce and Fetch see it
 - ``callers``: ``Caller`` and ``Rights``; ``doors``: logins before the first request; ``authorising``: the right that each API needs
-- ``portions``: long requests in portions (INV-15); ``serving``: names what the loop serves
+- ``portions``: long requests in portions (INV-15); ``serving``: names the request that the loop is busy with
 - ``partitions``: finds a partition and checks it; ``mutations``, ``in_time``: shared by changes of the cluster
 - ``passing_on``: passes requests on to the controller; ``acknowledging``: holds responses back after a possible replacement
 - ``metrics``, ``zones``: counters; ``auditing``, ``audited_changes``: the audit log

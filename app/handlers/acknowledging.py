@@ -1,8 +1,8 @@
-"""Decides whether responses may leave. They may not while this broker cannot be sure that nobody has replaced it.
+"""Decides whether responses may leave. Responses are held back while another broker may have replaced this one.
 
 A produced record is acknowledged when the local disk has it. No write to the store is part of that, so the seal of a successor
-does not stop it. A broker that may have been replaced without noticing therefore reads the cluster log first (ADR 0018). It may
-have been replaced if its event loop stood still (by a clock that counts suspended time), or if somebody told it so.
+does not stop it. A broker that may have been replaced without noticing therefore reads the cluster log first (ADR 0018). There are
+two reasons to suspect a replacement: the event loop stood still (by a clock that counts suspended time), or a request said so.
 
 The check comes just before a connection writes its responses. The records that they acknowledge were appended before it. A pause
 after the check delays an acknowledgement as a slow network would.
@@ -43,7 +43,7 @@ class AcknowledgementGate:
     def __init__(
         self, boot_s: Callable[[], float] = lambda: 0.0, log_line: Callable[[str], None] = lambda line: None
     ) -> None:
-        """``boot_s``: seconds since any moment, suspended time included. The default is for a broker that nobody can replace."""
+        """``boot_s``: seconds since any moment, suspended time included. The default is for a broker that cannot be replaced."""
         self.boot_s = boot_s
         self.sure_until_s = boot_s() + STOOD_STILL_S
         """Responses may leave until this time. In doubt it is minus infinity."""
@@ -84,7 +84,7 @@ class AcknowledgementGate:
             self.sure_until_s = now_s + STOOD_STILL_S
 
     def be_told(self, connection: object) -> bool:
-        """Somebody says that this broker was replaced. Returns whether it reads the cluster log before its next response.
+        """A request says that this broker was replaced. Returns whether the broker reads the cluster log before its next response.
 
         The response to this message itself may leave. The caller sends it within the same callback of ``connection``.
         """
@@ -135,7 +135,7 @@ class AcknowledgementGate:
                 await asyncio.sleep(LOOK_AGAIN_S)
                 continue
             if self.boot_s() - self._ticked_s > STOOD_STILL_S:
-                self._note_stall(self.boot_s())  # within the look: what was read may have been read before it
+                self._note_stall(self.boot_s())  # during the look: the log may have been read before the stall
             if doubts == self._doubts:
                 if told:
                     self._log_line("the cluster log can be read again; this broker has its place, and answers")

@@ -112,10 +112,10 @@ def refuse_create_acls(
 
 
 async def delete_acls(context: Context, request: Request, message: DeleteAclsRequest) -> DeleteAclsResponse:
-    """Delete what each filter matches. Raises: RequestRejected SECURITY_DISABLED.
+    """Delete the ACLs that match each filter. Raises: RequestRejected SECURITY_DISABLED.
 
-    What filters match is found here, in portions. The controller is asked for these ACLs one by one, so its decision looks at no
-    others. An ACL that is made meanwhile stays, as if it had been made afterwards.
+    This broker finds the matching ACLs, in portions. It asks the controller for these ACLs one by one, so the controller looks at
+    no others. An ACL that is created meanwhile stays, as if it had been created afterwards.
     """
     _check_enabled(context)
     portion = Portion()

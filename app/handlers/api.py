@@ -5,9 +5,9 @@ parts, the request's header and the decoded message (a superset dataclass of ``a
 message, or is ``async`` if it has to wait. It may raise any ``FirnError`` that concerns the request as a whole: ``refuse``
 then makes the response that carries the code the way that API carries it; ``None`` from it closes the connection.
 
-A synchronous handler runs inside the socket's callback and must be done in well under 10 ms, whatever the request asks for
-(INV-15). If its work grows with the request alone, a ``split`` bounds it. If it grows with what the broker has, the handler is
-``async`` and rests between portions (``app/turns.py``).
+A synchronous handler runs inside the socket's callback and must be done in well under 10 ms for every request (INV-15). If its
+work grows with the request alone, a ``split`` bounds it. If its work grows with the number of topics, partitions or groups on the
+broker, the handler is ``async`` and rests between portions (``app/turns.py``).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Api(NamedTuple):
     refuse_each: Callable[[Request, Any, ErrorCode, str], Any] | None = None
     """As ``refuse``, with the code in the result of each topic, where ``refuse`` tells it once for all."""
     before: Callable[[Context, Request, Any], None] | None = None
-    """Called on the broker to which the client is connected, also if the request is passed on to the controller: what the
-    connection itself does not allow. Raises: RequestRejected."""
+    """Checks whether the connection itself allows the request. Called on the broker to which the client is connected, also if the
+    request is passed on to the controller. Raises: RequestRejected."""
     split: Split | None = None
     """How a long request falls into short ones."""
     refuse_long: Callable[[Request], Any] | None = None

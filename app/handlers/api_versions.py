@@ -1,4 +1,4 @@
-"""ApiVersions (key 18): what this broker serves.
+"""ApiVersions (key 18): the APIs and versions that this broker serves.
 
 Only this request is answered in every version. Unknown versions are answered where connections are served
 (``app.wire.negotiation``).
@@ -24,7 +24,7 @@ from app.wire.apis.api_versions import (
 from app.wire.negotiation import advertised_api_keys
 
 SOFTWARE_NAME: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
-"""What KIP-511 allows as a client's name and version, which end up in metrics and logs."""
+"""The names and versions of clients that KIP-511 allows. They end up in metrics and logs."""
 
 
 FEATURES_EPOCH: Final = 0

@@ -1,8 +1,8 @@
-"""What administrative requests have changed, as the audit log tells it: one entry for each thing, with its error if there is one.
+"""The changes of administrative requests, as the audit log tells them: one entry for each resource, with its error if it has one.
 
-An entry has ``type`` and ``name`` of what was changed, ``action``, what was asked for, and ``error``. What was refused for want of
-a right is left out: that is another event. So are requests that only check. Values of settings that are sensitive, or unknown, are
-left out too, and of users nothing but the name is told.
+An entry has the ``type`` and ``name`` of the resource, the ``action``, the arguments of the request, and ``error``. Refusals for
+want of a right are left out: they are other events. So are requests that only check. Values of settings that are sensitive, or
+unknown, are left out too, and of users nothing but the name is told.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from app.wire.apikeys import ApiKey
 
 M = TypeVar("M", bound=msgspec.Struct)
 Tell = Callable[[Any, Any], list[Change]]
-"""(request, response) to what has changed. The response is None if the connection is closed instead."""
+"""(request, response) to the changes. The response is None if the connection is closed instead."""
 
 MISSING_RIGHTS: Final = frozenset(
     {
@@ -387,7 +387,8 @@ ADMIN_SAYS: Final = "member was removed by an admin"
 def _removes_others(message: Any) -> bool:
     """Whether an administrator has members leave. A member that leaves by itself names the id that it was given, and no other.
 
-    A request that names one id, without that reason, looks the same whoever sends it, and counts as the member's own.
+    A request that names one id, without that reason, looks the same from an administrator and from the member. It counts as the
+    member's own.
     """
     return len(message.members) > 1 or any(
         not one.member_id or (one.reason or "").startswith(ADMIN_SAYS) for one in message.members
@@ -410,7 +411,7 @@ def _leave(message: Any, response: Any) -> list[Change]:
 def _commits_for_no_member(message: Any) -> bool:
     """Whether offsets are set by an administrator, or by a consumer that assigns itself its partitions.
 
-    The member id says nothing: a group without members takes such commits whatever they name.
+    The member id says nothing: a group without members takes such commits with any member id.
     """
     epoch: int = message.generation_id_or_member_epoch
     return epoch < 0
@@ -571,7 +572,7 @@ COUNTED: Final = frozenset(
 """A caller needs no right for these, or only READ, and may send them in a loop: identical ones are counted."""
 
 
-# --- what else was asked for ----------------------------------------------------------------------------------------
+# --- sampled access -------------------------------------------------------------------------------------------------
 
 NOT_SAMPLED: Final = frozenset(
     {
@@ -597,11 +598,11 @@ NOT_SAMPLED: Final = frozenset(
         ApiKey.FIRN_PULSE,
     }
 )
-"""Of brokers among themselves, and of what is asked all the time without any right. Of those none is told."""
+"""APIs that the sample leaves out: those between brokers, and frequent ones that need no right."""
 
 
 def resources_of(message: Any) -> list[Resource]:
-    """The group, transactional id and topics that a request names at its top, without what was asked of them."""
+    """The group, transactional id and topics in the top-level fields of a request."""
     found = []
     for field, kind in (("group_id", "GROUP"), ("transactional_id", "TRANSACTIONAL_ID")):
         name = getattr(message, field, None)

@@ -1,8 +1,8 @@
-"""What handlers and connections note for the audit log (ADR 0033).
+"""Handlers and connections note events for the audit log here (ADR 0033).
 
-A refusal is noted where it is decided: in the ``Request``, of which ``answered`` makes one event once it has its response. What an
-administrative request has changed is read from the request and its response (``audited_changes.py``). Whatever is noted is a line
-in memory when this returns, or is counted; nothing here waits or fails.
+A refusal is noted where it is decided: in the ``Request``, of which ``answered`` makes one event once it has its response. The
+changes of an administrative request are read from the request and its response (``audited_changes.py``). When these functions
+return, the event is a line in memory, or is counted. Nothing here waits or fails.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Asked(Protocol):
     def caller(self) -> Caller: ...
 
     denied: dict[Resource, None] | None
-    """What it was refused."""
+    """Resources that the caller was refused."""
 
     @property
     def about(self) -> str | None: ...
@@ -141,7 +141,7 @@ class Audit:
         self._put(self._allowed.note(what, self._clock.now_ms(), correlation_id))
 
     def answered(self, request: Asked, message: Any, response: Any) -> None:
-        """A request has its response, or None if it is to have none: write what it was refused, and what it has changed."""
+        """Write the refusals and changes of a request. ``response``: None if the client gets no response."""
         if request.denied:
             self.refused(request.caller, request.api_key, request.client_id, request.correlation_id, request.denied)
         if self._log is None:
@@ -165,7 +165,8 @@ class Audit:
             )
 
     def _tell_of(self, request: Asked, message: Any) -> Tell | None:
-        """What tells of the changes of a request; None if it changes nothing, or is of a consumer or broker at work."""
+        """The function that lists the changes of a request. None if the request changes nothing, or if it is the ordinary work of a
+        consumer or broker."""
         key = request.api_key
         only_if = ONLY_IF.get(key)
         if only_if is None or only_if(message) or (key == WRITE_TXN_MARKERS and not self._is_broker(request.caller)):
@@ -206,7 +207,7 @@ class Audit:
             )
 
     def cut_off(self, request: Asked, message: Any) -> None:
-        """A request is dropped because the broker stops. What it was to change may be changed, or not."""
+        """Note that a request is dropped because the broker stops. Its changes may have been made, or not."""
         if self._log is None or self._tell_of(request, message) is None:
             return
         what = _change(Outcome.UNKNOWN, request, reason="the broker stopped before the request was answered")
@@ -267,7 +268,7 @@ class Audit:
     # --- windows --------------------------------------------------------------------------------------------------------
 
     def close_window(self) -> None:
-        """Write what was counted. To be called once in a while, and at the end."""
+        """Write the counted events. To be called once in a while, and at the end."""
         if self._log is not None:
             for tally in (
                 self._denied,

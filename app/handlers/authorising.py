@@ -1,8 +1,9 @@
-"""What each API asks of its caller, and how a refusal is told: as Apache Kafka does (ADR 0030).
+"""The rights that each API needs, and the form of a refusal: as in Apache Kafka (ADR 0030).
 
-``TABLE`` is the one place that says it. An API without an entry is not served (``dispatch.py``). Most entries are applied before
-the handler is called (``guarded``): a request as a whole is refused, or what the caller may not touch is taken out of it and is
-answered with an error beside the rest. ``Asked`` entries are applied by the handler, because only the handler knows the names.
+``TABLE`` is the one place that names the rights. An API without an entry is not served (``dispatch.py``). Most entries are applied
+before the handler is called (``guarded``). They refuse the whole request, or take out the resources that the caller may not touch.
+Each of these is answered with an error beside the rest. ``Asked`` entries are applied by the handler, because only the handler
+knows the names.
 
 Without an authorizer everybody may do everything, and nothing here costs more than one comparison.
 """
@@ -48,7 +49,7 @@ FAILED: Final[Mapping[int, ErrorCode]] = {
 """How a missing right is told, by the type of resource."""
 
 Finish = Callable[[Any], None]
-"""Completes a response of a handler with what was taken out of its request."""
+"""Completes a handler's response with the items that were taken out of the request."""
 
 
 class _Answered(Exception):
@@ -86,7 +87,7 @@ def judge(context: Context, caller: Caller, operation: Operation, kind: Resource
 
 
 def denial(caller: Caller, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> RequestRejected:
-    """What the caller is told that may not do this."""
+    """The error for a caller that lacks the right to ``operation``."""
     what = "the cluster" if kind is CLUSTER else f"{kind.name.lower().replace('_', ' ')} '{name}'"
     return RequestRejected(FAILED[kind], f"{caller.principal} is not allowed to {operation.name} {what}.")
 
@@ -218,11 +219,11 @@ class Listed(NamedTuple):
 
 
 class Special(NamedTuple):
-    """What no other entry can say: a function applies it."""
+    """A check that needs a function of its own."""
 
     gate: Callable[[_Asking], None]
     asks: tuple[tuple[Operation, ResourceType], ...]
-    """What it asks for, at most."""
+    """All rights that it may ask for."""
 
     def apply(self, asking: _Asking) -> None:
         """Raises: RequestRejected, _Answered."""
@@ -254,7 +255,8 @@ class _Asking:
         self.request = request
         self.api = api
         self.message = message
-        """What is left of the request. The message that came is not changed: if all of it fails, all of it is answered so."""
+        """The request without the items that were taken out. It is a copy: if the whole request fails, the response names all items
+        of the original."""
         self.finishes: list[Finish] = []
 
     def may(self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> bool:
@@ -280,19 +282,20 @@ class _Asking:
         self.finishes.append(lambda response: getattr(response, into).extend(more))
 
     def finished(self, response: Any) -> Any:
-        """A response of the handler, with what was taken out of the request."""
+        """The handler's response, completed with the items that were taken out of the request."""
         for finish in self.finishes:
             finish(response)
         return response
 
     def refused(self, error: RequestRejected) -> Any:
-        """The handler refuses what is left of the request. An error for all of it says all."""
+        """The response when the handler refuses the rest of the request. If one error stands for the whole response, the items that
+        were taken out need none of their own."""
         response = self.api.refuse(self.request, self.message, error.code, str(error))
         return response if getattr(response, "error_code", 0) else self.finished(response)
 
 
 def guarded(key: int, api: Api) -> Api:
-    """``api``, asked only for what its caller may do. Raises: KeyError for an API without an entry."""
+    """``api`` with the checks of its entries before its handler. Raises: KeyError for an API without an entry."""
     entries = tuple([entry for entry in TABLE[ApiKey(key)] if not isinstance(entry, Asked)])
     if not entries:
         return api
@@ -325,7 +328,7 @@ async def _finished(asking: _Asking, work: Coroutine[Any, Any, Any]) -> Any:
         return asking.refused(error)
 
 
-# --- what is special ------------------------------------------------------------------------------------------------
+# --- special checks -------------------------------------------------------------------------------------------------
 
 _COORDINATED: Final = {0: GROUP, 1: TRANSACTIONAL_ID}
 KEYS_IN_A_LIST_FROM: Final = 4
@@ -334,7 +337,7 @@ KEYS_IN_A_LIST_FROM: Final = 4
 def _find_coordinator(asking: _Asking) -> None:
     kind = _COORDINATED.get(asking.message.key_type)
     if kind is None:
-        # A share-partition, which brokers alone ask for; what is neither is refused by the handler.
+        # A share-partition, which only brokers ask for. The handler refuses every other type of key.
         Whole(CLUSTER_ACTION).apply(asking)
     elif asking.request.api_version < KEYS_IN_A_LIST_FROM:
         Whole(DESCRIBE, kind, "key").apply(asking)
@@ -396,7 +399,7 @@ def _delete_topics(asking: _Asking) -> None:
 
 
 _CONFIGURED: Final = {2: TOPIC, 32: GROUP, 4: CLUSTER, 8: CLUSTER, 16: CLUSTER}
-"""Kinds of config resource, and what they belong to."""
+"""Kinds of config resource, and the kind of resource whose rights they need."""
 
 
 def _configs(operation: Operation, into: str) -> Callable[[_Asking], None]:
@@ -596,7 +599,7 @@ TABLE: Final[Mapping[ApiKey, tuple[Entry, ...]]] = {
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _LOOKS,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _ADMINISTERS,
     ApiKey.CREATE_DELEGATION_TOKEN: (Asked(Operation.CREATE_TOKENS, USER, "the owner, unless it is the caller"),),
-    # Its owner and those whom the owner named may do it: no rule of access decides.
+    # Its owner and its renewers may do this. No rule of access decides.
     ApiKey.RENEW_DELEGATION_TOKEN: NOTHING,
     ApiKey.EXPIRE_DELEGATION_TOKEN: NOTHING,
     ApiKey.DESCRIBE_DELEGATION_TOKEN: (
@@ -628,4 +631,4 @@ TABLE: Final[Mapping[ApiKey, tuple[Entry, ...]]] = {
     # Before the login, and of few addresses alone (ADR 0034, HF1): no rule of access decides.
     ApiKey.FIRN_FORWARDED: NOTHING,
 }
-"""What each API asks of its caller, in the order in which it is asked."""
+"""The checks of each API, in the order in which they are made."""

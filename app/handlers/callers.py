@@ -1,7 +1,7 @@
-"""Who speaks on a connection, and what of that decides what may be answered.
+"""The caller of a connection, and the rights that decide which requests it may make.
 
-A connection has one caller at a time. The short ways of Produce and Fetch remember what was allowed once. So all that they remember
-belongs to the caller's ``Rights``, and what was learnt under other rights is never found.
+A connection has one caller at a time. The fast paths of Produce and Fetch remember decisions that were made once. These decisions
+belong to the caller's ``Rights``, so a decision that was made under other rights is never found.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PLAINTEXT: Final = "PLAINTEXT"
 
 
 class Rights:
-    """Stands for everything that decides what a caller may do: principal, credential, and the rules as they are. Compared by
+    """Stands for the principal, the credential and the present rules, which together decide about a caller's requests. Compared by
     identity: two requests with the same object are allowed the same."""
 
     __slots__ = ("__weakref__", "on_end", "principal", "valid")
@@ -32,7 +32,7 @@ class Rights:
         self.valid = True
         """Whether the rules and the credential are still those. Once it is False, connections ask for new rights."""
         self.on_end: set[Callable[[], None]] = set()
-        """Called once when they end: whoever waits for something has to look again whether it may have it."""
+        """Called once when the rights end: parked requests must be authorised again."""
 
     def end(self) -> None:
         """The rules or the credential have changed."""
@@ -42,11 +42,11 @@ class Rights:
 
 
 class KnownRights:
-    """The rights of all that are connected: the same object for the same principal and, where rules name hosts, the same host. What
-    was learnt from one connection counts for the others then."""
+    """The rights of all connected callers: one object for each principal or, where rules name hosts, for each principal and host.
+    Decisions that were remembered for one connection count for the others with the same object."""
 
     def __init__(self, *, by_host: bool = False) -> None:
-        """``by_host``: whether what a principal may do depends on its host."""
+        """``by_host``: whether a principal's rights depend on its host."""
         self._by_host = by_host
         self._known: WeakValueDictionary[tuple[str, str], Rights] = WeakValueDictionary()
 
@@ -97,7 +97,7 @@ class Doorkeeper(Protocol):
         ...
 
     def forwarded(self, caller: Caller, host: str) -> Caller:
-        """The same connection, which is made for a client at ``host``. Nobody has logged in yet."""
+        """The same connection, which a proxy made for a client at ``host``. No login has happened yet."""
         ...
 
     def authenticated(self, caller: Caller, principal: str, expires_s: float, *, by_token: bool = False) -> Caller:
@@ -132,7 +132,7 @@ class OpenDoor:
 
 
 class Shares:
-    """What one user with one client id has of its limits. Found once, and good as long as the quotas have the same ``terms``."""
+    """The buckets of one user with one client id. Looked up once, and valid as long as the quotas have the same ``terms``."""
 
     __slots__ = ("cold", "fetched", "mutations", "produced", "terms", "time")
 
@@ -156,7 +156,7 @@ class Shares:
 
 
 UNKNOWN: Final = Shares(object())
-"""Of a client whose shares nobody has looked for."""
+"""The shares of a client that have not been looked up."""
 
 
 class Remembers(Protocol):
@@ -170,10 +170,10 @@ class Quotas:
     """Says how long clients must wait that ask for more than their share (KIP-13, KIP-219). This one lets everything pass."""
 
     terms: object = object()
-    """Another one each time that shares which somebody remembers may not be those that count any more."""
+    """A new object each time that remembered shares may be out of date."""
     producing: Shares | None = None
-    """Of whom has produced since ``begin`` and since anything else was charged, found under the present ``terms``; None if nobody
-    has. The time since then is still to be charged to them."""
+    """The shares of the client that has produced since ``begin`` and since the last charge, looked up under the present ``terms``;
+    None if there is none. The time since then is still to be charged to them."""
     now_s: Callable[[], float]
     """The clock of ``share_out``. There is one if time counts."""
     counts_time: bool = False

@@ -1,4 +1,4 @@
-"""A connection as the handlers of Produce and Fetch see it: who speaks, what is remembered of that, and the parts of the broker."""
+"""A connection as the handlers of Produce and Fetch see it: its caller, the shapes of its requests, and the broker's parts."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class Gathers(Protocol):
 
 
 class Service(Server, ABC):
-    """What all clients are served with."""
+    """The parts that all connections share."""
 
     context: Context
     serving: Any = None
-    """What is being served, or was last: a ``Client`` (that produces), one with its API key, or a ``Request``."""
+    """The present or last request: a ``Client`` (that produces), a ``Client`` with its API key, or a ``Request``."""
     rouse: Callable[[], None] | None = None
     """Is called once a connection is read, if the watch of the loop rests."""
     apis: Mapping[int, Api]
@@ -81,7 +81,7 @@ class Service(Server, ABC):
 
 
 class Asked(NamedTuple):
-    """What a response repeats of its request, or tells its client besides what was asked."""
+    """The fields that a response takes from its request, and the throttle time that it tells."""
 
     version: int
     correlation_id: int
@@ -100,7 +100,7 @@ class Client(ConnectionCore):
         super().__init__(service, listener)
         self.context = service.context
         self.now_ms = 0
-        """Wall-clock time of this callback, for whatever it appends."""
+        """Wall-clock time of this callback, in milliseconds. Batches that it appends get this time."""
         self._shape: ProduceShape | None = None
         """Of the last Produce that went the long way, or was found among the others."""
         self.gathered = 0
@@ -110,7 +110,7 @@ class Client(ConnectionCore):
         self.fetch_shape: FetchShape | None = None
         """Of the last Fetch that went the long way."""
         self.caller: Caller = None  # type: ignore[assignment]
-        """Who speaks. What is remembered above is theirs."""
+        """The present caller. The shapes above belong to it."""
         self.logging_in = False
         """The client logs in again (KIP-368): nothing else is served until that is done."""
 

@@ -1,8 +1,8 @@
-"""What quotas do: says how long a client waits that asked for more than its share (KIP-13, 124, 219, 599, 612; ADR 0032).
+"""Enforces quotas: decides how long a client waits that took more than its share (KIP-13, 124, 219, 599, 612; ADR 0032).
 
-A share is a bucket that fills at the rate of its limit, and holds what one sample (``quota.window.size.seconds``) brings. Whoever
-takes more than is in it goes into debt, and waits until the debt is paid. So a client gets its rate over any while, and a burst of
-one sample besides. What is taken ahead of a bucket of Produce bytes or of time (``Bucket.ahead``) comes on top of that.
+A share is a bucket. It fills at the rate of its limit, and holds as much as comes in one sample (``quota.window.size.seconds``).
+A client that takes more than the bucket holds goes into debt, and waits until the debt is paid. So a client gets its rate over any
+time, and a burst of one sample besides. Bytes of Produce or time that are taken ahead of a bucket (``Bucket.ahead``) come on top.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FETCH: Final = int(ApiKey.FETCH)
 SHARES_MAX: Final = 10_000
 """Clients that are remembered, and as many addresses. With more, shares that are full are forgotten: they say nothing."""
 FREE: Final = frozenset({int(ApiKey.ENVELOPE), *map(int, BETWEEN_BROKERS)})
-"""What brokers ask of one another is nobody's share."""
+"""Requests between brokers count for no client's share."""
 TIME: Final = "request_percentage"
 
 
@@ -41,7 +41,7 @@ class Meaning(NamedTuple):
     """How the limits of a key become buckets."""
 
     unit: float
-    """What a limit of 1 brings in a second."""
+    """Amount by which a limit of 1 fills a bucket in a second."""
     samples: Callable[[BrokerConfig], int]
     """How many seconds' worth a bucket holds."""
     of_cluster: bool = False
@@ -92,7 +92,7 @@ class ClientQuotas(Quotas):
         self.producing: Shares | None = None
 
     def follow(self, limits: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
-        """These are the limits from now on. What clients took already stays taken."""
+        """Set the limits from now on. Bytes and time that clients took before still count."""
         self._limits = limits
         self.counts_time = any(TIME in of_entity for of_entity in limits.values())
         self._forget_shares()
@@ -294,7 +294,7 @@ class ClientQuotas(Quotas):
         return bucket
 
     def _forget_shares(self) -> None:
-        """Whoever remembers shares has to look for them again."""
+        """Make connections look up their shares again."""
         self.terms = object()
         self._shares.clear()
         self.producing = None

@@ -42,9 +42,10 @@ def sort_partitions(
     partitions_count: int,
     metadata_max: int,
 ) -> tuple[list[ErrorCode], list[CommittedPartition] | None]:
-    """A code for each partition of a topic of ``partitions_count``, and what is to be committed: None if it has none of them.
+    """Return a code for each partition of a topic with ``partitions_count`` partitions, and the offsets to commit.
 
-    Without any that there are, the group is not asked, as in Kafka; for over-long metadata alone it is.
+    The offsets are None if none of the partitions exists: then the group is not asked, as in Kafka. If all metadata is too long,
+    the group is asked.
     """
     codes: list[ErrorCode] = []
     taken: list[CommittedPartition] = []

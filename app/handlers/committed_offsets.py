@@ -127,7 +127,7 @@ async def fetch(context: Context, request: Request, message: OffsetFetchRequest)
         asked_once: set[str] = set()
         for asked in message.groups:
             if asked.group_id in asked_once:
-                continue  # a group is answered once, for what it is asked first
+                continue  # a group is answered once: its first entry counts
             asked_once.add(asked.group_id)
             if answered > OFFSETS_ANSWERED_MAX:
                 groups.append(
@@ -182,8 +182,8 @@ async def _decode_all(context: Context, group_id: str, portion: Portion) -> None
 
 
 class _Reading:
-    """The committed offsets of one group, read in portions. Each portion has what is committed in its moment: offsets of several
-    partitions are committed together only for one member, and it does not read meanwhile."""
+    """The committed offsets of one group, read in portions. Each portion has the offsets as they are when it is read: offsets of
+    several partitions are committed together only for one member, and it does not read meanwhile."""
 
     def __init__(
         self, context: Context, request: Request, asked: OffsetFetchRequestGroup, *, require_stable: bool

@@ -27,7 +27,7 @@ class ProducedSlot(Slot, Waiter):
 
     __slots__ = ("connection", "correlation_id", "due_s", "offset_end", "shape", "throttle_time_ms")
 
-    # The fields of both parents are set here: a further call for each would be a tenth of what a request costs.
+    # The fields of both parents are set here: a further call for each would add a tenth to the CPU of a request.
     def __init__(
         self,
         connection: Client,
@@ -74,8 +74,8 @@ def serve_replicated(
     frame_end: int,
     size: int,
 ) -> tuple[int, AppendResult] | None:
-    """As ``serve_shaped``, for a shape of a partition with several replicas. What was appended is answered, now or by its
-    commit. ``size`` is the request's."""
+    """As ``serve_shaped``, for a shape of a partition with several replicas. An append is answered now, or by its commit. ``size``
+    is the request's, in bytes."""
     if not may_commit(shape):
         return None
     found = serve_shaped(connection, shape, buffer, view, start, frame_end)

@@ -1,7 +1,7 @@
 """DescribeConfigs (key 32), AlterConfigs (33), IncrementalAlterConfigs (44) and ListConfigResources (74): settings.
 
 ``app/configs/`` defines the settings and their allowed values. The cluster image has the values that were set. Changes go through
-the controller. A broker describes itself, and under the empty name what was set for all brokers.
+the controller. A broker describes its own settings, and under the empty name the overrides for all brokers.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ Resource = tuple[int, str]
 
 
 def describe_configs(context: Context, request: Request, message: DescribeConfigsRequest) -> DescribeConfigsResponse:
-    """Settings of each resource with their values, where these come from, and what they mean."""
+    """Return the settings of each resource with their values, sources and documentation."""
     del request
     results = []
     for resource in message.resources:
@@ -168,7 +168,7 @@ def _check_resource(resource: Resource, twice: set[Resource]) -> None:
 async def alter_configs(
     context: Context, request: Request, message: full.AlterConfigsRequest
 ) -> full.AlterConfigsResponse:
-    """Replace all overrides of each resource: what is not named goes back to its default."""
+    """Replace all overrides of each resource. A setting that is not named goes back to its default."""
     del request
     resources = [(resource.resource_type, resource.resource_name) for resource in message.resources]
     twice = repeated(resources)
@@ -319,7 +319,7 @@ def refuse_incremental_alter_configs(
 def list_config_resources(
     context: Context, request: Request, message: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
-    """Topics, brokers and groups, which are what has settings here. Version 0 asks for client metrics, of which there are none.
+    """Return the resources that can have settings: topics, brokers and groups. Version 0 lists client metrics: there are none.
 
     Raises: RequestRejected UNSUPPORTED_VERSION for a kind of resource that Kafka does not know either.
     """

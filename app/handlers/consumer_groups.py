@@ -67,7 +67,7 @@ async def _heartbeat_later(
     client: Client,
     found: TopicPattern | Awaitable[ConsumerGroupHeartbeatResponse | TopicPattern],
 ) -> ConsumerGroupHeartbeatResponse:
-    """Wait until what the answer says is stored, or until an expression was matched against very many topics."""
+    """Wait until the state behind the response is stored, or until an expression was matched against very many topics."""
     answer = found if isinstance(found, TopicPattern) else await found
     while isinstance(answer, TopicPattern):
         pattern, image, now_ms = answer, context.image, context.clock.now_ms()

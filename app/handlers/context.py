@@ -1,4 +1,4 @@
-"""What every handler is given: the broker's parts, and the request it answers.
+"""The arguments of every handler: the broker's parts, and the request.
 
 ``Context`` is built once by the composition root (``app/broker/``) and shared by all connections of a broker; ``Request``
 is one per request. Handlers reach everything through these two and keep no state of their own, except the parts that are
@@ -94,11 +94,11 @@ class Context:
     pool: BlockingPool
     registry: Registry
     cluster: ClusterView
-    """What this broker knows of the cluster."""
+    """This broker's copy of the cluster's metadata."""
     controller: ClusterChanges
     """Makes changes of the cluster, wherever it is."""
     logs: LogManager
-    """The disk: room, directories, what lies there. Who may be read and written is for ``partitions`` to say."""
+    """The logs on the disk, their directories, and the free space. ``partitions`` decides which of them may be read and written."""
     partitions: PartitionTable
     reads: PartitionReads
     """Reads partitions, wherever their records are."""
@@ -116,23 +116,23 @@ class Context:
     advertised_host: str
     advertised_port: int
     log_line: Callable[[str], None]
-    """Where one-line notices for the operator go. What clients can cause as often as they like goes to ``client_line``."""
+    """Writes a one-line notice for the operator. Notices that clients can cause at will go to ``client_line``."""
     store_samples: Callable[[], Awaitable[Sequence[Sample]]] | None = None
     """Asks the store process for its metrics. Raises: StorageUnavailable."""
     store_trouble: Callable[[], str] | None = None
     """A sentence that says since when the object store is away, empty while it responds; None if nothing is known of it."""
     random_bytes: Callable[[int], bytes] = secrets.token_bytes
-    """Bytes that nobody can guess."""
+    """Returns so many unpredictable bytes."""
     doorkeeper: Doorkeeper = field(default_factory=OpenDoor)
-    """Says who a connection speaks for."""
+    """Names the caller of a connection."""
     authorizer: Authorizer | None = None
-    """Says what callers may do; None if everybody may do everything."""
+    """Decides about the rights of callers; None if every caller has all rights."""
     brokers: frozenset[str] = frozenset()
     """Principals of brokers, as far as the settings name them: who passes requests on if there is no authorizer."""
     token_secrets: TokenSecrets | None = None
     """Derives the secrets of delegation tokens; None if there are none."""
     audit: Audit | None = None
-    """Hears of refusals, changes and logins; None if nobody can be refused and nothing is written."""
+    """Hears of refusals, changes and logins; None if no caller can be refused and nothing is written."""
     sampler: Sampler | None = None
     """Chooses requests that were allowed, for the audit log; None if none are."""
     rights: KnownRights = field(default_factory=KnownRights)
@@ -144,9 +144,9 @@ class Context:
     passes_on: PassesOn | None = None
     """The way to the controller of several brokers; None on a broker that is alone."""
     starting: bool = False
-    """Whether this broker, one of several, answers only what other brokers ask, because it is not registered yet."""
+    """Whether this broker, one of several, serves only other brokers because it is not registered yet."""
     users_due: bool = False
-    """Whether users are still to be made that were left for this start: nobody is told that a login is wrong until then."""
+    """Whether this start still has to create users that were left for it. Until then no client is told that its login is wrong."""
     hears_controller: Callable[[], bool] | None = None
     """Whether this broker has just heard the controller of several brokers."""
     pulsed: Callable[[PulseRequest], ErrorCode] | None = None
@@ -154,9 +154,9 @@ class Context:
     manifest_entries: ManifestEntries | None = None
     """The newest entries of led manifests, for their followers; None on a broker that is alone."""
     followed_tiers: Callable[[], Iterable[FollowedTier]] | None = None
-    """What is known of the tier of each partition that this broker follows; None on a broker that is alone."""
+    """The known state of the tier of each partition that this broker follows; None on a broker that is alone."""
     quotas: Quotas | None = None
-    """What clients may ask for in a while; None while there are no quotas."""
+    """Limits the rates of clients; None while there are no quotas."""
     faults: Faults = field(default_factory=lambda: Faults(log_line))
     """Where faults of disks, of the store and of stored bytes are told that clients are answered with."""
     no_room: StorageFull | None = None
@@ -168,21 +168,21 @@ class Context:
     """Holds responses back while it is in doubt whether another broker has this one's place."""
     metadata_cache: MetadataCache = field(default_factory=MetadataCache)
     fan_out: FanOut = field(default_factory=FanOut)
-    """What many consumers are answered alike."""
+    """Responses that many consumers share."""
     back: Sequence[tuple[str, int, int]] = ()
     """If this start took a place over: each tiered topic, its partitions, and the sum of the offsets at which they went on."""
     effective: BrokerConfig = field(init=False)
-    """``config`` with what was altered since the start."""
+    """``config`` with the settings that were altered since the start."""
     refusal: FirnError | None = field(init=False, default=None)
-    """Why producers are refused now, whatever the reason."""
+    """The error with which producers are refused now: of the disk or of a drain. None if they are not."""
     refuses_transactions: bool = field(init=False, default=False)
     """Whether batches of open transactions are refused with the others."""
     selects_by_rack: bool = field(init=False)
     """Whether consumers are sent to a replica in their rack (KIP-392)."""
     leader_throttle: Throttle = field(init=False)
-    """What this broker sends to throttled replicas that are out of sync."""
+    """Limits the bytes that this broker sends to throttled replicas that are out of sync."""
     client_line: Limited = field(init=False)
-    """``log_line`` for what clients can cause: at most so many lines in a while."""
+    """``log_line`` for notices that clients can cause: at most so many lines in a while."""
     drain: Drain = field(init=False)
     """Refuses producers, and has all that they wrote tiered, before this broker stops for good."""
 
@@ -238,12 +238,12 @@ class Request:
     client_id: str | None
     caller: Caller
     on_close: set[Cancellable] = field(default_factory=set)
-    """The connection's: what is in it is cancelled when the connection ends."""
+    """The connection's tasks and waits. They are cancelled when the connection ends."""
     throttle_time_ms: int = 0
-    """What the response tells, if its API has a place for it."""
+    """The throttle time of the response, if its API has a field for it."""
     denied: dict[Resource, None] | None = None
-    """What it was refused for want of a right (``noting.note``)."""
+    """Resources that were refused for want of a right (``noting.note``)."""
     is_free: bool | None = False
-    """Whether its steps are nobody's share, as a follower's Fetch; None until it is decoded."""
+    """Whether its steps count for no client's share, as of a follower's Fetch; None until it is decoded."""
     about: str | None = None
-    """The name of what it changes, for the audit log, where its message has a secret in place of a name."""
+    """The name of the resource that it changes, for the audit log. Set where its message has a secret in place of a name."""

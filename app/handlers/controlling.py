@@ -1,6 +1,6 @@
-"""What brokers ask of the controller and of each other (ADR 0023): registration, heartbeats, entries of the cluster log, changes.
+"""Requests of brokers to the controller and each other (ADR 0023): registration, heartbeats, entries of the cluster log, changes.
 
-A broker of level 0 answers all of it as one that is not the controller.
+A broker of level 0 answers all of them as a broker that is not the controller.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _refuse_heartbeat(request: Request, message: object, code: ErrorCode, why: s
 async def handle_alter_partition(
     context: Context, request: Request, message: AlterPartitionRequest
 ) -> AlterPartitionResponse:
-    """AlterPartition (KIP-497, KIP-903), and what leaders ask for partitions in write-ahead logs.
+    """AlterPartition (KIP-497, KIP-903), and the requests of leaders for partitions in write-ahead logs.
 
     Raises: RequestRejected, StorageUnavailable, ProtocolError.
     """
@@ -177,7 +177,10 @@ async def handle_alter_partition(
 
 
 def _asked_of_log(topic_id: UUID, one: AlterPartitionRequestPartitionData) -> OfLog | None:
-    """What a leader asks for a partition in its write-ahead log (docs/adr/0037-object-durability.md). Raises: ProtocolError."""
+    """The request of a leader for a partition in its write-ahead log, if it is one (docs/adr/0037-object-durability.md).
+
+    Raises: ProtocolError.
+    """
     place = (topic_id, one.partition_index, one.leader_epoch, one.partition_epoch)
     if one.switched_first != NOT_RELEASED:
         return SwitchAsked(*place, one.switched_first, one.released_last)
@@ -333,7 +336,7 @@ def _refuse(request: Request, message: object, code: ErrorCode, why: str) -> Non
 
 
 def _refuse_register(request: Request, message: object, code: ErrorCode, why: str) -> bytes | None:
-    """A missing right is told. What is no such request closes the connection."""
+    """A missing right is told. Any other message that cannot be read closes the connection."""
     return pack(RegisterResponse(int(code), why)) if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED else None
 
 

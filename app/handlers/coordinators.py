@@ -39,7 +39,7 @@ _TOPICS: Final[dict[int, InternalTopic]] = {
     TRANSACTION: TRANSACTION_STATE,
     SHARE: SHARE_GROUP_STATE,
 }
-"""Kinds of key, and where what is coordinated is kept."""
+"""Kinds of key, and the internal topic that stores the state of each."""
 
 
 async def handle(context: Context, request: Request, message: FindCoordinatorRequest) -> FindCoordinatorResponse:

@@ -1,4 +1,4 @@
-"""Holds copies of a topic because the controller asks for it, and says what of the topic is in the object store (ADR 0009)."""
+"""Holds copies of a topic when the controller asks for it, and reports which of its records are in the object store (ADR 0009)."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Tells which function answers which API: the tables of all families together.
+"""Maps each API to its handler: the tables of all families together.
 
 A family is imported when the first request for it comes, or soon after the start. To define the messages of all APIs takes a
 quarter of the time of a start, and the first answers need only three APIs.
 
-Produce and Fetch are not here: ``session.py`` calls them with raw bytes. Every other API is asked only for what its caller may do
-(``authorising.py``).
+Produce and Fetch are not here: ``session.py`` calls them with raw bytes. The rights of the caller are checked before every other
+handler (``authorising.py``).
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ FAMILIES: Final[Mapping[str, tuple[ApiKey, ...]]] = {
 """Module of this package to the keys of its table ``APIS``, which must be the same. A new family adds its line here."""
 
 CHANGES: Final = PASSED_ON - {ApiKey.DESCRIBE_QUORUM}
-"""What needs an entry of the cluster log."""
+"""APIs that need an entry of the cluster log."""
 LOAD_PAUSE_S: Final = 0.02
 """Between two families: importing one holds the loop for some milliseconds."""
 
@@ -136,7 +136,7 @@ class Apis(Mapping[int, Api]):
         return len(self._family_of)
 
     async def load_all(self) -> None:
-        """Import what is left, one family at a time, before somebody has to wait for it."""
+        """Import the remaining families, one at a time, so that no request has to wait for an import."""
         for family in FAMILIES:
             self.load(family)
             await asyncio.sleep(LOAD_PAUSE_S)

@@ -46,7 +46,7 @@ NOBODY: Final = "no rule of ssl.principal.mapping.rules fits its certificate"
 
 
 class DoorService(Protocol):
-    """What doors need of the server."""
+    """The part of the server that a ``Door`` uses."""
 
     arrivals: Arrivals
     failure_delay_ms: int
@@ -65,8 +65,8 @@ class Door:
         proxies: Networks = NOBODYS,
     ) -> None:
         """``certificates``: the TLS of the listener; None for none. ``rules`` make users of clients' certificates.
-        ``new_mechanism`` begins a login by a mechanism; None for a listener without SASL. ``proxies`` may say for whom they
-        connect."""
+        ``new_mechanism`` begins a login by a mechanism; None for a listener without SASL. ``proxies`` may name the client for
+        which they connect."""
         self.config = config
         self.certificates = certificates
         self.rules = rules
@@ -76,7 +76,7 @@ class Door:
         self.reauthenticate_ms: Mapping[str, int] = {one: config.reauthenticate_ms(one) for one in config.mechanisms}
 
     def make(self, server: Service) -> asyncio.BaseProtocol:
-        """What serves the next connection. ``certificates`` and ``rules`` may be others by then."""
+        """Return the protocol of the next connection, with the present ``certificates`` and ``rules``."""
         session: ShownSession | LoginSession
         if self.new_mechanism is not None:
             session = LoginSession(server, self, Login(self.config.mechanisms, self.new_mechanism))
@@ -292,7 +292,7 @@ class LoginSession(Session):
         self._reply(reply, FRAME_SIZE.pack(len(reply.token)) + reply.token if not reply.code else b"")
 
     def _failed(self, why: str, user: str = "") -> None:
-        """Nobody has logged in: the audit log is told."""
+        """Note a failed login in the audit log."""
         audit = self.context.audit
         if audit is not None:
             audit.login_failed(self.listener, self.caller.host, self._login.chosen, why, user, self.caller.via)

@@ -70,7 +70,7 @@ class Drained(Protocol):
     def image(self) -> ClusterImage: ...
 
     def decide_refusal(self) -> None:
-        """Bring what producers are refused with in line with the drain's ``refusal`` and ``sealed``."""
+        """Take the drain's ``refusal`` and ``sealed`` into account from now on."""
         ...
 
 
@@ -216,7 +216,7 @@ class Drain:
             f" tiered topics are only in {self._context.config.data_dir}"
         )
 
-    # --- what it says ------------------------------------------------------------------------------------------------
+    # --- progress ----------------------------------------------------------------------------------------------------
 
     def progress(self) -> Progress:
         """The progress at the last look. For a serving broker: the work of a drain."""

@@ -1,4 +1,4 @@
-"""ElectLeaders (key 43, KIP-183, KIP-460): preferred leaders lead again, or any replica leads where nobody does."""
+"""ElectLeaders (key 43, KIP-183, KIP-460): preferred leaders lead again, or any replica leads a partition without a leader."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ UNCLEAN: Final = 1
 
 
 async def elect_leaders(context: Context, request: Request, message: ElectLeadersRequest) -> ElectLeadersResponse:
-    """Elect now. Nobody waits for an election that is not possible now, as in Kafka. Raises: RequestRejected INVALID_REQUEST."""
+    """Elect leaders now. The request does not wait for an election that is impossible now, as in Kafka.
+
+    Raises: RequestRejected INVALID_REQUEST.
+    """
     del request
     if message.election_type not in (PREFERRED, UNCLEAN):
         raise RequestRejected(ErrorCode.INVALID_REQUEST, f"There is no election type {message.election_type}.")

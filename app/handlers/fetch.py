@@ -5,9 +5,9 @@ that has any is answered whole, however large it is (KIP-74). If that is enough,
 at once. Otherwise the request is parked. A parked request has no task. It has a waiter on each partition's log and on each remote
 chunk that was asked for, and one timer. Each of them causes a new attempt, at most one per turn of the loop.
 
-Offsets below the local log come from the object store through the remote reader. What the reader has is answered. What it lacks is
-asked for and never cancelled, because the next request can use it as well as this one. A request waits for it no longer than
-``remote.fetch.max.wait.ms`` from when it was first asked for (KIP-1018).
+Offsets below the local log come from the object store through the remote reader. The response has the chunks that the reader holds.
+Missing chunks are downloaded, and the download is never cancelled, because the next request can use them too. A request waits for
+them at most ``remote.fetch.max.wait.ms`` after it first asked for them (KIP-1018).
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ READING: Final = "reading"
 
 
 class Found(NamedTuple):
-    """What one attempt found for one partition."""
+    """The result of one attempt for one partition."""
 
     cached: CachedPartition
     error: ErrorCode = ErrorCode.NONE
@@ -153,7 +153,7 @@ class Attempt:
         """Something was asked of the object store that is not here yet."""
         self.out_of_time = out_of_time
         self.replays: bool | None = None
-        """Whether the tier may be read in this attempt; None until somebody asked."""
+        """Whether the tier may be read in this attempt; None until ``turn`` decides it."""
         self.now_ms = 0
         """Time of the loop, of an attempt for a follower."""
         self.moves_left: int | None = None
@@ -165,12 +165,12 @@ class Attempt:
         self.shareable: PartitionLog | None = None
         """The log of the last records found, if other consumers will find the same: committed, local, and as many as asked for."""
         self.denied: dict[Resource, None] | None = None
-        """What the caller may not read. It is answered at once then."""
+        """Topics that the caller may not read. With any, the response goes out at once."""
         self.at_once = False
         """Waiting would not help: the answer has an error or a divergence, or is as long as it may be."""
 
     def turn(self) -> Awaited | None:
-        """None if the tier may be read in this attempt, or what comes before that."""
+        """Return None if the tier may be read in this attempt. Otherwise return the wait for this client's turn to read it."""
         replays = self.client.context.replays
         if self.replays is None:
             self.replays = self.out_of_time or replays.may_go_on(self.client)
@@ -183,7 +183,7 @@ class Attempt:
         self.denied[Resource(operation.name, kind.name, name)] = None
 
     def tell_denied(self, client_id: str | None, correlation_id: int) -> None:
-        """Have in the audit log what was refused, if anything was."""
+        """Write the refusals to the audit log, if there are any."""
         audit = self.client.context.audit
         if self.denied and audit is not None:
             audit.refused(self.client.caller, FETCH, client_id, correlation_id, self.denied)
@@ -365,7 +365,7 @@ def complete(
     plan: FetchPlan,
     attempt: Attempt,
 ) -> None:
-    """Answer a request with what an attempt found."""
+    """Answer a request with the results of an attempt."""
     told = begin_answer(connection, asked, client_id, request, attempt)
     connection.complete(slot, answer(connection.context, told, plan, attempt))
 
@@ -373,7 +373,7 @@ def complete(
 def begin_answer(
     connection: Client, asked: Asked, client_id: str | None, request: FetchRequest, attempt: Attempt
 ) -> Asked:
-    """Charge the client for what an attempt found. Returns: the request, with what the response says of it."""
+    """Charge the client for the records of an attempt. Returns ``asked`` with the throttle time of the response."""
     connection.replaying = attempt.replays is True
     throttle_time_ms = charge(connection, client_id, request.rack_id, attempt)
     if attempt.denied:
@@ -439,7 +439,7 @@ def tell_fetched(
 def follower_of(context: Context, caller: Caller, request: FetchRequest) -> Follower | None:
     """The follower that a request claims to be from, if there is one and the caller may act as a broker.
 
-    The session of a follower, and what it knows, are for nobody else.
+    Only that follower may use its session and its positions.
     """
     if request.replica_id < 0 or not may(context, caller, Operation.CLUSTER_ACTION, ResourceType.CLUSTER):
         return None
@@ -461,8 +461,8 @@ def plan_of(
     request: FetchRequest,
     asked: list[AskedPartition] | None = None,
 ) -> FetchPlan:
-    """Bring the session of a request up to date, if it has one, and say what it asks for. ``asked``: what it names, if that was
-    listed already."""
+    """Bring the session of a request up to date, if it has one, and return the partitions to look at. ``asked``: the partitions
+    that the request names, if they were listed already."""
     if asked is None:
         asked = []
         for topic, partitions in request.topics:
@@ -479,7 +479,7 @@ def plan_of(
 
 
 def charge(connection: Client, client_id: str | None, rack: str, attempt: Attempt) -> int:
-    """As ``Client.charge``, for the records of an attempt. What a follower gets is no client's share."""
+    """As ``Client.charge``, for the records of an attempt. A follower's records count for no client's share."""
     context = connection.context
     quotas, zones = context.quotas, context.metrics.zones
     if zones is not None and attempt.record_bytes:
@@ -560,7 +560,7 @@ class ParkedFetch:
         self._park(attempt)
 
     def _park(self, attempt: Attempt) -> None:
-        """Wait for whatever could make the next attempt find more."""
+        """Wait for the logs and chunks that could give the next attempt more records."""
         attempt.release()
         followed = self._plan.followed
         if followed is not None:
@@ -595,7 +595,7 @@ class ParkedFetch:
             self._timer = loop.call_at(until_s, self._out_of_time)
 
     async def _load(self, miss: PageMiss) -> None:
-        """Read from the disk what is missing, and look again. The next attempt sees an error, if there is one."""
+        """Read missing bytes from the disk, and look again. The next attempt sees an error, if there is one."""
         try:
             await miss.fetch(self._connection.context.pool)
         except FirnError as error:
@@ -694,12 +694,12 @@ def look(
     followed: FetchSession | None = None,
     attempt: Attempt | None = None,
 ) -> Attempt:
-    """Collect what there is for every partition, within the limits. ``attempt`` has what was found in partitions before these.
+    """Collect the records of every partition, within the limits. ``attempt`` has the results of the partitions before these.
 
     ``out_of_time``: the client waits no longer, not even for the turn of a replay. ``any_replica``: a consumer may read from
     a follower, and be sent to one (V1). ``disk_error``: partitions that need the disk
-    are answered with it, and the disk is not asked again. ``notes_position``: the request has just come, so what a follower says of
-    itself is of now. ``followed``: the session of a follower, which knows what has to be looked at.
+    are answered with it, and the disk is not read again. ``notes_position``: the request has just come, so the position that a
+    follower tells is its present one. ``followed``: the session of a follower, which knows the partitions to look at.
     """
     context = connection.context
     if attempt is None:
@@ -790,7 +790,7 @@ def read_partition(
     limit: int,
     disk_error: FirnError | None,
 ) -> Found:
-    """What one partition has for a consumer. Raises: FirnError, answered for this partition alone."""
+    """Read one partition for a consumer. Raises: FirnError, answered for this partition alone."""
     check_epoch(partition.reader_epoch, cached.current_leader_epoch)
     log = partition.log
     offset = cached.fetch_offset
@@ -832,7 +832,7 @@ def read_partition(
     if read.end_offset >= end_offset:
         attempt.logs.append(log)
         if read.end_offset > end_offset:
-            # What the tier has is committed and stable (T1), also if a new leader does not know that of it yet.
+            # All records of the tier are committed and stable (T1), also if a new leader does not know that yet.
             high_watermark, stable = Offset(max(high_watermark, read.end_offset)), Offset(max(stable, read.end_offset))
     if not read.is_local:
         attempt.cold_bytes += read.length
@@ -861,7 +861,7 @@ def read_followed(
     notes_position: bool,
     followed: FetchSession | None,
 ) -> Found:
-    """What one partition has for a follower: all that is on this disk. Raises: as ``read_partition``."""
+    """Read one partition for a follower: all records that are on this disk. Raises: as ``read_partition``."""
     log = partition.log
     follower = check_follower(
         context.image,
@@ -893,12 +893,13 @@ def read_followed(
         note_position(context, partition, follower, cached, attempt.now_ms)
     marks = (log.high_watermark, log.last_stable_offset, log.log_start_offset)
     if context.selects_by_rack and 0 <= cached.high_watermark < log.high_watermark:
-        # Consumers may wait at this follower for the high watermark (V4). Without a session it is not known what was told.
+        # Consumers may wait at this follower for the high watermark (V4). Without a session this broker does not know
+        # which high watermark it has told them.
         attempt.at_once = True
     throttled = is_throttled(context, partition, follower)
     if throttled and context.leader_throttle.is_exceeded(context.partitions.now_ms()):
         return Found(cached, ErrorCode.NONE, *marks)  # the next request looks again
-    # A move that has a share gets a batch, however large it is and whatever others have got.
+    # A move that has a share gets a batch, however large it is, also if the response has records of others.
     min_one_batch = attempt.record_bytes == 0 or share is not None
     if share is not None:
         limit = min(limit, share)
@@ -930,7 +931,7 @@ def read_followed(
 
 
 def is_throttled(context: Context, partition: Partition, follower: Follower) -> bool:
-    """Whether what a follower gets counts for the throttle: its replica is out of sync, and this one is named (V7)."""
+    """Whether a follower's records count for the throttle: its replica is out of sync, and this one is named (V7)."""
     throttle = context.leader_throttle
     return (
         throttle.limit != UNLIMITED
@@ -943,7 +944,7 @@ def is_throttled(context: Context, partition: Partition, follower: Follower) -> 
 
 
 def answer(context: Context, asked: Asked, plan: FetchPlan, attempt: Attempt) -> list[Part]:
-    """The response that carries what an attempt found."""
+    """The response that carries the results of an attempt."""
     if plan.followed is not None and not plan.overtaken:
         plan.followed.moved.clear()
     if plan.overtaken:
@@ -960,7 +961,7 @@ def answer(context: Context, asked: Asked, plan: FetchPlan, attempt: Attempt) ->
 
 
 async def answer_in_portions(context: Context, asked: Asked, plan: FetchPlan, attempt: Attempt) -> list[Part]:
-    """As ``answer``, of many partitions. What was found belongs to the response that is returned, and to the attempt until then."""
+    """As ``answer``, of many partitions. The ranges belong to the attempt until this returns, and to the response from then on."""
     topics: dict[TopicRef, list[PartitionData]] = {}
     leaders: set[int] = set()
     portion = Portion()
@@ -981,7 +982,7 @@ def put_found(
     topics: dict[TopicRef, list[PartitionData]],
     leaders: set[int],
 ) -> None:
-    """Add what was found to the topics of a response, and to the leaders that it names."""
+    """Add results to the topics of a response, and to the leaders that it names."""
     in_session = plan.session is not None
     for one in found:
         cached = one.cached
@@ -1050,7 +1051,7 @@ def encoded(
 
 
 def share(fan_out: FanOut, kind: FetchKind, log: PartitionLog, found: Found) -> None:
-    """Keep what was found for other consumers, if it was asked for before."""
+    """Keep a result for other consumers, if its offset was asked for before."""
     offset = found.cached.fetch_offset
     if fan_out.asked(kind, offset):
         (one,) = found.ranges

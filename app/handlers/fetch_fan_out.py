@@ -39,10 +39,10 @@ _HEAD_END: Final = 8
 
 
 class FetchKind(NamedTuple):
-    """What consumers' requests (without a session) must have in common to get the same answer at the same offset."""
+    """The fields that are equal in requests (without a session) that get the same answer at the same offset."""
 
     rights: Rights
-    """Compared by identity: nobody is given what was found for others who may see more."""
+    """Compared by identity: a caller never gets a response that was made for a caller with more rights."""
     version: int
     topic: TopicRef
     partition: int
@@ -97,7 +97,7 @@ class SharedAnswer:
         head = pieces[0]
         assert isinstance(head, bytes)
         self.end = b"".join(piece for piece in pieces[2:] if isinstance(piece, bytes))
-        """What follows the records."""
+        """The bytes after the records."""
         numbers = b"".join(_INT64.pack(mark) for mark in _MARKS)
         if numbers not in head:  # version 4 has no log start
             numbers = numbers[: 2 * _INT64.size]
@@ -109,7 +109,7 @@ class SharedAnswer:
         self._pack = Struct(f">4si{len(self._middle)}s{self._numbers}q{len(self._rest)}s").pack
 
     def head(self, correlation_id: int, throttle_time_ms: int) -> bytes:
-        """What precedes the records."""
+        """The bytes before the records."""
         log = self.log
         offsets = (log.high_watermark, log.last_stable_offset, log.log_start_offset)[: self._numbers]
         head: bytes = self._pack(self._size, correlation_id, self._middle, *offsets, self._rest)
@@ -146,7 +146,7 @@ class FanOut:
 
     def __init__(self) -> None:
         self._answers: dict[tuple[FetchKind, int], SharedAnswer | None] = {}
-        """By kind and offset; None for what was asked for once."""
+        """By kind and offset; None if the offset was asked for once."""
 
     def find(self, partitions: PartitionTable, kind: FetchKind, offset: int, now_s: float) -> SharedAnswer | None:
         """The kept answer to a request, if it is still right and can be sent without waiting for the disk."""

@@ -2,7 +2,7 @@
 
 Its decoding, its plan, each look at its partitions and its response have turns of their own. A wait begins to listen to a log in
 the turn in which the log is looked at, so no record is missed that comes while others are looked at. Fetches of followers are not
-here: their sessions know what has to be looked at.
+here: their sessions know the partitions to look at.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LOOKED_AT_ONCE: Final = 64
 
 
 class Looked(Protocol):
-    """What was found so far (``fetch.Attempt``)."""
+    """The results so far (``fetch.Attempt``)."""
 
     logs: list[PartitionLog]
     remote_waits: list[Callable[[Callable[[], None]], Callable[[], None]]]
@@ -47,7 +47,7 @@ A = TypeVar("A", bound=Looked)
 
 
 class _Waiting:
-    """What a long Fetch listens to."""
+    """The logs and chunks that a long Fetch waits for."""
 
     def __init__(self) -> None:
         self.woken = asyncio.Event()
@@ -62,7 +62,7 @@ class _Waiting:
         self.woken.set()
 
     def listen(self, attempt: Looked, logs_from: int, waits_from: int) -> None:
-        """Hear of what was added to an attempt in this turn."""
+        """Wait also for the logs and chunks that an attempt has added in this turn."""
         for log in attempt.logs[logs_from:]:
             log.add_waiter(self.wake)
             self._logs.append(log)
@@ -90,7 +90,7 @@ async def serve_long(
 ) -> None:
     """Look until there is enough, or the time is over, and ``finish``. A client that leaves ends this at the next portion.
 
-    ``look`` takes partitions, the attempt so far, whether its time is over, and what the disk failed with.
+    ``look`` takes partitions, the attempt so far, whether its time is over, and the error of the disk, if there was one.
     """
     context = connection.context
     loop = connection.server.loop
@@ -147,12 +147,12 @@ async def serve_long(
 
 
 def has_left(connection: Client, slot: Slot) -> bool:
-    """Whether nobody reads the response any more."""
+    """Whether the client does not wait for the response any more."""
     return connection.closed or slot.done
 
 
 async def _load(connection: Client, misses: list[PageMiss]) -> FirnError | None:
-    """Read from the disk what is missing. Returns: why that failed, if it did."""
+    """Read the missing bytes from the disk. Returns the error, if there was one."""
     for miss in misses:
         try:
             await miss.fetch(connection.context.pool)

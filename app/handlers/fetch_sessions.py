@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227): a consumer names its partitions once and afterwards only what changed.
+"""Fetch sessions (KIP-227): a consumer names its partitions once and afterwards only the changes.
 
 A follower's session also knows which of its partitions have to be looked at (ADR 0024, W). The others cost its requests nothing.
 
@@ -78,12 +78,12 @@ class Watch(Protocol):
         ...
 
     def close(self) -> None:
-        """Hear of no more changes, and let nobody take the follower for caught up from now on."""
+        """Hear of no more changes. The follower does not count as caught up any longer through this watch."""
         ...
 
 
 class CachedPartition:
-    """A partition of a session: what is asked of it, and what was last answered."""
+    """A partition of a session: the fields of its last request, and of its last response."""
 
     __slots__ = (
         "current_leader_epoch",
@@ -121,7 +121,7 @@ class CachedPartition:
 
 
 class FetchSession:
-    """One session. ``epoch`` is what the next incremental request has to say."""
+    """One session. ``epoch``: the epoch that the next incremental request must have."""
 
     __slots__ = (
         "appended_bytes",
@@ -148,7 +148,7 @@ class FetchSession:
         self.id = session_id
         self.uses_topic_ids = uses_topic_ids
         self.follower = follower
-        """Whose it is; None for a consumer's. Nobody else goes on with it."""
+        """The follower that owns it; None for a consumer's. Only its owner may go on with it."""
         self.created_ms = now_ms
         self.used_ms = now_ms
         self.epoch = 1
@@ -171,11 +171,11 @@ class FetchSession:
         self.in_sync_ms = NEVER_MS
         """… when it was last given records of a partition in which it is in sync."""
         self.moves_bytes = 0
-        """… what replicas that a reassignment adds may have beside those; below 0 if they have had more."""
+        """… bytes that replicas which a reassignment adds may have beside those; below 0 if they have had more."""
         self.moves_ms = 0
         """… when that was counted."""
         self.appended_bytes = 0.0
-        """… what this broker's producers had appended by then."""
+        """… bytes that this broker's producers had appended by then."""
 
     @property
     def privileged(self) -> bool:
@@ -222,7 +222,7 @@ class FetchSession:
 
 
 class FetchPlan:
-    """What one Fetch request asks for."""
+    """The partitions that one Fetch request asks for."""
 
     __slots__ = ("error", "expected_epoch", "followed", "incremental", "partitions", "session", "session_id")
 
@@ -261,9 +261,9 @@ class FetchPlan:
         diverges: bool,
         redirects: bool = False,
     ) -> bool:
-        """Whether the response carries this partition; remembers what is answered and turns the order.
+        """Whether the response carries this partition. Remembers the response and turns the order.
 
-        Everything is carried but what an incremental fetch already told. An error is told again every time.
+        An incremental response leaves out a partition without news. An error is told again every time.
         """
         changed = (
             record_bytes > 0
@@ -307,7 +307,7 @@ class FetchSessions:
         follower: FollowerKey | None = None,
         now_ms: int,
     ) -> FetchPlan:
-        """Bring the session up to date with a request, and say what it asks for.
+        """Bring the session up to date with a request, and return the partitions that it asks for.
 
         ``follower``: who asks, if it is a follower; the caller has checked that. A new session of it may take the place of a
         consumer's. A session has the positions of its follower (ADR 0024, R6), so it is not found by others.
@@ -371,7 +371,7 @@ class FetchSessions:
     ) -> FetchSession | None:
         """A new session, if there is or can be made room for one; without, the client goes on with full requests."""
         if follower is not None:
-            # A follower has one. One of before would hear of every append until somebody else needs its place.
+            # A follower has one session. An earlier one would hear of every append until another session needs its place.
             for other in [one for one in self._sessions.values() if one.follower and one.follower[0] == follower[0]]:
                 self._remove(other.id)
         if self.partitions + len(partitions) > CACHED_PARTITIONS_MAX:

@@ -1,4 +1,4 @@
-"""Learns what repeats from one Fetch request to the next, so that most requests need not be decoded.
+"""Learns the bytes that repeat from one Fetch request to the next, so that most requests need not be decoded.
 
 A consumer that reads one partition without a fetch session (librdkafka has none) sends the same in each request, except for the
 correlation id and the offset. A ``FetchShape`` is learnt from a request that was decoded in full. A later request with the same
@@ -63,14 +63,14 @@ class FetchShape:
         self._prefix = frame[CORRELATION_END:offset_at]
         self._suffix = frame[offset_at + INT64.size :]
         self.request = request
-        """What all of them ask for, but for the offset."""
+        """The request that all of them make, except for the offset."""
         self.plan = plan
         self.partitions = partitions
         """The one partition, with the offset of the newest of them."""
         (one,) = partitions
         self.kind: FetchKind | None = None
-        """What they share with those of other consumers; None if each is answered for itself."""
-        # Whoever claims to be a replica is checked each time.
+        """The kind under which they share responses with other consumers; None if each is answered for itself."""
+        # A request that claims to come from a replica is checked each time.
         if request.replica_id < 0 and one.last_fetched_epoch < 0:
             self.kind = FetchKind(
                 rights,

@@ -226,7 +226,7 @@ def _offline(context: Context) -> list[PartitionTierStatus]:
 
 
 def _followed(one: FollowedTier) -> PartitionTierStatus:
-    """A partition that another broker leads: its log here, and what is known of its tier."""
+    """The status of a partition that another broker leads: its log here, and the known state of its tier."""
     partition, log = one.partition, one.partition.log
     return PartitionTierStatus(
         topic=partition.topic,
@@ -340,7 +340,7 @@ async def _replace(context: Context, asked: TierReplaceRequest) -> None:
 
 
 def _replacement(asked: TierReplaceRequest) -> replacement.Replacement:
-    """What a request says of the segments. Raises: ProtocolError, RequestRejected (it is of the older form)."""
+    """The segments that a request names. Raises: ProtocolError, RequestRejected (it is of the older form)."""
     if asked.base_offset < 0 and len(asked.segment_id) != SEGMENT_ID_BYTES:
         raise RequestRejected(
             ErrorCode.UNSUPPORTED_VERSION,
@@ -423,7 +423,7 @@ def _refuse(request: Request, message: bytes, code: ErrorCode, sentence: str) ->
 
 
 def _refuse_replace(request: Request, message: bytes, code: ErrorCode, sentence: str) -> bytes | None:
-    """A missing right is told. What is no such request closes the connection."""
+    """A missing right is told. Any other message that cannot be read closes the connection."""
     del request, message
     return pack(TierReplaceResponse(int(code), sentence)) if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED else None
 

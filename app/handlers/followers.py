@@ -1,7 +1,8 @@
-"""How a leader answers the Fetch of a follower: who may ask, what its position is, and what it is given (ADR 0024).
+"""How a leader answers the Fetch of a follower: its right to fetch, its position, and its records (ADR 0024).
 
-A follower reads to the end of the log, past the committed records. So whoever claims to be one is checked in every request. The
-position that its request tells is noted before the read, so that its answer has the high watermark that this position makes.
+A follower reads to the end of the log, past the committed records. So a caller that claims to be a follower is checked in every
+request. The position that its request tells is noted before the read, so that its answer has the high watermark that this position
+makes.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def check_follower(
     return follower
 
 
-# --- what need not be looked at ----------------------------------------------------------------------------------------
+# --- partitions without news ------------------------------------------------------------------------------------------
 
 
 class FollowedWatch:
@@ -161,12 +162,12 @@ def settle(
             session.moved[cached] = None  # not told yet
 
 
-# --- what moves beside what is in sync ----------------------------------------------------------------------------------
+# --- reassignments beside replicas in sync --------------------------------------------------------------------------------
 
 MOVES_BYTES_PER_MS: Final = 20_000
 """20 MB/s from a leader to a follower. Batches are sent whole, so a response may have none, or more."""
 MOVES_SAVED_MAX: Final = 1_000_000
-"""What was not used is kept up to here."""
+"""An unused share is kept up to so many bytes."""
 BESIDE_MS: Final = 1_000
 """So long after records of others they have a share, and no more than that."""
 GROWTHS: Final = 2
@@ -176,7 +177,7 @@ def share_of_moves(session: FetchSession, appended_bytes: float, now_ms: int) ->
     """How many bytes replicas may have now that a reassignment adds (V9); None for as many as there are.
 
     A follower's next fetch waits for the response before it, and so does every record that it is in sync for. ``appended_bytes``:
-    what this broker's producers have appended so far. Moves get twice of that besides, so that they come to an end.
+    bytes that this broker's producers have appended so far. Moves get twice of that besides, so that they come to an end.
     """
     grown = GROWTHS * int(appended_bytes - session.appended_bytes)
     passed_ms = now_ms - session.moves_ms
@@ -194,18 +195,18 @@ def moves_wait_ms(session: FetchSession) -> int:
     return 1 + max(0, -session.moves_bytes) // MOVES_BYTES_PER_MS
 
 
-# --- what it has, and what it is given --------------------------------------------------------------------------------
+# --- positions and reads ----------------------------------------------------------------------------------------------
 
 
 class FollowerRead(NamedTuple):
-    """What the log has for a follower. Release the range after use."""
+    """The records or the error for a follower. Release the range after use."""
 
     error: ErrorCode = ErrorCode.NONE
     diverging: tuple[int, int] | None = None
     """The greatest epoch not above the follower's last one, and where it ended."""
     range: FileRange | None = None
     end_offset: int = -1
-    """The end of the range, or what the follower asked for."""
+    """The end of the range, or the offset that the follower asked for."""
     at_end: bool = False
     """Whether only an append can add to it."""
 
@@ -213,7 +214,7 @@ class FollowerRead(NamedTuple):
 def note_position(
     context: Context, partition: Partition, follower: Follower, asked: CachedPartition, now_ms: int
 ) -> None:
-    """Count what a follower says that it has. Call it once a request, when its history was found to be this log's (A2, R7).
+    """Count the position that a follower tells. Call it once a request, when its history was found to be this log's (A2, R7).
 
     A follower that names no epoch has no records on its disk. It counts where it needs none (R10). More than it fetched it cannot
     have stored.
@@ -233,7 +234,7 @@ def note_position(
 
 
 def needs_no_record(context: Context, log: PartitionLog, asked: CachedPartition) -> bool:
-    """Whether a follower without a local record lacks none (R10): everything below what it asks for is deleted, or in the store.
+    """Whether a follower without a local record lacks none (R10): all records below its offset are deleted, or in the store.
 
     The tier's history is this log's (T2, T10), and stays so: no later leader gives these offsets to other records.
     """
@@ -246,9 +247,10 @@ def needs_no_record(context: Context, log: PartitionLog, asked: CachedPartition)
 
 
 def compare(context: Context, log: PartitionLog, asked: CachedPartition) -> FollowerRead | None:
-    """What a follower is told before it may read: that it is outside of the log, or where its history ends (A2). None if neither.
+    """Return an error or a divergence if a follower must not read: it is outside of the log, or its history ends earlier (A2).
 
-    Where it is to begin in the tier it is told OFFSET_MOVED_TO_TIERED_STORAGE: below the local log start, and where it lacks much.
+    None if it may read. A follower that is to begin in the tier gets OFFSET_MOVED_TO_TIERED_STORAGE: below the local log start, or
+    if it lacks much.
     """
     offset = asked.fetch_offset
     if offset < log.log_start_offset:
@@ -267,8 +269,8 @@ def compare(context: Context, log: PartitionLog, asked: CachedPartition) -> Foll
 
 
 def begins_in_tier(context: Context, log: PartitionLog, asked: CachedPartition) -> bool:
-    """Whether a follower is to begin at the tiered end, though this disk has what it asks for (T5): it has nothing yet, or more
-    than a segment of what it lacks is in the store."""
+    """Whether a follower is to begin at the tiered end, though this disk has its offset (T5): it has no records yet, or more than a
+    segment of its missing records is in the store."""
     if log.config.stays_local:
         return False  # a compacted log is one from its start on, on every disk
     manifest = context.remote_log_manager.manifest_of(TopicIdPartition(log.topic_id, log.partition))

@@ -2,8 +2,8 @@
 
 To write 16 KiB to the page cache costs twice as much alone as among many: the kernel makes larger pages for a longer write, and
 each call has a price of its own. So requests that go the short way are gathered: those that one client has sent together, and, in
-one turn of the loop, those of all clients if several have sent some. Until then a request is as if it were still on its way: no
-offset is given, and nobody sees it. Then the requests of each log are appended in the order in which they came. One that is
+one turn of the loop, those of all clients if several have sent some. Until then a request is as if it were still on its way: it has
+no offset, and no reader sees it. Then the requests of each log are appended in the order in which they came. One that is
 refused, and those behind it in its log, are served one by one, as if they came then. Answers leave in the order of each client's
 requests.
 
@@ -89,7 +89,7 @@ class Gathering:
         quotas = client.context.quotas
         shares: Shares | None = None
         if quotas is not None:
-            # As ``produced_alike``, where nobody has to wait.
+            # As ``produced_alike`` for a client that need not wait.
             shares, producing = shape.shares, quotas.producing
             ahead = shares.produced.ahead - (frame_end - position - 4)
             if (
@@ -106,7 +106,7 @@ class Gathering:
         return True
 
     def end_of_call(self, client: Client, view: memoryview) -> None:
-        """A client's bytes, which lie in ``view``, have been looked at: append what it has sent, now or with that of others."""
+        """Called when a client's bytes, which lie in ``view``, are parsed. Appends its requests now, or with those of others."""
         server = self._server
         if client.gathered:
             if self.several and client.ending is None and view is server.scratch and server.set_scratch_aside():
@@ -140,7 +140,7 @@ class Gathering:
         began_s = timed.now_s() if timed is not None else 0.0
         try:
             self._serve(requests, counts)
-        except BaseException:  # a bug: nobody may wait for an answer that does not come
+        except BaseException:  # a bug: no client may wait for an answer that does not come
             for client in counts:
                 client.abort()
             raise
@@ -223,7 +223,7 @@ class Gathering:
             try:
                 _append_to(log, run, done, now_ms)
             except FirnError:
-                # Each of the others is served by itself, and told what is the matter if that is so for it, too. Until then they are
+                # Each of the others is served by itself, and gets an error of its own if it fails too. Until then their bytes are
                 # as they were sent.
                 for records, _ in run[len(done) :]:
                     BASE_OFFSET.pack_into(records, 0, 0)

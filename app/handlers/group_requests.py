@@ -28,8 +28,8 @@ async def describe_each(
 ) -> list[D]:
     """Describe each group by itself, once.
 
-    ``refused`` makes the answer where ``describe_one`` raises RequestRejected, or nobody can be asked. ``nameless`` as in
-    ``GroupCoordinator.perform``.
+    ``refused`` makes the answer for a group whose ``describe_one`` raises RequestRejected, or that this broker cannot look up.
+    ``nameless`` as in ``GroupCoordinator.perform``.
     """
     answers = []
     portion = Portion()

@@ -1,7 +1,7 @@
 """JoinGroup (key 11), Heartbeat (12), LeaveGroup (13), SyncGroup (14), DescribeGroups (15), ListGroups (16), DeleteGroups (42).
 
-Members of the classic protocol come here; what their groups do is in ``app/groups/classic.py``. Groups of every type are listed,
-described and deleted.
+These requests come from members of the classic protocol; their groups are in ``app/groups/classic.py``. Groups of every type are
+listed, described and deleted.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ def refuse_sync(request: Request, message: SyncGroupRequest, code: ErrorCode, se
 
 
 def refuse_long_sync(request: Request) -> SyncGroupResponse:
-    """The assignments of all members are too long for a request, whatever ``max.message.bytes`` of their record is. The code is the
-    one for assignments that are too long for their record."""
+    """Refuse assignments that are too long for a request, even if ``max.message.bytes`` allows their record. The code is the one
+    for assignments that are too long for their record."""
     del request
     return SyncGroupResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
 
@@ -302,7 +302,7 @@ async def delete(context: Context, request: Request, message: DeleteGroupsReques
 
 
 async def _delete(context: Context, group_id: str) -> None:
-    """Delete a group: a share group's progress first, since without the group nobody could ask again for what is left of it.
+    """Delete a group: a share group's progress first, since without the group no client could delete the rest of it.
 
     Raises: RequestRejected.
     """

@@ -2,8 +2,8 @@
 
 A producer has several batches in flight on a connection. If the first ones are refused by an error that it retries, because the
 partition is not opened yet or has no room, and a later one is then judged by its sequence, that one is out of order. Clients take
-this for lost records: they begin a new epoch and send again what is stored already. So after such a refusal the later batches of
-the producer get the same error, until the missing one comes, or is stored by another leader, or the epoch changes.
+this for lost records: they begin a new epoch and send stored batches again. So after such a refusal the later batches of the
+producer get the same error, until the missing one comes, or is stored by another leader, or the epoch changes.
 
 ``HeldSequences`` belongs to one connection, and exists only while a batch is missing. Pure.
 """
@@ -101,7 +101,7 @@ class HeldSequences:
     ) -> FirnError | None:
         """The error that a batch gets because an earlier one is missing; None if it may be judged by its sequence.
 
-        ``entry``: what the log has of the producer. It tells also what another leader has stored meanwhile.
+        ``entry``: the log's state of the producer. It includes batches that another leader has stored meanwhile.
         """
         place = topic, index, batch.producer_id
         missing = self._missing.get(place)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from app.hot.log import PartitionLog
 
 FUTURE_SUFFIX_CHARS: Final = len(".") + 32 + len("-future")
-"""What Kafka appends to the name of a partition's folder while it copies the partition to another directory."""
+"""Length of the suffix that Kafka appends to a partition's folder while it copies the partition to another directory."""
 FILE_NAME_CHARS_MAX: Final = 255
 TO_HIGH_WATERMARK: Final = -1
 """As an offset of DeleteRecords: everything that consumers can see."""

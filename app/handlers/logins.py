@@ -1,6 +1,6 @@
-"""SaslHandshake, SaslAuthenticate (keys 17, 36) and FirnForwarded (20021) where nobody has to log in, or somebody has already.
+"""SaslHandshake, SaslAuthenticate (keys 17, 36) and FirnForwarded (20021) on a listener without SASL, or after the login.
 
-On a listener with SASL the connection itself serves them (``doors.py``).
+On a listener with SASL the connection itself serves the login (``doors.py``).
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ async def handle_manifests(context: Context, request: Request, message: bytes) -
         return image is not None and broker_id in image.replicas
 
     if asked.term != entries.term:
-        # Nothing was handed on yet: who begins here asks for each partition, and gets from now on what is new.
+        # This follower has no entries of this term yet. It asks for each partition first, and gets new entries from now on.
         return pack(
             ManifestsResponse(0, entries.term, entries.end, True, (), _given(context, entries, asked.asked, wanted))
         )

@@ -46,7 +46,7 @@ TOPICS_AT_ONCE: Final = 250
 SLICE_TOPICS: Final = 64
 """Of more topics, so many are described before the clock is looked at. Their names may be long."""
 TRIES_MAX: Final = 3
-"""How often a topic is encoded in turns that changes meanwhile. Then what has changed is encoded at once."""
+"""How often a topic is encoded in turns that changes meanwhile. Then the changed chunks are encoded at once."""
 
 _PERMANENT: Final = frozenset(
     {
@@ -60,7 +60,7 @@ _PERMANENT: Final = frozenset(
 
 
 def handle(context: Context, request: Request, message: MetadataRequest) -> Encoded | Awaitable[Encoded]:
-    """Describe what was asked for; waits to make topics, and rests between portions of many topics.
+    """Describe the cluster and the topics of a request. Waits for new topics, and rests between portions of many topics.
 
     Raises: RequestRejected INVALID_REQUEST for a topic id, or no name, in a version that has no topic ids.
     """
@@ -143,12 +143,12 @@ def _creates(context: Context, message: MetadataRequest) -> bool:
 
 
 class _Wanted(NamedTuple):
-    """What a caller is told of."""
+    """The topics that a response describes."""
 
     topics: Sequence[MetadataRequestTopic] | None
     """None: of all."""
     denied: Sequence[MetadataResponseTopic] = ()
-    """What the caller has named and may not see, or not create."""
+    """Errors for topics that the caller has named and may not see, or not create."""
 
 
 def _wanted(context: Context, request: Request, message: MetadataRequest) -> _Wanted:
@@ -195,7 +195,7 @@ def _wanted(context: Context, request: Request, message: MetadataRequest) -> _Wa
 
 
 def _operations(context: Context, message: MetadataRequest) -> int:
-    """What is told of the operations of each topic alike. Those that depend on the caller are not among it."""
+    """The authorized operations that are the same for each topic. Operations that depend on the caller are added later."""
     asked = message.include_topic_authorized_operations and context.authorizer is None
     return TOPIC_OPERATIONS if asked else NOT_ASKED
 
@@ -217,7 +217,7 @@ def _lacking(context: Context, request: Request, message: MetadataRequest, wante
 async def _in_turns(
     context: Context, request: Request, message: MetadataRequest, lacking: Sequence[TopicImage]
 ) -> Mapping[str, ErrorCode]:
-    """Encode many partitions, and let others have the loop meanwhile. What changes meanwhile comes last."""
+    """Encode many partitions, and let the loop serve other work meanwhile. A topic that changes meanwhile is encoded again."""
     operations = _operations(context, message)
     cache, encoded = context.metadata_cache, 0
     for before in lacking:
@@ -267,8 +267,8 @@ async def _with_new_topics(context: Context, request: Request, missing: list[str
 
 
 def _brokers_shown(context: Context, request: Request, image: ClusterImage) -> list[MetadataResponseBroker]:
-    """The brokers that are not fenced. If there are none, the broker that answers: one that starts is fenced for a moment, and
-    librdkafka forgets its bootstrap servers when it is told of no broker at all, and asks nobody again.
+    """The brokers that are not fenced. If there are none, this broker: a broker that starts is fenced for a moment, and librdkafka
+    forgets its bootstrap servers when a response lists no broker, and never asks again.
 
     A broker that is isolated lists itself as others do that have not fenced it yet (IS9): librdkafka ends a broker that is not in
     the list, and begins it anew when another list has it. Lists that differ make it do so a hundred times a second.
@@ -383,7 +383,7 @@ def _why_unknown(name: str) -> ErrorCode:
 def topic_shown(
     context: Context, topic: TopicImage, partitions: Sequence[PartitionImage], operations: int
 ) -> MetadataResponseTopic:
-    """What clients are told of a topic and of these of its partitions."""
+    """The description of a topic and of these of its partitions for clients."""
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,

@@ -1,7 +1,7 @@
 """Metadata responses as bytes, so that many clients can ask for many topics.
 
-What a client is told of a topic depends on the topic's image, on which brokers live, and on the partitions that this broker cannot
-open. It is encoded once for each of them, in each version that clients use. A response is put together from these pieces, and the
+The description of a topic depends on the topic's image, on the living brokers, and on the partitions that this broker cannot open.
+It is encoded once for each of them, in each version that clients use. A response is put together from these pieces, and the
 response with all topics is kept for as long as the image stays. A large topic is encoded in chunks, in several turns of the loop if
 there are many; when some of its partitions change, the chunks of the others are used again.
 
@@ -44,7 +44,7 @@ Kind = tuple[int, int]
 
 
 Describe = Callable[["TopicImage", Sequence["PartitionImage"]], MetadataResponseTopic]
-"""What clients are told of a topic and of some of its partitions."""
+"""Describes a topic and some of its partitions for clients."""
 
 
 class _Chunk(NamedTuple):
@@ -101,7 +101,7 @@ class TopicInTheMaking:
         self._bodies[number] = b"".join(map(self.pieces.encode_partition, partitions))
 
     def encoded(self, head: MetadataResponseTopic) -> _Encoded:
-        """The topic, with what is told of it without its partitions."""
+        """The encoded topic. ``head``: its description without partitions."""
         topic, version = self.topic, self.pieces.version
         empty, flexible = self.pieces.encode(head), version >= FLEXIBLE
         end = len(empty) - (4 if version >= TOPIC_OPERATIONS else 0) - (1 if flexible else 0)
@@ -129,7 +129,8 @@ class MetadataCache:
         self._pieces: OrderedDict[Kind, _Pieces] = OrderedDict()
 
     def follow(self, image: ClusterImage, offline_changes: int) -> None:
-        """Forget what is not true of ``image`` any more. ``offline_changes`` counts changes of what this broker cannot open."""
+        """Forget descriptions that do not fit ``image`` any more. ``offline_changes`` counts the changes of the set of partitions
+        that this broker cannot open."""
         if image.brokers is not self._brokers or offline_changes != self._offline_changes:
             self._pieces.clear()
             self._brokers, self._offline_changes = image.brokers, offline_changes
@@ -170,8 +171,8 @@ class MetadataCache:
         return TopicInTheMaking(kind, self._of(kind), topic)
 
     def finish(self, making: TopicInTheMaking, head: MetadataResponseTopic) -> bool:
-        """Keep an encoded topic. Returns: False if what is told of it has changed since ``begin``. Then begin again: chunks that
-        did not change are kept."""
+        """Keep an encoded topic. Returns: False if its description has changed since ``begin``. Then begin again: chunks that did
+        not change are kept."""
         topic = making.topic
         assert self._image is not None
         now = self._image.topic_by_id(topic.topic_id)
@@ -183,7 +184,7 @@ class MetadataCache:
         return now is topic
 
     def unknown(self, kind: Kind, topic: MetadataResponseTopic) -> bytes:
-        """What a client is told of a topic that is not there; not kept."""
+        """Encode the error for a topic that does not exist. It is not kept."""
         return self._of(kind).encode(topic)
 
     def _topic(self, kind: Kind, topic: TopicImage, describe: Describe) -> bytes:

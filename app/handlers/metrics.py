@@ -1,4 +1,4 @@
-"""Requests, bytes and latency by API: what a connection counts while it serves."""
+"""Requests, bytes and latency by API, which connections count while they serve."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ApiMetrics:
     def __init__(self, registry: Registry, zone: str | None = None) -> None:
         """``zone``: of the broker; None if it is not known."""
         self.zones = ZoneMeter(registry, zone) if zone else None
-        """What crosses zones; None if this broker's zone is not known."""
+        """Counts the bytes that cross zones; None if this broker's zone is not known."""
         self._registry = registry
         self._meters: dict[int, ApiMeter] = {}
         self._unknown: ApiMeter | None = None

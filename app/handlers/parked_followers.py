@@ -19,8 +19,8 @@ EXPECTING_MS: Final = 20
 class ParkedFollowers:
     """Fetches of followers that wait at this broker. Belongs to one loop.
 
-    A connection takes no further request while one waits. So what a follower newly follows of this broker is asked for only once
-    the fetch before is answered.
+    A connection takes no further request while one waits. So a follower asks for a partition that it newly follows only once the
+    fetch before is answered.
     """
 
     def __init__(self, elapsed_s: Callable[[], float]) -> None:
@@ -32,16 +32,17 @@ class ParkedFollowers:
 
     @property
     def expecting(self) -> bool:
-        """Whether followers are about to ask for what this broker has just begun to lead."""
+        """Whether followers are about to ask for partitions that this broker has just begun to lead."""
         return self._elapsed_s() < self._led_s + EXPECTING_S
 
     @property
     def restless(self) -> bool:
-        """Whether a follower may not have heard yet whom it follows."""
+        """Whether a follower may not have heard of its leader yet."""
         return self._elapsed_s() < self._changed_s + HEARD_S
 
     def wait_ms(self, wait_ms: int, *, restless: bool) -> int:
-        """How long a fetch waits that would wait for ``wait_ms``. ``restless``: its follower lacks what does not answer it."""
+        """The wait of a follower's fetch in milliseconds, at most ``wait_ms``. ``restless``: the follower has yet to hear of
+        changes that do not end the wait by themselves."""
         if self.expecting:
             return min(wait_ms, EXPECTING_MS)
         return min(wait_ms, RESTLESS_MS) if restless or self.restless else wait_ms

@@ -69,7 +69,7 @@ def led_in_epoch(context: Context, topic: str, index: int, claimed: int) -> Part
 
 
 def hint(context: Context, partition: Partition | None, error: FirnError) -> tuple[int, int] | None:
-    """Leader and leader epoch to name beside an error (KIP-951); None if it is no such error, or nobody leads (V6)."""
+    """Leader and leader epoch to name beside an error (KIP-951); None for other errors, and for a partition without leader (V6)."""
     if isinstance(error, NotLeader):
         return (error.leader, error.leader_epoch) if error.leader >= 0 else None
     if partition is None or kafka_code(error) not in LEADER_CODES:
@@ -80,8 +80,8 @@ def hint(context: Context, partition: Partition | None, error: FirnError) -> tup
 
 
 def shown_leader(context: Context, topic: TopicImage, partition: PartitionImage) -> BrokerId:
-    """The leader that clients are told. -1 for a partition that its broker cannot open, since nobody serves it. While this broker
-    is isolated, it names another one that may lead what it has led (IS9); -1 without one."""
+    """The leader that clients are told. -1 for a partition that its broker cannot open, since no broker serves it. While this
+    broker is isolated, it names another broker that may lead a partition that it has led (IS9); -1 if there is none."""
     if context.partitions.is_shut(partition):
         likely = others_that_may_lead(context, partition)
         return likely[partition.partition_index % len(likely)] if likely else BrokerId(-1)
@@ -141,7 +141,7 @@ def check_epoch(current: int, claimed: int) -> None:
 
 
 def check_reader(log: PartitionLog, replica_id: int, claimed_epoch: int) -> None:
-    """Check what the sender of a Fetch claims to be: ``replica_id`` is a broker's id, or negative.
+    """Check the claimed role of the sender of a Fetch: ``replica_id`` is a broker's id, or negative.
 
     Followers read up to the log end, past the committed records (INV-3). Partitions have no followers yet, so every claim to be
     one is refused. Later, check here that the sender is authorised as a broker, and that it has a replica of the partition.

@@ -46,7 +46,7 @@ PASSED_ON: Final[frozenset[int]] = frozenset(
         ApiKey.ALTER_CLIENT_QUOTAS,
     }
 )
-"""What the controller alone answers."""
+"""APIs that only the controller answers."""
 
 SIZE_BYTES: Final = 4
 
@@ -65,8 +65,8 @@ def address_of(request: Request) -> bytes:
 def may_speak_for(context: Context, caller: Caller, principal: str) -> bool:
     """Whether a caller on the listener between brokers may pass on a request of ``principal`` (ADR 0031, BB8).
 
-    With an authorizer the table has asked for CLUSTER_ACTION, and what ``principal`` may do is asked for later. Without one, a
-    login is not enough: clients may share the listener.
+    With an authorizer the table has checked CLUSTER_ACTION of the caller, and the rights of ``principal`` are checked later.
+    Without one, a login is not enough: clients may share the listener.
     """
     if context.authorizer is not None or (caller.principal in context.brokers and not caller.by_token):
         return True

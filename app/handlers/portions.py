@@ -33,7 +33,7 @@ LONG_FRAME_BYTES: Final = 4096
 AT_ONCE: Final = 32
 """Elements of a request that is short."""
 SLICE_FIRST: Final = 4
-"""Elements of the first piece of a long request, whose names may be long, too. What it cost tells how many the next one has."""
+"""Elements of the first piece of a long request, whose names may be long, too. Its CPU time decides the size of the next piece."""
 SLICE_MAX: Final = 4096
 SLICE_S: Final = PORTION_S / 4
 """CPU time that a short request is to take."""
@@ -67,8 +67,8 @@ class Split(NamedTuple):
     slice_s: float = SLICE_S
     """CPU time that a short request is to take."""
     overlaps: bool = False
-    """Whether the next short request begins before the last is answered. The handler has done its work when it returns, and what is
-    awaited is its storage."""
+    """Whether the next short request begins before the last is answered. The handler has done its work when it returns, and the
+    awaitable waits for the storage alone."""
 
     def is_long(self, message: Any) -> bool:
         """Whether a request has more elements than are served at once."""
@@ -82,7 +82,7 @@ class Split(NamedTuple):
         return sum([1 + len(getattr(item, self.inner) or ()) for item in items])
 
     def told_apart(self, message: Any) -> Generator[None, None, tuple[list[Any], list[Any]]]:
-        """The items of a request without repeats, and what is refused because it is repeated. Yields after every few elements."""
+        """The items of a request without repeats, and the repeated items, which are refused. Yields after every few elements."""
         seen: set[object] = set()
         twice: set[object] = set()
         for key, element in self._named(message):
@@ -266,7 +266,8 @@ async def serve_split(
     response: Any = None
     count = min(split.first, split.at_once)
     later: list[tuple[list[Any], Any, bool]] = []
-    """Of a request that overlaps: the items of each piece, its answer or what will be it, whether it goes on with the last item."""
+    """Of a request that overlaps: the items of each piece, its answer or an awaitable of it, whether it goes on with the last item.
+    """
     client = _Client()
     if not split.writes:
         request.on_close.add(client)
@@ -284,7 +285,7 @@ async def serve_split(
                     steps = _Steps(answer, portion.now_s)
                     called_s = portion.now_s() - began_s
                     answer = await steps
-                    # What others did meanwhile is not the cost of this piece.
+                    # The time of other work meanwhile is not the cost of this piece.
                     began_s = portion.now_s() - called_s - steps.used_s
             except FirnError as error:
                 if response is None and not later:
@@ -394,5 +395,5 @@ def _bounded(steps: Generator[int, None, list[bytes]]) -> Generator[None, None, 
 
 
 async def as_coroutine(answer: Any) -> Any:
-    """What a handler returned, waited for if it is not there yet."""
+    """The response of a handler, which is awaited if it is not there yet."""
     return await answer if isinstance(answer, Awaitable) else answer

@@ -1,7 +1,7 @@
 """Limits the memory for produced batches that must be decompressed, checked or recompressed before they are appended.
 
-Nobody knows the size of a decompressed batch before it is decompressed: a few kilobytes may become hundreds of megabytes. So a
-batch first gets an allowance that is enough for nearly all batches. Only if it is too little, the batch gets the whole limit. All
+The decompressed size of a batch is unknown before the batch is decompressed: a few kilobytes may become hundreds of megabytes. So
+a batch first gets an allowance that is enough for nearly all batches. Only if it is too little, the batch gets the whole limit. All
 connections together may claim a limited amount. A batch that finds no room waits, in order of arrival.
 """
 
@@ -47,7 +47,7 @@ class Preparations:
         return len(self._waiting)
 
     async def prepare(self, connection: ConnectionCore, log: PartitionLog, records: memoryview) -> bytearray:
-        """What ``log`` is to append instead of ``records``.
+        """Return the bytes that ``log`` is to append instead of ``records``.
 
         Raises: as ``PartitionLog.prepare_append``; CancelledError if the connection ends before the turn of the batch has come.
         """
@@ -55,7 +55,7 @@ class Preparations:
         limit = self._batch_bytes_max
         allowance = min(limit, max(ALLOWANCE_BYTES_MIN, EXPANSION_EXPECTED * size_bytes))
         while True:
-            # Twice: what the batch decompresses to, and what that is compressed to or copied from it.
+            # Twice: for the decompressed batch, and for the batch that is compressed or copied from it.
             claim_bytes = 2 * allowance
             await self._claim(connection, claim_bytes)
             try:

@@ -149,7 +149,7 @@ def serve_shaped(
 ) -> tuple[int, AppendResult] | None:
     """Append the records of a frame that begins like ``shape``; ``start`` is where their length is.
 
-    Returns: (bytes of records, what the log says). None if the frame has another form, or is refused, or has to wait.
+    Returns: (bytes of records, result of the append). None if the frame has another form, or is refused, or has to wait.
     Then nothing was appended, and decoding in full shows why.
     """
     place = shaped_records(shape, buffer, start, frame_end)
@@ -159,16 +159,16 @@ def serve_shaped(
     try:
         return stop - start, shape.log.append_as_leader(view[start:stop], now_ms=connection.now_ms, may_prepare=False)
     except ProtocolError:
-        return None  # The batch is refused as it came. Its base offset may be what is wrong with it.
+        return None  # The batch is refused as it came. Its base offset may be the fault.
     except FirnError:
-        # The log may have placed the batch before it met a full disk; the general way is to see what the producer sent. A batch
-        # that must be prepared comes here too.
+        # The log may have placed the batch before it met a full disk; the general way is to see the batch as the producer sent it.
+        # A batch that must be prepared comes here too.
         BASE_OFFSET.pack_into(buffer, start, 0)
         return None
 
 
 def serve_produce(connection: Client, version: int, correlation_id: int, frame: memoryview) -> Parts:
-    """Append what the frame carries and answer it.
+    """Append the batches of a frame and answer it.
 
     Returns: the response, or None if there is none now: acks=0, or it comes through a slot.
     Raises: ProtocolError for a frame that is no Produce request of a served version.
@@ -229,7 +229,7 @@ def may_use(context: Context, caller: Caller, transactional_id: str) -> bool:
 
 
 def is_transactional(records: memoryview | None) -> bool:
-    """Whether what was sent for a partition is a batch of a transaction, as far as can be seen."""
+    """Whether the bytes for a partition look like a batch of a transaction."""
     return (
         records is not None and len(records) > ATTRIBUTES_LOW_BYTE and records[ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL != 0
     )
@@ -238,7 +238,7 @@ def is_transactional(records: memoryview | None) -> bool:
 def tell_produced(
     context: Context, caller: Caller, client_id: str | None, correlation_id: int | None, topics: Iterable[str]
 ) -> None:
-    """Have a request in the audit log that the sampler has chosen. What brokers write to the audit topic is not told (U12)."""
+    """Write a sampled request to the audit log. Records that brokers write to the audit topic are left out (U12)."""
     resources = [
         Resource(Operation.WRITE.name, ResourceType.TOPIC.name, name) for name in topics if name != AUDIT_TOPIC
     ]
@@ -254,7 +254,7 @@ def tell_served(connection: Client, shape: ProduceShape) -> None:
 def take_out_denied(
     context: Context, caller: Caller, request: ProduceRequest, client_id: str | None, correlation_id: int
 ) -> TopicResults:
-    """Take out of a request what its caller may not write. Returns: the results of that."""
+    """Take the partitions that the caller may not write out of a request. Returns: their results."""
     audit = context.audit
     transactional_id = request.transactional_id
     if (
@@ -310,7 +310,7 @@ def is_plain(partition: Partition, acks: int) -> bool:
 def _serve_any(
     connection: Client, asked: Asked, request: ProduceRequest, refused: TopicResults, client_id: str | None
 ) -> Parts:
-    """Any number of topics, partitions and errors. ``refused``: what the request asked for besides."""
+    """Serve any number of topics, partitions and errors. ``refused``: results of the partitions that were taken out before."""
     context = connection.context
     if request.acks not in (-1, 0, 1):
         wrong = refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS, "acks is 0, 1 or -1")
@@ -389,9 +389,9 @@ class Waiting(NamedTuple):
 def append_all(
     connection: Client, version: int, request: ProduceRequest, verdicts: Verdicts
 ) -> tuple[TopicResults, list[Waiting]]:
-    """Append to every partition: what became of each, and what has to happen before it counts as stored.
+    """Append to every partition. Returns: the result of each, and the waits for those that do not count as stored yet.
 
-    ``verdicts`` says which were found wanting.
+    ``verdicts``: of the coordinator, by partition (``check_produced``).
     """
     context = connection.context
     results: TopicResults = []
@@ -440,7 +440,7 @@ def append_one(
 ) -> Awaitable[None] | None:
     """Append checked records to one partition and put the result into ``answered``.
 
-    Returns: what has to happen before they count as stored; None if they are.
+    Returns: the wait until they count as stored; None if they do already.
     Raises: as ``append_as_leader``; nothing was appended and nothing answered.
     """
     log = partition.log
@@ -552,12 +552,12 @@ class PendingProduce:
         self._connection.complete(self._slot, encode_failures(self._connection, self._asked, self._results))
 
     def cancel(self) -> None:
-        """The connection has ended. What was appended stays."""
+        """The connection has ended. Appended records stay."""
         self._timer.cancel()
 
 
 def settle(context: Context, results: TopicResults, waiting: list[Waiting]) -> None:
-    """Put into ``results`` what became of the waiting partitions: stored, failed, or not known in time.
+    """Put the outcome of the waiting partitions into ``results``: stored, failed, or not known in time.
 
     Nothing is called stored once this broker has stopped to lead, though the disk may have it: the next leader may not.
     """
@@ -694,7 +694,7 @@ def _finish(
     results: TopicResults,
     waiting: list[Waiting],
 ) -> None:
-    """Answer, when what was appended is stored."""
+    """Answer when the appended records are stored."""
     if waiting and not connection.closed:
         PendingProduce(connection, slot, asked, request.timeout_ms, results, waiting)
     else:
@@ -709,10 +709,10 @@ async def _append_some(
     results: TopicResults,
     waiting: list[Waiting],
 ) -> None:
-    """Wait for the coordinator, prepare batches on the pool, append. Adds what became of them to ``results``, and what has to be
-    stored to ``waiting``.
+    """Wait for the coordinator, prepare batches on the pool, append. Adds the results to ``results``, and the waits for storage to
+    ``waiting``.
 
-    Each partition is appended as soon as it is prepared, so that a request holds what one batch of it decompressed to, not all.
+    Each partition is appended as soon as it is prepared, so that a request holds one decompressed batch at a time, not all.
     """
     context, server = connection.context, connection.server
     without_files = 0
@@ -738,7 +738,7 @@ async def _append_some(
                     if log.needs_preparation(checked):
                         config = log.config
                         checked = memoryview(await server.preparations.prepare(connection, log, checked))
-                        # What may be written, and where, can have changed meanwhile.
+                        # The leader, the log or a reason to refuse can have changed meanwhile.
                         partition = require_partition(context, topic, index)
                         log = partition.log
                         check_produced(context, asked.version, request, partition, checked, verdict)
@@ -773,11 +773,11 @@ def check_produced(
     records: memoryview | None,
     verdict: FirnError | TransactionGuard | None,
 ) -> memoryview:
-    """All that can be refused without a look into the batch. Whether the client may write was asked before.
+    """Make all checks that need no look into the batch. The right to write was checked before.
 
-    ``verdict``: what the coordinator of the transaction has against it, or the guard if another broker lets it begin.
+    ``verdict``: the error of the transaction's coordinator, or the guard if another broker lets the transaction begin.
     Returns: the records.
-    Raises: FirnError; it is new, so that nobody keeps it together with the frames that it passes.
+    Raises: FirnError; it is a new object, so that no stored error keeps the frames that it passes.
     """
     check_not_internal(partition.topic)
     if isinstance(verdict, FirnError):
@@ -794,7 +794,7 @@ def check_produced(
 
 
 def check_request(version: int, records: memoryview) -> None:
-    """What a Produce request may carry for a partition, beyond what the log checks of any batch.
+    """Check the limits of a Produce request for a partition, beyond the log's checks of any batch.
 
     Raises: RequestRejected.
     """

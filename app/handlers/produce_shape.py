@@ -1,4 +1,4 @@
-"""Learns what repeats from one Produce request to the next, so that most requests need not be decoded.
+"""Learns the bytes that repeat from one Produce request to the next, so that most requests need not be decoded.
 
 A producer's requests for one partition differ only in the correlation id and in the length and content of the records.
 Everything before the length (client id, acks, time-out, topic, partition) is always the same bytes. So is the answer, except for
@@ -80,7 +80,7 @@ class ProduceShape:
         partition: Partition | None = None,
         timeout_ms: int = 0,
     ) -> None:
-        """``partition``: given if its other replicas have to store what is produced, within ``timeout_ms``."""
+        """``partition``: given if its other replicas have to store the records, within ``timeout_ms``."""
         self.rights = rights
         """Whose requests may go the short way."""
         self.version = version
@@ -136,7 +136,7 @@ class ProduceShape:
 
 
 class ProduceShapes:
-    """What a broker has learnt, for all of its connections: producers of one kind share it if they have the same rights."""
+    """The shapes that a broker has learnt, for all of its connections: similar producers with the same rights share a shape."""
 
     __slots__ = ("_lengths", "_shapes")
 
@@ -160,7 +160,7 @@ class ProduceShapes:
         return None
 
     def forget_closed(self) -> None:
-        """Let go of logs that are closed, because their topics were deleted, and of rights that nobody has any more."""
+        """Let go of logs that are closed because their topics were deleted, and of rights that have ended."""
         for key, shape in tuple(self._shapes.items()):
             if shape.log.offline_error is not None or not shape.rights.valid:
                 del self._shapes[key]

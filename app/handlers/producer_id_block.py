@@ -35,8 +35,8 @@ class ProducerIds:
     async def take(self) -> ProducerId:
         """The next id, of a new block if need be.
 
-        Raises: RequestRejected COORDINATOR_LOAD_IN_PROGRESS if there is none in time; what the controller raises. A block that
-        comes too late is forgotten: no id is given twice.
+        Raises: RequestRejected COORDINATOR_LOAD_IN_PROGRESS if there is none in time; errors of the controller. A block that comes
+        too late is forgotten: no id is given twice.
         """
         try:
             async with asyncio.timeout(TAKEN_WITHIN_S), self._asking:

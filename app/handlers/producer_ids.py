@@ -1,7 +1,7 @@
 """InitProducerId (key 22, KIP-98): identities for idempotent and transactional producers.
 
-Ids are handed out from a block that the controller granted to this broker; a block that was begun is never returned, so no
-id is given twice, whatever crashes. Which identity a transactional id has is decided by its coordinator.
+Ids are handed out from a block that the controller granted to this broker. A block that was begun is never returned, so no id is
+given twice, also after a crash. The coordinator of a transactional id decides its identity.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KNOWS_FENCED: Final = 4
 def handle(
     context: Context, request: Request, message: InitProducerIdRequest
 ) -> InitProducerIdResponse | Awaitable[InitProducerIdResponse]:
-    """A producer id with its epoch. Without a transactional id it is a new one: what the producer had before is forgotten.
+    """Return a producer id with its epoch. Without a transactional id it is a new one: the producer's former id is forgotten.
 
     Raises: RequestRejected.
     """
@@ -47,7 +47,7 @@ async def _handle_with_new_block(context: Context) -> InitProducerIdResponse:
     try:
         taken = await context.producer_ids.take()
     except FirnError as error:
-        # As Kafka says it. Clients give up on what they do not expect here.
+        # The code is Kafka's. Clients give up on a code that they do not expect here.
         raise RequestRejected(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"no producer id to give: {error}") from error
     return InitProducerIdResponse(producer_id=taken, producer_epoch=0)
 

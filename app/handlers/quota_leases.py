@@ -1,9 +1,9 @@
 """Limits of a whole cluster: tokens that brokers lease in blocks from one place (ADR 0032, QT). Pure; time is an argument.
 
-A ``LeasedBucket`` stands for one broker's part of a share. What is in it was leased; nothing flows in by itself. Requests take from
-it as from any bucket, into debt if need be, and ask nobody. Now and then the broker asks for the next block of all buckets that are
-low (``Leases.wanted``), and is told what it gets (``granted``). While nobody answers (``failed``), each bucket fills at the limit
-divided by the number of known brokers.
+A ``LeasedBucket`` stands for one broker's part of a share. All tokens in it were leased; it does not fill by itself. Requests take
+from it as from any bucket, into debt if need be, without a message. Now and then the broker asks for the next block of all buckets
+that are low (``Leases.wanted``), and gets some tokens (``granted``). While the request fails (``failed``), each bucket fills at the
+limit divided by the number of known brokers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Ask(NamedTuple):
     rate: float
     """The limit: tokens a second of the whole cluster."""
     capacity: float
-    """What is kept of it while nobody asks."""
+    """Tokens that are kept of it while no broker asks."""
     tokens: float
     """As many as are wanted; there may be fewer."""
 
@@ -55,7 +55,7 @@ class LeasedBucket(Bucket):
         self._brokers = leases.brokers()
         self.left = 0.0  # nothing is leased yet
         self._fills = leases.away
-        """Nobody answers: it fills by itself."""
+        """Whether it fills by itself, because requests for tokens fail."""
         self._got_s = now_s
         """When it was given the last block."""
         self._told_rate = rate / self._brokers
@@ -87,7 +87,7 @@ class LeasedBucket(Bucket):
             self.ahead += wanted
 
     def asks(self, now_s: float) -> Ask | None:
-        """What it wants now; None if it has enough."""
+        """The tokens that it wants now; None if it has enough."""
         wanted = self.rate * BLOCK_S - self.balance(now_s)
         return Ask(self.share, self.rate, self.capacity, wanted) if wanted > 0 else None
 
@@ -111,7 +111,7 @@ class LeasedBucket(Bucket):
             self._leases.want(self)
 
     def alone(self, brokers: int, now_s: float) -> None:
-        """Nobody answers: from now on it fills at its part of the limit."""
+        """Requests for tokens fail: from now on it fills at its part of the limit."""
         self.left, self.ahead, self._at_s = self.balance(now_s), 0.0, now_s
         self._brokers = brokers
         self._told_rate = self.rate / brokers
@@ -135,13 +135,13 @@ class LeasedBucket(Bucket):
 
 
 class Leases:
-    """What one broker leases."""
+    """The leased buckets of one broker."""
 
     def __init__(self, brokers: Callable[[], int], wake: Callable[[], None] = lambda: None) -> None:
         """``brokers``: how many are alive, as far as this one knows. ``wake`` is called when there is something to ask for."""
         self._count = brokers
         self.away = True
-        """Nobody has answered yet, or does now."""
+        """Whether the last request for tokens has failed, or none was answered yet."""
         self._wake = wake
         self._buckets: set[LeasedBucket] = set()
         self._wanting: dict[LeasedBucket, None] = {}
@@ -173,7 +173,7 @@ class Leases:
         return bool(self._wanting)
 
     def wanted(self, now_s: float) -> list[tuple[LeasedBucket, Ask]]:
-        """What to ask for now: of as many buckets as fit into one request, those first that have waited longest."""
+        """The requests to make now, of as many buckets as fit into one message: those first that have waited longest."""
         asked = []
         for bucket in tuple(self._wanting)[:ASKS_MAX]:
             del self._wanting[bucket]
@@ -185,12 +185,12 @@ class Leases:
         return asked
 
     def granted(self, asked: Sequence[tuple[LeasedBucket, Ask]], tokens: Sequence[float], now_s: float) -> None:
-        """What was asked for was answered."""
+        """Give the granted ``tokens`` to the buckets of ``asked``."""
         for (bucket, ask), got in zip(asked, tokens, strict=True):
             bucket.granted(min(max(0.0, got), ask.tokens), ask.tokens, now_s)
 
     def failed(self, now_s: float) -> None:
-        """Nobody answers. Called again and again while that lasts, since brokers come and go."""
+        """The request for tokens has failed. Called again and again while that lasts, since brokers come and go."""
         self.away = True
         self._wanting.clear()
         brokers = self.brokers()
@@ -198,7 +198,7 @@ class Leases:
             bucket.alone(brokers, now_s)
 
     def answered(self, now_s: float) -> None:
-        """Somebody answers, perhaps again."""
+        """A request for tokens was answered, perhaps after failures."""
         if not self.away:
             return
         self.away = False

@@ -30,7 +30,7 @@ from app.wire.apis.describe_user_scram_credentials import (
 async def describe(
     context: Context, request: Request, message: DescribeUserScramCredentialsRequest
 ) -> DescribeUserScramCredentialsResponse:
-    """Which mechanisms users have, and with how many iterations. Nothing of what could be attacked."""
+    """Return the mechanisms of users and their iterations. Salts and keys, which could be attacked, are left out."""
     users = context.image.scram_users
     portion = Portion()
     names: Iterable[str] = await ordered(users, portion, key=str) if not message.users else map(_name, message.users)

@@ -117,7 +117,7 @@ class KafkaServer(Service):
         await super().close()
 
     def maker(self, listener: str) -> Callable[[], asyncio.BaseProtocol]:
-        """Makes what serves a connection of a listener."""
+        """Return the function that makes the protocol of each connection to a listener."""
         door = self._doors.get(listener)
         if door is not None:
             return lambda: door.make(self)

@@ -1,6 +1,6 @@
-"""What the loop is serving, for the line that names who made it stand still (``app/broker/loop_watch.py``).
+"""Notes the request that the loop serves, for the line that names the cause of a stall (``app/broker/loop_watch.py``).
 
-A connection notes itself in its server at each read, a request other than Produce at each step that it takes. Nothing is taken
+A connection notes itself in its server at each read, a request other than Produce at each step that it takes. A note is never taken
 back, which would cost as much again: the watch believes the note only while one of ``session.SERVING`` is being run.
 """
 
@@ -32,7 +32,7 @@ class _Steps:
         self._request = request
         self._work = work
         self._timed: Quotas | None = None
-        """What the time of the step is charged to; None between steps, and if time has no limit."""
+        """The quotas that the time of the step is charged to; None between steps, and if time has no limit."""
         self._began_s = 0.0
         self._owed_s = 0.0
         """Time of steps of which it is not known yet whether they are charged."""
@@ -104,7 +104,7 @@ def name_of(api_key: int) -> str:
 
 
 def in_words(serving: Any) -> tuple[str, str] | None:
-    """The API of what a service notes, and all of it: API, principal, client id, address. None if it served nothing yet."""
+    """Return the API of a note, and the whole note: API, principal, client id, address. None if nothing was served yet."""
     client_id: str | None
     if isinstance(serving, Request):
         api, client_id, caller = name_of(serving.api_key), serving.client_id, serving.caller

@@ -44,7 +44,7 @@ unpack_head = FRAME_HEAD.unpack_from
 
 API_VERSIONS: Final = 18
 WHILE_STARTING: Final = frozenset({API_VERSIONS, ApiKey.FIRN_PLACE, *BETWEEN_BROKERS})
-"""What one of several brokers answers before it is registered."""
+"""The APIs that one of several brokers answers before it is registered."""
 
 
 class _Kept:
@@ -205,7 +205,7 @@ class Session(Client):
                     (size,) = FRAME_SIZE.unpack_from(buffer, position)
                     self.check_size(size)
         except ProtocolError:
-            gathering.flush(self)  # what came before is answered before the connection ends
+            gathering.flush(self)  # earlier requests are answered before the connection ends
             raise
         finally:
             gathering.end_of_call(self, view)

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 PARTITION_BYTES_MAX: Final = 1 << 20
 """Read of one partition for one answer."""
 PASSES_MAX: Final = 16
-"""Reads of one partition for one answer, if nothing in what was read is for anybody."""
+"""Reads of one partition for one answer, while they find no records for members."""
 RETRY_S: Final = 0.1
 BATCH_OPTIMIZED: Final = 0
 """Acquire mode in which a record batch is not split between members, if possible (KIP-1206)."""
@@ -80,7 +80,7 @@ NOBODY: Final = (-1, -1)
 
 
 class Read(NamedTuple):
-    """What was read of a log: whole batches."""
+    """The whole batches that were read from a log."""
 
     data: bytes | bytearray
     aborted: Sequence[AbortedTransaction]
@@ -151,7 +151,7 @@ def _renews(request: Request, message: ShareFetchRequest | ShareAcknowledgeReque
 
 
 def _said(message: ShareFetchRequest | ShareAcknowledgeRequest) -> dict[Place, list[Acknowledgement]]:
-    """What the member says of records, by partition."""
+    """The acknowledgements of a request, by partition."""
     said: dict[Place, list[Acknowledgement]] = {}
     for topic in message.topics:
         for partition in topic.partitions:
@@ -166,7 +166,7 @@ def _said(message: ShareFetchRequest | ShareAcknowledgeRequest) -> dict[Place, l
 def _session(
     context: Context, request: Request, message: ShareFetchRequest, group_id: str, member_id: str, *, has_said: bool
 ) -> ShareSession:
-    """The session, with what this request adds to it and takes from it. Raises: RequestRejected."""
+    """Return the session, with the partitions that this request adds to it and takes from it. Raises: RequestRejected."""
     sessions, now_ms = context.shares.sessions, context.clock.now_ms()
     epoch = message.share_session_epoch
     if epoch == FIRST:
@@ -249,7 +249,8 @@ async def _acknowledge(
 def _led_elsewhere(context: Context, place: Place, code: ErrorCode) -> tuple[int, int]:
     """Leader and epoch to name beside the error of an acknowledgement (KIP-951).
 
-    ``NOBODY`` if it is no such error, nobody leads, or this broker does, and only cannot look up the group's progress.
+    ``NOBODY`` for other errors, for a partition without leader, and if this broker leads it and only cannot look up the group's
+    progress.
     """
     partition = context.image.partition(*place) if code in LEADER_CODES else None
     if partition is None or partition.leader < 0 or partition.leader == context.node_id:
@@ -258,7 +259,7 @@ def _led_elsewhere(context: Context, place: Place, code: ErrorCode) -> tuple[int
 
 
 async def _end(context: Context, group_id: str, member_id: str, session: ShareSession) -> None:
-    """End a session after its last request. Wait, if that is possible, until the return of what its member still had is stored."""
+    """End a session after its last request. Its member gives back its records: wait, if possible, until that is stored."""
     context.shares.sessions.drop(group_id, member_id, session)
     for place in session.places:
         try:
@@ -299,7 +300,7 @@ class _Fetching:
         self._unopened: dict[ShareKey, RequestRejected] = {}
         """Why progress could not be read."""
         self._undo: list[Callable[[], None]] = []
-        """What takes back that we are told of something."""
+        """Functions that cancel the notices to ``_something``."""
 
     async def run(self, *, may_wait: bool) -> dict[Place, PartitionData]:
         """Look at every partition. If there are no records, wait until there may be some, and look again."""
@@ -319,7 +320,7 @@ class _Fetching:
                     async with asyncio.timeout(left_s):
                         await self._something.wait()
                 except TimeoutError:
-                    may_wait = False  # and what there is by now will do
+                    may_wait = False  # the records that are there by now are enough
             return {}
         finally:
             over()
@@ -428,7 +429,7 @@ class _Fetching:
         return False
 
     def _log(self, topic_id: UUID, index: int, logs: list[PartitionLog]) -> PartitionLog:
-        """The log of a partition, which tells us from now on of what comes. Raises: RequestRejected."""
+        """The log of a partition. From now on it tells this fetch of new records. Raises: RequestRejected."""
         topic = self._context.image.topic_by_id(topic_id)
         if topic is None:
             raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic {topic_id}.")
@@ -440,7 +441,7 @@ class _Fetching:
         return log
 
     def _next_offset(self, log: PartitionLog, shared: SharePartition) -> Offset | None:
-        """The first offset that may be given to somebody; None if there is none for now."""
+        """The first offset that may be given to a member; None if there is none for now."""
         offset = max(shared.window.next_offset, log.log_start_offset)
         if offset >= self._end(log) or offset >= shared.window.start + self._settings.window_max:
             return None
@@ -584,7 +585,7 @@ def in_batches(acquired: Iterable[Acquired], batch_ends: Iterable[int], count_mi
 
 
 def sorted_out(read: Read, offset: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Offset ranges from ``offset`` on: of batches for members, and of what is for nobody."""
+    """Offset ranges from ``offset`` on: of batches for members, and of offsets without records for members."""
     batches: list[tuple[int, int]] = []
     nobody: list[tuple[int, int]] = []
     aborted = _by_producer(read.aborted)

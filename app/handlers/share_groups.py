@@ -83,7 +83,7 @@ def refuse_heartbeat(
 async def describe(
     context: Context, request: Request, message: ShareGroupDescribeRequest
 ) -> ShareGroupDescribeResponse:
-    """Describe each group by itself, with what every member has."""
+    """Describe each group by itself, with the subscription and the partitions of every member."""
     groups = await describe_each(
         context,
         message.group_ids,

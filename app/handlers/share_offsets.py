@@ -53,9 +53,9 @@ if TYPE_CHECKING:
 async def describe(
     context: Context, request: Request, message: DescribeShareGroupOffsetsRequest
 ) -> DescribeShareGroupOffsetsResponse:
-    """Each group by itself: the partitions that are asked for, or all that it has read, or that members have subscribed to.
+    """Describe each group by itself: the named partitions, or all that it has read, or that members have subscribed to.
 
-    Of what is not there, partition or group, it is said that nothing was read, as Kafka does.
+    A partition or group that does not exist is described as one that has read nothing, as in Kafka.
     """
 
     def sees(topic: str) -> bool:
@@ -67,7 +67,7 @@ async def describe(
     for asked in message.groups:
         await portion.rest_if_spent()
         try:
-            # Whoever leads the group answers for it.
+            # The group's leader answers for it.
             shared = context.groups.look(asked.group_id, partial(GroupShard.shared_topics, group_id=asked.group_id))
             groups.append(await _described(context, request, asked, shared, sees, unknown))
         except FirnError as error:
@@ -171,7 +171,7 @@ def _described_partition(
         answer.start_offset = start
         answer.leader_epoch = topic.partitions[index].leader_epoch
         if partition is not None and partition.role in (Role.LEADER, Role.FOLLOWER):
-            # What a follower knows of the high watermark is a moment old.
+            # A follower's high watermark is a moment old.
             end = partition.log.high_watermark
             answer.lag = (end if partition.leads else max(end, start + found.done_count)) - start - found.done_count
         else:
@@ -231,7 +231,7 @@ def _that_can_be_set(context: Context, asked: Sequence[AlterShareGroupOffsetsReq
 
 
 def _refusal(topic: TopicImage | None, asked: AlterShareGroupOffsetsRequestPartition) -> RequestRejected | None:
-    """What is wrong with setting an offset, if anything is."""
+    """The error of a request to set an offset, if it has one."""
     if topic is None or not 0 <= asked.partition_index < len(topic.partitions):
         return RequestRejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if asked.start_offset < NOT_BEGUN:
@@ -310,9 +310,9 @@ async def delete(
 
 
 async def _forget(context: Context, group_id: str, topic_id: UUID) -> None:
-    """Have a group forget a topic: its progress first, since otherwise nobody could ask again for what is left of it.
+    """Have a group forget a topic: its progress first, since otherwise no client could ask again for the rest of it.
 
-    Raises: RequestRejected UNKNOWN_TOPIC_OR_PARTITION if nobody has read or subscribed to it; what an append raises.
+    Raises: RequestRejected UNKNOWN_TOPIC_OR_PARTITION if no member has read or subscribed to it; errors of an append.
     """
     topic = context.groups.look(group_id, lambda shard: shard.shared_topics(group_id)).get(topic_id)
     if topic is None:
@@ -342,7 +342,7 @@ def refuse_delete_of_each(
     )
 
 
-# --- what all of them need ------------------------------------------------------------------------------------------
+# --- checks of all requests -----------------------------------------------------------------------------------------
 
 
 async def _check_empty(context: Context, group_id: str) -> None:

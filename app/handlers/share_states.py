@@ -18,7 +18,7 @@ from app.wire.apikeys import ApiKey
 
 
 async def handle(context: Context, request: Request, message: Any) -> Any:
-    """Serve one of the five requests. Raises: RequestRejected INVALID_REQUEST for what makes no sense."""
+    """Serve one of the five requests. Raises: RequestRejected INVALID_REQUEST for one that makes no sense."""
     asked = from_request(message)
     found = [_ask(context, one) for one in asked]  # all of them are appended before the first is waited for
     answers = [one if isinstance(one, Answered) else await _answer_of(one) for one in found]

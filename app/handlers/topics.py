@@ -104,7 +104,7 @@ def _count(context: Context, partitions: int) -> int:
 
 
 def _made(partitions: int) -> int:
-    """What a topic counts as. One that asks for too many by itself is refused alone."""
+    """The partitions that a topic counts for. A topic that asks for too many by itself is refused alone, and counts for none."""
     return partitions if 0 < partitions <= PARTITIONS_PER_TOPIC_MAX else 0
 
 
@@ -116,14 +116,14 @@ def _too_many(partitions: int) -> str:
 
 
 class _Share:
-    """What a request takes of its client's quota of changes (KIP-599)."""
+    """The part that a request takes of its client's quota of changes (KIP-599)."""
 
     def __init__(self, context: Context, request: Request, *, strict_from: int) -> None:
         self._quotas = context.quotas
         self._request = request
         self._strict = request.api_version >= strict_from
         self.throttle_time_ms = 0
-        """What the response tells clients that cannot be refused."""
+        """The throttle time of the response to a client that cannot be refused."""
 
     def take(self, partitions: int) -> None:
         """Count the partitions that a change makes or takes away. Raises: RequestRejected THROTTLING_QUOTA_EXCEEDED."""
@@ -176,7 +176,7 @@ def refuse_create_topics(
 async def delete_topics(context: Context, request: Request, message: DeleteTopicsRequest) -> DeleteTopicsResponse:
     """Delete each topic by name or id; the name is free when this answers, objects and files go in the background.
 
-    What is named more than once is answered once and stays, as in Apache Kafka.
+    A topic that is named more than once is answered once and stays, as in Apache Kafka.
     """
     states = (
         message.topics

@@ -1,4 +1,4 @@
-"""What there is to see of transactions (KIP-664): DescribeProducers (key 61), DescribeTransactions (65), ListTransactions (66)."""
+"""Views of transactions (KIP-664): DescribeProducers (key 61), DescribeTransactions (65), ListTransactions (66)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from app.wire.apis.list_transactions import TransactionState as ListedTransactio
 
 NO_FILTER: Final = -1
 STATE_NAMES: Final = frozenset({*(state.title for state in TransactionState), "Dead", "PrepareEpochFence"})
-"""What may be filtered by. No transaction is ever seen in the last two here."""
+"""The states of the filter. No transaction is ever seen in the last two here."""
 
 
 # --- DescribeTransactions ---------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Says what this broker has of transactions to a coordinator whose log may lack its end (ADR 0037, J46)."""
+"""Reports this broker's transactions to a coordinator whose log may lack its end (ADR 0037, J46)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.wire.apikeys import ApiKey
 
 
 async def handle_look(context: Context, request: Request, message: bytes) -> bytes:
-    """The partitions that this broker leads, with the open transactions there, or with what is known of those that are named.
+    """Return the partitions that this broker leads, with the open transactions there, or with the state of the named transactions.
 
     Raises: FirnError if something cannot be read now.
     """

@@ -113,7 +113,7 @@ async def _ask(
     except RequestRejected as error:
         if error.code not in ASK_AGAIN:
             raise
-        # The client would take the others for what the group's coordinator says of itself, and look for another.
+        # The client would take the other codes for errors of the group's coordinator, and look for another coordinator.
         raise RequestRejected(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, str(error)) from error
     guard = guards[log.topic_partition]
     try:
@@ -125,7 +125,7 @@ async def _ask(
 async def _sort(
     context: Context, message: TxnOffsetCommitRequest, portion: Portion
 ) -> tuple[list[tuple[str, list[CommittedPartition]]], TxnOffsetCommitResponse]:
-    """What is to be committed, and the answer if it is."""
+    """The offsets to commit, and the response once they are committed."""
     metadata_max = context.config.offset_metadata_max_bytes
     commits: list[tuple[str, list[CommittedPartition]]] = []
     response = TxnOffsetCommitResponse()

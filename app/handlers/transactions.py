@@ -49,7 +49,7 @@ BATCHED_FROM: Final = 4
 FOR_BROKERS: Final[Mapping[ApiKey, int]] = {ApiKey.ADD_PARTITIONS_TO_TXN: BATCHED_FROM, ApiKey.WRITE_TXN_MARKERS: 0}
 """Versions from which on an API is for brokers, and WriteTxnMarkers for operators too."""
 ADDED_WITHIN_S: Final = 5.0
-"""A broker is answered after it, whether what it adds is stored or not: others wait behind."""
+"""A broker is answered after it, even if its partitions are not stored yet: other requests wait behind."""
 MARKED_WITHIN_S: Final = 1.0
 MARKED_BY_HAND_WITHIN_S: Final = 30.0
 """A coordinator is answered after it, whether all its markers are stored or not; an operator later."""
@@ -60,7 +60,7 @@ SECOND_PROTOCOL: Final = 5
 
 
 def identity_of(message: AddOffsetsToTxnRequest | EndTxnRequest | AddPartitionsToTxnTransaction) -> ProducerIdentity:
-    """Whom a request takes itself for."""
+    """The identity that a request claims."""
     return ProducerIdentity(ProducerId(message.producer_id), ProducerEpoch(message.producer_epoch))
 
 
@@ -117,7 +117,7 @@ Codes = dict[TopicPartition, ErrorCode]
 
 
 async def _settle_within(limit_s: float, work: Collection[asyncio.Future[Any]]) -> None:
-    """Wait for ``work`` up to a time limit. What is not done then is cancelled."""
+    """Wait for ``work`` up to a time limit. Futures that are not done then are cancelled."""
     if not work:
         return
     try:
@@ -196,7 +196,7 @@ def _epoch(context: Context, transactional_id: str) -> int:
 def _unfit(
     context: Context, request: Request, target: TopicPartition, topic_id: UUID, *, by_broker: bool
 ) -> ErrorCode | None:
-    """Why a transaction cannot write to a partition, or why this coordinator does not know what a broker means (X5)."""
+    """The error of a transaction that cannot write to a partition, or of a broker's partition that is unknown here (X5)."""
     if not by_broker and not may(context, request.caller, Operation.WRITE, ResourceType.TOPIC, target.topic):
         note(request, Operation.WRITE, ResourceType.TOPIC, target.topic)
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -348,7 +348,7 @@ class _Waiting(NamedTuple):
 async def _write_marker(
     context: Context, asked: WritableTxnMarker, waiting: list[_Waiting], portion: Portion
 ) -> WritableTxnMarkerResult:
-    """Append a marker to each partition. Adds to ``waiting`` what has to be stored before it is answered."""
+    """Append a marker to each partition. Adds the markers that must be stored before the response to ``waiting``."""
     marker = Marker(
         ProducerIdentity(ProducerId(asked.producer_id), ProducerEpoch(asked.producer_epoch)),
         asked.transaction_result,
@@ -373,7 +373,7 @@ async def _write_marker(
             except FirnError as error:
                 context.faults.met_error("writing markers to", str(target), error)
                 of_partition.error_code = kafka_code(error)
-                # What refuses it may not be stored yet, and would be final for the coordinator (X8).
+                # The newer epoch that refuses the marker may not be stored yet. The refusal is final for the coordinator (X8).
                 final = of_partition.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
                 stored = markers.refusal_stored(target) if final else None
             if stored is not None:

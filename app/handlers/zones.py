@@ -32,7 +32,7 @@ def zone_of(client_id: str) -> str:
 
 
 class ZoneMeter:
-    """What a broker in a zone sends to clients and brokers, and is sent by them."""
+    """Counts the bytes that a broker in a zone sends to clients and brokers, and receives from them."""
 
     def __init__(self, registry: Registry, zone: str) -> None:
         self._zone = zone
