@@ -1,7 +1,7 @@
-"""Writes the audit log of a broker (ADR 0033): what waits in memory goes to a file, and to the topic ``__firn_audit``.
+"""Writes the audit log of a broker (ADR 0033): lines that wait in memory go to a file, and to the topic ``__firn_audit``.
 
-Whoever notes something never waits. What cannot be written is lost, and counted; the broker's log says so once, and the audit log
-itself when it can be written again.
+A caller that notes an event never waits. Lines that cannot be written are lost, and counted. The broker's log says so once, and so
+does the audit log itself when it can be written again.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class _Way:
             await self.write()
 
     async def write(self) -> None:
-        """Write what waits."""
+        """Write the waiting lines."""
         lines = self._lines.take()
         missing, why = self._missing + self._lines.lost, self._why if self._missing else FULL
         self._lines.lost = 0
@@ -166,7 +166,7 @@ class AuditWriter:
             tasks.create_task(_close_windows(audit))
 
     async def finish(self, audit: Audit) -> None:
-        """Write what is left, as far as that is quickly done. ``run`` has ended."""
+        """Write the remaining lines, as far as that is quickly done. ``run`` has ended."""
         audit.close_window()
         try:
             async with asyncio.timeout(FINISH_S):

@@ -29,7 +29,7 @@ WITHIN_S: Final = 30.0
 AGAIN_S: Final = 0.5
 RETENTION_MS: Final = 7 * 86_400_000
 CONFIGS: Final = {"cleanup.policy": "delete", "retention.ms": str(RETENTION_MS)}
-"""Of the topic when it is made; then they are whatever the operator sets."""
+"""Settings of the topic when it is created. The operator may change them later."""
 
 
 @runtime_checkable

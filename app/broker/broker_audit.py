@@ -54,7 +54,8 @@ class BrokerAudit:
         link: object,
         authorizer: Authorizer | None,
     ) -> Audit:
-        """What hears of refusals, changes and logins. ``link``: reaches other brokers; None on a broker that is alone."""
+        """Return the object that hears of refusals, changes and logins. ``link``: reaches other brokers; None on a broker that is
+        alone."""
         config = self._config
         places: list[tuple[str, Place]] = []
         if self.file is not None:
@@ -104,7 +105,7 @@ class BrokerAudit:
             await self.writer.run(self._audit)
 
     async def close(self) -> None:
-        """Write what is left, as far as that is quickly done. ``run`` has ended."""
+        """Write the remaining lines, as far as that is quickly done. ``run`` has ended."""
         if self.topic is not None:
             self.topic.patient = False
         if self.writer is not None and self._audit is not None:

@@ -1,8 +1,8 @@
 """The broker's child processes: started by exec, watched, started again with back-off.
 
-A child inherits one end of a socket pair. However the broker went, the child ends: Linux kills it (``end_with_parent``), and
-elsewhere it reads end-of-file. It also inherits the data directory's lock, so that no new broker starts beside what an old one
-left running.
+A child inherits one end of a socket pair. However the broker ended, the child ends: Linux kills it (``end_with_parent``), and
+elsewhere it reads end-of-file. It also inherits the data directory's lock, so that no new broker starts beside children of an old
+one that still run.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ OF_THE_STORE: Final = "AWS_"
 
 
 def inherited_environment(environment: Mapping[str, str], *, opens_store: bool) -> Mapping[str, str]:
-    """What a child gets of its broker's environment.
+    """The part of the broker's environment that a child inherits.
 
-    No setting, because settings may be secrets (logins, private keys, the URL of Redis) and a child reads none that it was not
-    handed. What lets a process into the bucket is for the child that opens the store: another one faces the network.
+    A child inherits no settings: they may be secrets (logins, private keys, the URL of Redis), and a child reads none that it was
+    not handed. Only the child that opens the store inherits the credentials of the bucket: another one faces the network.
     """
     dropped = (PREFIX,) if opens_store else (PREFIX, OF_THE_STORE)
     return {name: text for name, text in environment.items() if not name.startswith(dropped)}
@@ -54,7 +54,7 @@ class Child:
         opens_store: bool = False,
     ) -> None:
         """``command`` makes module and arguments, for Python to run, from the number of the child's end of the socket pair.
-        ``environment`` is beside what it inherits (``inherited_environment``).
+        ``environment`` is added to the variables that it inherits (``inherited_environment``).
 
         ``connected`` is given the broker's end of every new pair and owns it; without it this object keeps it open.
         """

@@ -165,11 +165,11 @@ class CleanerProcess:
         return await self._unless_stuck(self._work.write(group))
 
     async def _unless_stuck(self, asked: Coroutine[Any, Any, T]) -> T:
-        """What the process answers, however long it takes, as long as it is alive. Raises: StorageUnavailable if it is not."""
+        """Wait for the answer of the process as long as the process is alive. Raises: StorageUnavailable if it is not."""
         asking = asyncio.ensure_future(asked)
         try:
             while not (await asyncio.wait([asking], timeout=ALIVE_ASK_S))[0]:
-                with contextlib.suppress(FirnError):  # then what was asked fails, too
+                with contextlib.suppress(FirnError):  # then the call itself fails, too
                     await self._answer(self._rpc.call("process.ping"), ALIVE_ANSWER_S)
             return asking.result()
         finally:

@@ -1,7 +1,7 @@
 """How a broker reaches the other brokers of its cluster: ``ControlLink`` over Kafka's protocol.
 
-A connection answers in order, so what waits long must not be before what is due soon. Each broker that is asked gets up to one
-connection for each of these *lanes*: heartbeats and questions, entries of the cluster log, changes, fetches, entries of segment
+A connection answers in order, so a request that waits long must not delay a request that is due soon. Each other broker gets up to
+one connection for each of these *lanes*: heartbeats and questions, entries of the cluster log, changes, fetches, entries of segment
 manifests, states of share groups, markers, records of the audit log, partitions that are added to transactions, looks at
 transactions, holds of copies, ends of partitions, and pulses, which come from another loop. A connection that failed is opened
 again by the next request. Nothing is sent twice (F1).
@@ -96,7 +96,7 @@ FETCH_MS: Final = 10_000
 SHARE_MS: Final = 5_000
 """A share coordinator answers when the state is stored by all replicas in sync."""
 LOOK_MS: Final = 30_000
-"""A broker may have to read what is in the object store."""
+"""A broker may have to read from the object store for its answer."""
 HOLD_MS: Final = 20_000
 """A leader waits ``copy_holds.HOLD_WAIT_S`` for its image and for copies under way."""
 PRODUCE_VERSION: Final = 12

@@ -99,7 +99,7 @@ class Doors:
         cls(config, ClusterImage)
 
     def follow(self, security: Mapping[str, str]) -> None:
-        """These are the settings of listeners from now on. What differs is used soon, by new connections."""
+        """Set the settings of listeners. New connections soon use the changed ones."""
         if security != self._asked:
             self._asked = security
             self._changed.set()
@@ -231,7 +231,7 @@ async def reconfigure(
 async def look(
     door: Door, certificates: Certificates, pool: BlockingPool, faults: Faults, log_line: Callable[[str], None]
 ) -> None:
-    """Use what has changed in the files of one door."""
+    """Read the files of one door again if they have changed."""
     name = f"listener {door.config.name}"
     try:
         if await pool.run(certificates.look):
@@ -250,8 +250,8 @@ async def look(
 
 
 def inter_broker_dial(config: BrokerConfig) -> Dialer:
-    """How this broker reaches others: by the certificate of the listener between brokers, or by SCRAM. Never by PLAIN: an address
-    that somebody wrote into the object store would be given the password.
+    """How this broker reaches others: by the certificate of the listener between brokers, or by SCRAM. Never by PLAIN: with it, a
+    forged address in the object store would receive the password.
 
     Where the settings give no way, every connection fails with the reason: a broker that is alone needs none.
     """
@@ -293,7 +293,7 @@ def inter_broker_dial(config: BrokerConfig) -> Dialer:
 
 
 def brokers_of(config: BrokerConfig) -> frozenset[str]:
-    """The principals of brokers, as far as one broker's settings name them: superusers, and as whom it logs in to others."""
+    """The principals of brokers, as far as one broker's settings name them: superusers, and the user of its logins to others."""
     named = split_super_users(config.super_users)
     listener = config.served[0]
     if not listener.protocol.sasl:

@@ -1,8 +1,8 @@
 """The leader's part of a change of durability (ADR 0037, J40 to J42): it makes the new rule hold, and asks for the second entry.
 
-**To object.** What the partition has is tiered, while producers go on. Then the leader takes no records for the moment that the
-last piece needs: when everything is tiered, the write-ahead log begins with nothing, and the rule changes. A transaction that is
-open cannot be tiered, so the moment is one without. If none comes by itself, because transactions overlap, none may begin for a
+**To object.** The records of the partition are tiered, while producers go on. Then the leader takes no records for the moment that
+the last piece needs: when everything is tiered, the write-ahead log begins empty, and the rule changes. An open transaction cannot
+be tiered, so the moment must have none. If no such moment comes by itself, because transactions overlap, none may begin for a
 while. That is done in one partition at a time: two transactions that each begin in two of them would wait for each other.
 
 **From object.** The leader goes on as before, and each record counts when the write-ahead log and all replicas in sync have it.
@@ -35,7 +35,7 @@ AGAIN_S: Final = 1.0
 AT_ONCE: Final = 16
 """Partitions that are changed at the same time."""
 TIER_S: Final = 60.0
-"""How long one attempt waits until what producers have written is tiered; they go on meanwhile."""
+"""How long one attempt waits until the present records are tiered. Producers go on meanwhile."""
 PAUSE_S: Final = 10.0
 """How long producers wait at most in one attempt."""
 OPEN_S: Final = 5.0
@@ -92,7 +92,7 @@ class DurabilityChanges:
         self._waiting: dict[TopicIdPartition, float] = {}
         """The partitions that are changed here, each with the loop time since which it is."""
         self._paused: dict[TopicIdPartition, PartitionLog] = {}
-        """Logs that take no records, because it is not known yet what became of a request."""
+        """Logs that take no records, because the outcome of a request is not known yet."""
         self._settle_at: dict[TopicIdPartition, float] = {}
         """By partition that had open transactions: the loop time from which on new ones may be stopped."""
         self._settling = asyncio.Lock()
@@ -111,7 +111,7 @@ class DurabilityChanges:
                     self._wake.set()
 
     async def run(self) -> None:
-        """Change what is to be changed, until cancelled."""
+        """Make the changes of durability that are due, until cancelled."""
         while True:
             self._wake.clear()
             some = list(self._waiting)[:AT_ONCE]
@@ -134,7 +134,7 @@ class DurabilityChanges:
             self._settle_at.pop(key, None)
             paused = self._paused.pop(key, None)
             if paused is not None:
-                paused.go_on()  # the change was taken back, by an image that is newer than what was asked for
+                paused.go_on()  # the change was taken back, by an image that is newer than the request
             return
         if partition is None:
             return  # named, and not opened yet
@@ -258,7 +258,7 @@ class DurabilityChanges:
                 try:
                     (answer,) = await self._ask([asked])
                 except FirnError:
-                    unanswered = True  # it may have been done: nothing is taken before an image says what is so
+                    unanswered = True  # it may have been done: no records are taken before an image tells
                     await asyncio.sleep(AGAIN_S)
                     continue
                 if answer.error is ErrorCode.NONE:
@@ -271,7 +271,7 @@ class DurabilityChanges:
         return False
 
     def _is_newer(self, key: TopicIdPartition, image: PartitionImage) -> bool:
-        """Whether the image says something newer of the partition: what was asked for is decided."""
+        """Whether the present image is newer for this partition: the request is decided then."""
         now = self._image().partition(*key)
         return now is None or now.partition_epoch > image.partition_epoch
 

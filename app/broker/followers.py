@@ -1,7 +1,7 @@
-"""Fetches from leaders what this broker follows (ADR 0024, S and A).
+"""Fetches the partitions that this broker follows from their leaders (ADR 0024, S and A).
 
-Each leader is asked over one connection and in one fetch session, whatever the number of partitions. Before its next fetch a
-follower waits for its own syncs, so that they are grouped, and what it then tells as stored is (S2).
+Each leader has one connection and one fetch session, for any number of partitions. Before its next fetch a follower waits for its
+own syncs. So syncs are grouped, and the stored end that the fetch tells is really stored (S2).
 
 A partition that begins anew at the tiered end reads from the object store first (T5). It leaves the session meanwhile, so that no
 other partition waits for the store. With one after another, a leader would have deleted the first local segments after that end
@@ -66,8 +66,8 @@ STARTS_AT_ONCE: Final = 32
 """Partitions that read from the store at the same time, to begin at the tiered end. The others go on in their turn."""
 SCAN_SHARE: Final = 100
 SCAN_MIN: Final = 4
-"""With each request so many partitions (the hundredth part of all, but some) are looked at though nothing was heard of them: what
-moves the start of a log says nothing to its follower."""
+"""Each request looks at so many partitions without news (a hundredth of all, and a few at least): a follower is not told when the
+start of its log moves."""
 THROTTLED_PAUSE_S: Final = 0.2
 """While more was fetched than the throttle allows."""
 AT_ONCE: Final = 64
@@ -174,7 +174,7 @@ class Followers:
         self.start_at_tier = start_at_tier
         self.lower_high_watermark = lower_high_watermark
         self.throttle = throttle
-        """What is fetched for throttled replicas that are out of sync (V7)."""
+        """Limits the bytes that are fetched for throttled replicas that are out of sync (V7)."""
         self.clock = clock
         self.faults = faults
         self.log_line = log_line
@@ -301,7 +301,7 @@ class _Fetcher:
                 continue
             try:
                 if not self._session_id:
-                    # A request that names thousands of partitions is not made for somebody who is dead.
+                    # A request that names thousands of partitions is not made for a leader that is dead.
                     await self._owner.link.reach(to)
                 request, pause_s = self._request()
                 if request is None:
@@ -346,7 +346,7 @@ class _Fetcher:
                 del self._resting[followed]
                 self._dirty[followed] = None
             else:
-                # Where it begins at the tiered end, nobody knows when: the fetch of the others is to be short.
+                # It may begin at the tiered end at any moment: the fetch of the others is to be short.
                 begins_anew = followed.not_before_s == math.inf
                 soonest_s = min(soonest_s, now_s + PAUSE_S if begins_anew else followed.not_before_s)
                 self._dirty.pop(followed, None)
@@ -371,7 +371,7 @@ class _Fetcher:
                 self._forgotten.pop(key, None)
                 self._in_session[key] = None
             if position.stored_end < position.fetch_offset:
-                self._dirty[followed] = None  # until its sync is over, which tells nobody
+                self._dirty[followed] = None  # until its sync is over, which gives no notice
         by_topic: dict[object, list[FetchPartition]] = {}
         for key, position in topics.items():
             by_topic.setdefault(key.topic_id, []).append(position)
@@ -548,7 +548,7 @@ class _Fetcher:
                     self._rest(followed, THROTTLED_PAUSE_S)
 
     def _is_throttled(self, followed: _Followed) -> bool:
-        """Whether what is fetched counts for the throttle: the replica is behind, and is named."""
+        """Whether fetched bytes count for the throttle: the replica is behind, and is named."""
         throttle, partition = self._owner.throttle, followed.partition
         return (
             throttle.limit != UNLIMITED

@@ -1,4 +1,4 @@
-"""What a broker can serve: for load balancers (``/readyz``), and for people. Pure."""
+"""Whether a broker can serve its partitions: for load balancers (``/readyz``), and for people. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def judge(
     offline: int,
     isolated: bool = False,
 ) -> Health:
-    """A broker is ready if something of what it leads can be served.
+    """A broker is ready if it can serve any partition that it leads.
 
     A full disk refuses producers only, and without the store the records of the local disk are served. Both are told, and neither
     makes a broker unready. With the log directory offline nothing is served.

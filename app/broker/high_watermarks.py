@@ -44,7 +44,7 @@ class HighWatermarks:
         self._written: dict[TopicIdPartition, int] = {}
 
     async def read(self) -> dict[TopicIdPartition, int]:
-        """What the last run has left; nothing if it cannot be read."""
+        """Return the high watermarks that the last run has left; none if they cannot be read."""
 
         def read() -> bytes:
             try:
@@ -65,13 +65,15 @@ class HighWatermarks:
             await self.write()
 
     async def write(self) -> None:
-        """Write what has changed. A failure is logged: the older file is true as well."""
+        """Write the changed high watermarks. A failure is logged: the older file is true as well."""
         async with self._one_at_a_time:
             await self._write({})
 
     async def lower(self, key: TopicIdPartition, offset: int) -> bool:
-        """Write that the committed records of a partition end at ``offset``, before it is cut back to there: what grows there later
-        must not count as committed after a crash (A4). Cut it back before anything else is awaited. Returns: whether it is durable.
+        """Write that the committed records of a partition end at ``offset``, before it is cut back to there. Records that are
+        appended there later must not count as committed after a crash (A4). Cut it back before anything else is awaited.
+
+        Returns: whether it is durable.
         """
         async with self._one_at_a_time:
             return await self._write({key: offset})

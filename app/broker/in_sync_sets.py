@@ -1,6 +1,6 @@
 """Proposes in-sync sets to the controller, for all partitions that this broker leads (ADR 0024, R3 to R8).
 
-``InSync`` decides what to propose, and the ``PartitionTable`` knows which partitions want a look. Those of a short while are
+``InSync`` decides about proposals, and the ``PartitionTable`` knows which partitions want a look. Those of a short while are
 gathered, and the proposals of a round are one AlterPartition. A broker at rest looks at nothing.
 """
 
@@ -80,7 +80,7 @@ class InSyncSets:
                 try:
                     await self._proposes.alter_in_sync(asked)
                 except FirnError as error:
-                    # What was proposed stays pending, and counts (R4); it is sent again after a pause.
+                    # The proposals stay pending, and count (R4). They are sent again after a pause.
                     self._faults.met(
                         "proposing", "in-sync sets", f"the controller has not decided in-sync sets: {error}"
                     )

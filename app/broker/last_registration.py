@@ -19,7 +19,7 @@ VERSION: Final = 1
 
 
 class LastRun(msgspec.Struct, array_like=True, frozen=True):
-    """What the file says."""
+    """The content of the file."""
 
     version: int
     broker_epoch: int

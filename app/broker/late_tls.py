@@ -21,8 +21,8 @@ UVLOOP_FILES: Final = "uvloop/"
 def came_too_late(context: Mapping[str, Any]) -> bool:
     """Whether TLS failed in uvloop (0.23) after its owner has given the connection up: such an error is no bug of ours.
 
-    It has bytes left for a connection that has ended, whose owner is told of the end in any case; or a handshake fails that whoever
-    connects has given up. ``context`` is that of an exception handler.
+    There are two cases. Bytes are left for a connection that has ended; its owner is told of the end in any case. Or a handshake
+    fails that the client has given up. ``context`` is that of an exception handler.
     """
     error = context.get("exception")
     if context.get("message") in UVLOOP_TLS_FAILED:

@@ -1,12 +1,12 @@
-"""Tells when the event loop stood still, for how long, and what it was doing (INV-15, ADR 0039).
+"""Tells when the event loop stood still, for how long, and where (INV-15, ADR 0039).
 
 A thread looks at the loop's thread every ``firn.loop.stall.ms`` / 2. If the loop is at work, the thread asks it for a sign of life
-(``call_soon_threadsafe``). The sign comes in the next turn. If it does not come within the limit, the thread notes what the loop is
-doing: the Python frames of its thread, and the client whose request it serves. When the sign comes, the loop tells.
+(``call_soon_threadsafe``). The sign comes in the next turn. If it does not come within the limit, the thread notes the loop's work:
+the Python frames of its thread, and the client whose request it serves. When the sign comes, the loop tells.
 
 An idle loop is not asked. After ``QUIET_LOOKS`` looks at a quiet loop the thread rests. Three things end its rest:
 
-- The loop has taken CPU time: the kernel counts it (``app/machine/cpu_alarm.py``). So no work is missed, whoever began it.
+- The loop has taken CPU time: the kernel counts it (``app/machine/cpu_alarm.py``). So no work of the loop is missed.
 - A connection is read. The loop may wait for a disk in it, which takes no CPU time. It costs a read one look at an attribute.
 - ``REST_S`` are over. So a timer that waits for a disk, in a broker without clients, is told if it takes that long.
 """
@@ -54,7 +54,7 @@ class Stall(NamedTuple):
 
 
 class Serving(NamedTuple):
-    """What a loop serves, in words."""
+    """The request that a loop serves, in words."""
 
     api: str
     words: str
@@ -74,7 +74,7 @@ def _idle(frame: FrameType | None) -> bool:
 
 
 class Watched:
-    """What is known of the loop between two signs of life. Decides by itself, without a thread or a clock."""
+    """The observations of the loop between two signs of life. Pure: it has no thread and no clock."""
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
@@ -107,7 +107,7 @@ class Watched:
         return True
 
     def is_late(self, now_s: float) -> bool:
-        """Whether the sign is so late that it is to be noted what the loop does."""
+        """Whether the sign is so late that the loop's work is to be noted."""
         return self.asked_s is not None and now_s - self.asked_s + self._head_s >= self.limit_s / 2
 
     def turned(self, now: Clocks) -> tuple[float, float] | None:
@@ -136,9 +136,9 @@ class LoopWatch:
         tell: Callable[[Stall], None],
         rests: Callable[[Callable[[], None] | None], None] = lambda _: None,
     ) -> None:
-        """``serving``: what was served last; it is believed if a function of ``codes`` is being run. ``tell`` is called in the
-        loop. ``rests`` is called in the watch's thread when it rests, with what is to be called as soon as a connection is read,
-        and with None when it watches again."""
+        """``serving`` returns the last request; it is believed if a function of ``codes`` is being run. ``tell`` is called in the
+        loop. ``rests`` is called in the watch's thread: when the watch rests, with a function to call as soon as a connection is
+        read, and with None when it watches again."""
         self._watched = Watched(limit_s)
         self._limit_s = limit_s
         self._serving = serving
@@ -153,7 +153,7 @@ class LoopWatch:
         self._thread_id = self._native_id = 0
         self._cpu_clock = 0
         self.seen: tuple[Serving | None, str, str] | None = None
-        """What the loop was doing: request, function that the loop had called, function and line that it was in."""
+        """The loop's work: request, function that the loop had called, function and line that it was in."""
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -262,7 +262,7 @@ class LoopWatch:
 
 
 def sentence_of(stall: Stall) -> str:
-    """What an operator reads."""
+    """The log line of a stall, for the operator."""
     what = f"while it served {stall.served}" if stall.served else f"in {stall.api}"
     where = f" It was in {stall.place}." if stall.place else ""
     return (

@@ -1,4 +1,4 @@
-"""Log lines of a broker that starts on a new data directory although the cluster has topics: what is lost, by name and count.
+"""Log lines of a broker that starts on a new data directory although the cluster has topics: names and counts of the losses.
 
 The bucket has the tiered records, and all records of topics with ``firn.durability=object``. Other compacted topics are not tiered,
 and the coordinators' topics are compacted. Then committed offsets, transactional ids and the state of share groups were only on the

@@ -114,7 +114,7 @@ PARTITIONS_NAMED_MAX: Final = 10
 
 
 class NodeLink(ControlLink, FetchLink, ManifestLink, CoordinatorLink, TransactionLink, HoldLink, Protocol):
-    """Reaches the other brokers of a cluster: what they are asked as members, as leaders, and as coordinators."""
+    """Reaches the other brokers of a cluster: as members, as leaders, and as coordinators."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,7 @@ class Surroundings:
     new_tokens: Callable[[Callable[[], str]], Tokens] | None = None
     """Where limits of the whole cluster are leased from (``firn.quota.scope``); told how to name the cluster."""
     start_pulses: StartPulses | None = None
-    """Starts what says beside the loop that this broker lives (ADR 0023, L6). With None, this broker sends no pulses."""
+    """Starts the pulses of this broker in a thread of their own (ADR 0023, L6). With None, this broker sends no pulses."""
     boot_id: str = ""
     """The boot of this machine; empty if unknown."""
     new_level: int = 0
@@ -241,7 +241,7 @@ class Node:
         key = config.delegation_token_secret_key
         self._token_secrets = TokenSecrets(key) if key else None
         self.audit: BrokerAudit | None = None
-        """None if nobody is asked for rights, nobody logs in, and nothing is written."""
+        """None if there are no rights to check, no logins, and nothing is written."""
         self._doors: Doors | None = None
         """Of listeners that are not plain; None if there are none."""
         self.load_report: LoadReport | None = None
@@ -255,7 +255,7 @@ class Node:
         self._last_registration: LastRegistration = None  # type: ignore[assignment]
         self._link: NodeLink = None  # type: ignore[assignment]
         self.tier_views: TierViews | None = None
-        """What followers know of the tier; None on a broker that is alone."""
+        """This broker's views of the tier of partitions that it follows; None on a broker that is alone."""
         self.followers: Followers | None = None
         """Fetches from other leaders; None on a broker that is alone."""
         self._quotas: ClientQuotas | None = None
@@ -266,11 +266,11 @@ class Node:
         """None until this broker leads a partition of a topic with ``firn.durability=object``."""
         self._balancing: asyncio.Task[None] | None = None
         self._background: list[asyncio.Task[None]] = []
-        """What runs beside the requests."""
+        """The tasks that run beside the requests."""
         self._high_watermarks: HighWatermarks | None = None
         self.port = config.listen_port
         self.spending: Spending | None = None
-        """What was asked of the store in the last hour. It is there soon after the broker serves; None where nobody counts that."""
+        """The requests to the store in the last hour. It is there soon after the broker serves; None where they are not counted."""
         self.registry.gauge(
             "firn_offline_partitions", "Partitions that this broker should lead but cannot open", self._count_offline
         )
@@ -285,7 +285,7 @@ class Node:
 
     @property
     def cluster(self) -> ClusterView:
-        """What this broker knows of the cluster; there after ``start``."""
+        """This broker's copy of the cluster's metadata; there after ``start``."""
         return self.membership.view
 
     # --- starting ------------------------------------------------------------------------------------------------
@@ -664,14 +664,14 @@ class Node:
         self.context.quotas = self._quotas if limits else None
 
     def _follow_acls(self, image: ClusterImage, delta: ImageDelta) -> None:
-        """From now on decide by the new rules. What was remembered of callers, and who waits for records, is asked again."""
+        """From now on decide by the new rules. Remembered decisions and parked requests are authorised again."""
         authorizer = self.context.authorizer
         if delta.acls and authorizer is not None and authorizer.follow(image.acls):
             self.context.rights.end()
             self.server.produce_shapes.forget_closed()
 
     async def _shut_or_open(self, isolated: bool) -> None:
-        """Shut the gate of isolation, and end what waits behind it in portions; or open it (ADR 0040)."""
+        """Shut the gate of isolation, and end the requests that wait behind it in portions; or open it (ADR 0040)."""
         table = self.partitions.table
         if not isolated:
             table.open_gate()
@@ -703,7 +703,7 @@ class Node:
             self.followers.throttle.limit = effective.follower_replication_throttled_rate
 
     def health(self) -> Health:
-        """What this broker can serve now."""
+        """Whether this broker is ready to serve, and the reasons if it is not."""
         table, no_room = self.partitions.table, self.context.no_room
         trouble = self._around.store_trouble
         return judge(
@@ -847,7 +847,7 @@ class Node:
                 )
                 self._note_what_is_back()
                 self._leads = True
-                # Not earlier: syncing what a kill left unsynced would compete with what clients wait for.
+                # Not earlier: to sync records that a kill left unsynced would delay the start, for which clients wait.
                 background.append(tasks.create_task(self.logs.run()))
                 background.append(tasks.create_task(self.faults.run()))
                 background.append(tasks.create_task(self.remote_log_manager.run()))
@@ -933,7 +933,7 @@ class Node:
             raise copy_of(self._fenced)
 
     async def _leave_in_order(self, member: ClusterMember) -> None:
-        """Have others lead what this broker leads: by its own release in its write-ahead log (J49), else by the controller."""
+        """Hand this broker's leaderships on: by its own release in its write-ahead log (J49), else by the controller."""
         if self._balancing is not None:
             self._balancing.cancel()
             await asyncio.wait([self._balancing])
@@ -978,8 +978,8 @@ class Node:
                 task.cancel()
 
     async def _lead_again(self, tasks: asyncio.TaskGroup) -> None:
-        """A broker that is alone is ready when it leads what it led before, or after ``LEAD_S``: there is no other broker to ask.
-        What a take-over has lost is told when the broker leads, however long that takes."""
+        """A broker that is alone is ready when it leads its former partitions, or after ``LEAD_S``: there is no other broker to
+        ask. The losses of a take-over are told when the broker leads, however long that takes."""
         leading = tasks.create_task(self._until_led())
         self._background.append(leading)
         stopping = asyncio.create_task(self._stopping.wait())
@@ -1061,7 +1061,7 @@ class Node:
         )
 
     async def _count_spending(self, store_samples: Callable[[], Awaitable[Sequence[Sample]]]) -> None:
-        """What is told of costs is not needed to start, and its modules take a tenth of what all others take."""
+        """Load the counting of costs after the start, which does not need it: its modules add a tenth to the time of all others."""
 
         def load() -> type[Spending]:
             from app.broker.spending import Spending
@@ -1239,7 +1239,7 @@ class Node:
             if self._high_watermarks is not None:
                 await self._high_watermarks.write()
         if self.load_report is not None and self.config.firn_ephemeral:
-            self.logs.abandon()  # what counts is in the bucket, and the next start may have another disk
+            self.logs.abandon()  # the durable records are in the bucket, and the next start may have another disk
         elif self.load_report is not None:
             # A start after a crash that did not get so far leaves the next one to find it.
             await self.logs.close(clean=self._leads or self.load_report.clean)

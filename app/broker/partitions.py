@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from app.broker.write_ahead import WriteAhead
 
 SETTLED: Final = frozenset({Transition.STAY, Transition.RAISE})
-"""What is to be done about a role that is in line with the image: nothing more."""
+"""Transitions that leave the role as it is: it is in line with the image."""
 MANIFEST: Final = "reading the manifest of"
 OPENING: Final = "opening"
 """Names of this work in log lines about faults."""
@@ -92,7 +92,7 @@ BROUGHT_AT_ONCE: Final = 128
 """Changed partitions that are brought in line with an image before the event loop serves other work. Each takes some 20 µs, if it
 has its log."""
 OPENED_AT_ONCE: Final = 1024
-"""Partitions of other brokers that are opened at the same time: those of one write-ahead log share what they read of it."""
+"""Partitions of other brokers that are opened at the same time: those of one write-ahead log share its objects."""
 REFILLS_AT_ONCE: Final = 8
 """Compacted topics' logs that are fetched from the object store at the same time. Each takes a chunk of memory, 4 MiB."""
 NAMED_MAX: Final = 10
@@ -128,7 +128,7 @@ class _Unopened:
     bumped_above: int | None = None
     """The highest known leader epoch at the last raise of its epoch."""
     since_s: float = field(default_factory=loop_time_s)
-    """When it was named: what was read of ended write-ahead logs before may be too old (J15)."""
+    """When it was named. Footers of ended write-ahead logs that were read before may be too old (J15)."""
     named: int = -1
     """The leader epoch in which it was named."""
     was_in_sync: bool = False
@@ -137,7 +137,7 @@ class _Unopened:
 
 @dataclass(slots=True)
 class _Deleted:
-    """The partitions of a topic that was deleted. Nobody finds them in the table any more."""
+    """The partitions of a topic that was deleted. They are not in the table any more."""
 
     name: str
     attached: list[Partition]
@@ -154,7 +154,7 @@ class _Opened(NamedTuple):
 
 
 def _why_offline(key: TopicIdPartition, error: CorruptionError) -> str:
-    """Why a partition cannot be led, and what to do, in a sentence or two."""
+    """A sentence or two: why a partition cannot be led, and how the operator can mend it."""
     said = str(error)
     mended = said if RESTORE in said else f"{said}; {how_to_mend(key)}"
     return f"{mended}. The broker tries again every few minutes, and when it starts"
@@ -202,7 +202,7 @@ class Partitions:
         self._left = BROUGHT_AT_ONCE
         """How many more partitions may be brought in line in this turn of the loop."""
         self._deleted: dict[UUID, _Deleted] = {}
-        """By topic id: what is left of topics that were deleted."""
+        """By topic id: the remaining logs of topics that were deleted."""
         self._detached = asyncio.Event()
         """Set, and replaced, when the tier of a deleted topic has been given up."""
         self._configs: dict[UUID, TopicConfig] = {}
@@ -224,7 +224,7 @@ class Partitions:
         self.back: list[Back] = []
         """The recovered end offsets of tiered topics after a take-over; empty without a take-over."""
         self._told: frozenset[TopicIdPartition] = frozenset()
-        """Partitions of which the start has told what a take-over has lost and what is back. ``until_led`` tells of the others."""
+        """Partitions whose lost and recovered offsets the start has told after a take-over. ``until_led`` tells of the others."""
         self._broker_id = BrokerId(config.node_id)
         self.table = PartitionTable(self._broker_id, lambda: membership.view.image)
         self.table.make_missing = self._make_missing_now
@@ -237,9 +237,9 @@ class Partitions:
         self._unsealed: dict[TopicIdPartition, None] = {}
         """Partitions that this broker leads from the in-sync set, whose manifests it has not sealed yet (T2)."""
         self.views: TierViews | None = None
-        """What is known of the tier of followed partitions; None on a broker that is alone. Set before the first role is taken."""
+        """The views of the tier of followed partitions; None on a broker that is alone. Set before the first role is taken."""
         self.entries: ManifestEntries | None = None
-        """Gets what this broker writes to manifests, for followers; None on a broker that is alone."""
+        """Gets the entries that this broker writes to manifests, for followers; None on a broker that is alone."""
         self.new_write_ahead: Callable[[], WriteAhead] | None = None
         """Makes the journal of topics with ``firn.durability=object`` when it is needed."""
         self._write_ahead: WriteAhead | None = None
@@ -308,7 +308,7 @@ class Partitions:
             if not self._is_ours(manifests[log])
             or not (_key_of(log) in existing or (never_had_records(log) and manifests[log].state.is_blank))
         ]
-        # Offline partitions, too: what a crash has taken from them clients have to find out when they are back.
+        # Offline partitions, too: when they are back, clients have to notice the records that a crash has taken from them.
         everything = [partition.log for partition in self._to_lead()]
         cut = [log for log in everything if log.topic_partition in differing]
         await self._bump(manifests, {*foreign, *cut} if clean else everything)
@@ -361,12 +361,12 @@ class Partitions:
         self._cluster.on_change(self._follow)
         self._controller.before_answering(self.followed)
         if image.level and (now := self._cluster.image) is not image:
-            # Others lead since then, or lead no more: nobody tells of it again.
+            # Others lead since then, or lead no more: no later change tells of it.
             self._follow(now, ImageDelta.between(image, now))
 
     async def open_log(self, log: PartitionLog, manifest: SegmentManifest, *, foreign: bool, since_s: float) -> _Opened:
         """Compare a log with its manifest before it is led. ``foreign``: the partition was last led with other local data.
-        ``since_s``: what was read of ended write-ahead logs since then is new enough.
+        ``since_s``: footers of ended write-ahead logs that were read since then are new enough.
 
         Raises: StorageUnavailable, CorruptionError (the partition cannot be led; says why), FencedError.
         """
@@ -377,7 +377,7 @@ class Partitions:
         if self._may_lack_records(log, manifest, foreign=foreign):
             await check_nothing_is_unnamed(self._store, manifest, f"{log.topic}-{log.partition}")
         if foreign or journaled:
-            # Whoever wrote it with other local data may live and be about to finish a copy. Not any more.
+            # The broker that wrote it with other local data may live and be about to finish a copy. The seal stops it.
             await manifest.seal(self._leader_epoch(log))
         await self._tier.settle(manifest)
         plan = await self._agree(log, manifest)
@@ -407,7 +407,7 @@ class Partitions:
                 f" reads of them fail. To give them up, delete the records before offset {hole[1]} (firn topic delete-records)"
             )
         if log.config.firn_durability is Durability.DISK and log.recovery_point < log.log_end_offset:
-            # What recovery found may only be in the page cache yet, names included, and is about to be read.
+            # Recovered records may only be in the page cache yet, names of files included, and are about to be read.
             try:
                 await log.flush()
             except StorageFull:
@@ -537,7 +537,7 @@ class Partitions:
                     if one.partition.role is Role.FOLLOWER and key not in begun
                 }
                 if named:
-                    # Whoever is named later does not wait for these.
+                    # Partitions that are named later do not wait for these.
                     begun.update(named)
                     group.create_task(self._open_together(named, limit, begun))
                 left = any(one.partition.role is Role.FOLLOWER for one in self._unopened.values())
@@ -576,7 +576,8 @@ class Partitions:
 
     async def until_led(self, *, new_directory: bool) -> None:
         """Wait until this broker is unfenced, and leads every partition that the image says it leads, or has found out that it
-        cannot. For a broker that is alone and starts: it is not ready before. Tells what a take-over has lost and what is back."""
+        cannot. For a broker that is alone and starts: it is not ready before. Tells the offsets that a take-over lost or recovered.
+        """
         begun_s, before = loop_time_s(), self._cluster.image
         while True:
             if not await self._waits_to_lead():
@@ -737,7 +738,7 @@ class Partitions:
                     now_ms=self._clock.now_ms(),
                 )
             if log.config.firn_durability is Durability.DISK:
-                log.request_checkpoint()  # as soon as there is somebody to sync it
+                log.request_checkpoint()  # as soon as a task can sync it
         except StorageFull as error:
             # Readers at read_committed wait, as they would for room; the next start tries again.
             self._log_line(f"transactions of {log.topic}-{log.partition} lost their markers and stay open: {error}")
@@ -748,7 +749,7 @@ class Partitions:
             try:
                 return await agree(log, manifest, self._work)
             except ConflictError:
-                # A log is not emptied while it is being synced. Nobody appends yet, so that ends.
+                # A log is not emptied while it is being synced. There are no appends yet, so the sync ends.
                 await asyncio.sleep(AGREE_PAUSE_S)
         raise StorageUnavailable(f"{log.topic}-{log.partition} is still being synced")
 
@@ -779,7 +780,7 @@ class Partitions:
         manifests = self._known_manifests()
         self._believed = dict.fromkeys(map(_key_of, manifests))
         logs = [partition.log for partition in self._to_lead() if partition.log not in manifests]
-        # Whoever has written since that LIST, and may have been the leader, had the node id bound to another directory.
+        # After a take-over, a former broker of this node id may have written manifests as leader since that LIST.
         listed = {} if self._registration.took_over else dict(self._listed)
         listed |= await self.list_manifests(key for key in map(_key_of, logs) if key not in listed)
         limit = asyncio.Semaphore(MANIFESTS_AT_ONCE // READ_AT_ONCE)
@@ -868,7 +869,7 @@ class Partitions:
             elif log.topic_id == NO_TOPIC_ID and log.recovery_point > log.segments()[0].base_offset:
                 log.topic_id = topic.topic_id  # something was synced, so the file was there and is damaged
             elif log.topic_id == NO_TOPIC_ID:
-                # Nothing was ever made durable here, and what is left may be of an older topic of that name.
+                # Nothing was ever made durable here, and the files may be of an older topic of that name.
                 self._log_line(f"{log.topic}-{log.partition} has no topic id; its local log is deleted")
                 self._logs.delete(log.topic, log.partition)
             elif log.topic_id != topic.topic_id:
@@ -939,9 +940,7 @@ class Partitions:
         was_in_sync = False
         if partition is not None:
             was_in_sync = self._broker_id in partition.in_sync or self._broker_id in partition.eligible
-            self._configure(
-                partition, config
-            )  # what is committed from here on follows the new min.insync.replicas (R2)
+            self._configure(partition, config)  # later commits follow the new min.insync.replicas (R2)
             self.table.note(partition, image)
         role = None if partition is None else partition.role
         match TRANSITIONS[role, wanted_by(image, self._broker_id)]:
@@ -960,7 +959,7 @@ class Partitions:
                 or (self._cluster.image.level and image.leader_epoch > 0)
                 or (image.is_journaled and len(image.wal_ranges) > 1)
             ):
-                # Of several brokers, one without its log: the tier may have what the log has lost.
+                # Of several brokers, one without its log: the tier may have the lost records.
                 if not may_make:
                     return None
                 made = True
@@ -988,7 +987,7 @@ class Partitions:
                 self._unopened.pop(partition.key, None)  # it was named, and is not any more
             case Transition.OPEN if partition is not None and partition.key in self._unopened:
                 self._unopened[partition.key].since_s = loop_time_s()
-                self._wake_opener.set()  # whoever reads its manifest, and may change its log, opens it
+                self._wake_opener.set()  # the opener reads its manifest, may change its log, and opens it
             case Transition.OPEN if (
                 self._started
                 and partition is not None
@@ -997,7 +996,7 @@ class Partitions:
                 and not partition.log.start_is_assumed
                 and not image.is_journaled
             ):
-                # It has all committed records, whatever the store says: nobody waits for the store (T2).
+                # It has all committed records, also if the store has others: no client waits for the store (T2).
                 self.table.lead(partition, image.leader_epoch)
                 self._unsealed[partition.key] = None
                 self._unattached[partition.key] = None
@@ -1010,7 +1009,7 @@ class Partitions:
             case Transition.RAISE if (
                 partition is not None and image.is_journaled and image.leader_epoch > partition.log.leader_epoch
             ):
-                # Between the two its write-ahead log has ended: what counts of it has to be read first (J24).
+                # Between the two its write-ahead log has ended: its acknowledged records have to be read first (J24).
                 self._resign(partition, image)
                 self._unopened[partition.key] = _Unopened(partition, named=image.leader_epoch)
                 self._wake_opener.set()
@@ -1047,7 +1046,7 @@ class Partitions:
         return changed
 
     def _make_missing_now(self, name: str, index: int) -> None:
-        """Bring a partition of a large topic in line that somebody asks for before its turn: make its log, or lead it."""
+        """Bring a partition of a large topic in line before its turn, because a request needs it: make its log, or lead it."""
         if not self._unmade:
             return
         topic = self._cluster.image.topics_by_name.get(name)
@@ -1124,7 +1123,7 @@ class Partitions:
     # --- following the image -------------------------------------------------------------------------------------
 
     def _follow(self, image: ClusterImage, delta: ImageDelta) -> None:
-        """Bring the logs in line with a new image. What fails is tried again by ``run``."""
+        """Bring the logs in line with a new image. ``run`` retries the partitions that fail."""
         changed = {*delta.topics, *image.topics_by_id} if delta.broker_configs else delta.topics
         deleted: list[UUID] = []
         internal: list[UUID] = []
@@ -1177,8 +1176,8 @@ class Partitions:
     async def followed(self, topic_id: UUID) -> None:
         """Wait until all logs of a created or changed topic exist, or until creating one has failed.
 
-        Nobody waits for a topic with more than ``WAITED_FOR_MAX`` partitions. Its logs are created in the background, and each at
-        once when somebody asks for it. Kafka waits for no log at all.
+        There is no wait for a topic with more than ``WAITED_FOR_MAX`` partitions. Its logs are created in the background, and each
+        at once when a request needs it. Kafka waits for no log at all.
         """
         tried = self._tried.get(topic_id)
         if tried is not None:
@@ -1219,7 +1218,7 @@ class Partitions:
     # --- deleted topics ------------------------------------------------------------------------------------------
 
     def take_out(self, topic_id: UUID) -> None:
-        """A topic was deleted: nobody finds its partitions from now on. ``_delete_some`` does the rest, which takes longer."""
+        """Take the partitions of a deleted topic out of the table. ``_delete_some`` does the rest, which takes longer."""
         name, count = self._led.pop(topic_id, ("", 0))
         self._configs.pop(topic_id, None)
         found: dict[int, Partition] = {}
@@ -1272,7 +1271,7 @@ class Partitions:
             self._write_ahead.gone(partition.key)
 
     def _forget(self, key: TopicIdPartition) -> None:
-        """Give up what waits for a partition, its copies and its view."""
+        """Give up all waiting work for a partition, its copies and its view."""
         for waiting in (self._unopened, self._unattached, self._unsealed, self._believed):
             waiting.pop(key, None)
         self._copies.forget(key)
@@ -1347,9 +1346,9 @@ class Partitions:
         delay_s = RETRY_S_MIN
         while True:
             if len(self._unsealed) > TAKEN_OVER_MANY:
-                # Producers wait for these partitions, and nobody for their manifests: readers have the views.
+                # Producers wait for these partitions, but no client waits for their manifests: readers have the views.
                 await asyncio.sleep(AFTER_TAKE_OVER_S)
-            # Whoever comes while this round waits is not in it any more, and wakes the next one.
+            # A partition that comes while this round waits is not in the round. It wakes the next one.
             self._wake.clear()
             await self._attach_new()
             delay_s = min(delay_s * 2, RETRY_S_MAX) if self._unattached else RETRY_S_MIN
@@ -1382,7 +1381,7 @@ class Partitions:
                     if key in self._unsealed:
                         await self._check_manifest_is_there(log, manifest)
                         if manifest.state.pending_copies():
-                            # Somebody may be about to finish them. Else the first change seals (T2).
+                            # An earlier leader may be about to finish them. Else the first change seals (T2).
                             await manifest.seal(self._leader_epoch(log))
                             await self._tier.settle(manifest)
                         self._check_in_sync_log(log, manifest)
@@ -1404,7 +1403,7 @@ class Partitions:
                 self._tell_unread(log, error)
                 return
             self._unsealed.pop(key, None)
-            # The topic may have been deleted meanwhile: then somebody took the key away.
+            # The topic may have been deleted meanwhile: then the key is gone.
             if key in self._unattached:
                 del self._unattached[key]
                 self._join_tier(log, manifest)
@@ -1514,7 +1513,7 @@ class Partitions:
         return manifest
 
     def _hand_on(self, manifest: SegmentManifest) -> None:
-        """Keep what this broker writes to a manifest at hand for followers."""
+        """Keep the entries that this broker writes to a manifest at hand for followers."""
         entries = self.entries
         if entries is not None:
             key = TopicIdPartition(manifest.topic_id, manifest.partition)

@@ -71,8 +71,8 @@ TRUST: Final = (
     "ssl.truststore.password",
     "ssl.truststore.certificates",
 )
-"""Settings of a listener that say whom to trust: the HTTP process knows the broker by them. Its list of revoked certificates is not
-among them: it may be of the clients' authority alone, and would then have every other certificate refused."""
+"""Settings of a listener that name trusted authorities: the HTTP process recognises the broker by them. The list of revoked
+certificates is not among them: it may be of the clients' authority alone, and would then have every other certificate refused."""
 
 
 def may_create_store(fs: FileSystem, config: BrokerConfig) -> bool:
@@ -182,7 +182,7 @@ class Broker:
             opens_store=True,
         )  # fmt: skip
         await self._store.start()
-        # Nobody waits for this loop yet, and the store process starts meanwhile.
+        # No client waits for this loop yet, and the store process starts meanwhile.
         from app.broker.cleaning import CleanerProcesses
         from app.broker.control_link import KafkaControlLink
         from app.broker.node import OWN_DIRECTORY, Node, Surroundings, first_error
@@ -254,7 +254,7 @@ class Broker:
             async with asyncio.TaskGroup() as together:
                 if not knows_store:
                     together.create_task(self._watch_store(self._store))
-                # What it asks of the store waits in the socket, and what it does with the disk need not wait.
+                # Its requests to the store wait in the socket, and its work on the disk need not wait.
                 together.create_task(self.node.start())
         except BaseExceptionGroup as failures:
             raise first_error(failures) from None
@@ -585,7 +585,7 @@ async def _serve(config: BrokerConfig, on_ready: Callable[[Broker], None] | None
     watch = None
     collections = ShortCollections(loop.call_soon_threadsafe)
     try:
-        gc.disable()  # start-up only makes what stays
+        gc.disable()  # objects of the start-up stay
         await broker.start()
         settle_memory(collections)
         watch = broker.node.watch_loop()
@@ -602,7 +602,7 @@ async def _serve(config: BrokerConfig, on_ready: Callable[[Broker], None] | None
 def serve(config: BrokerConfig, *, on_ready: Callable[[Broker], None] | None = None) -> None:
     """Run a broker until SIGINT or SIGTERM.
 
-    Raises: what ``Broker.start`` raises, and FencedError when another broker has taken over; all of them are one sentence.
+    Raises: as ``Broker.start``, and FencedError when another broker has taken over. Each message is one sentence.
     """
     import uvloop
 

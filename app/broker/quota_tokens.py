@@ -20,7 +20,7 @@ ASK_S: Final = 0.1
 RETRY_S: Final = 1.0
 TIMEOUT_S: Final = 0.5
 EXPIRE_MS: Final = 600_000
-"""A share that nobody asked for so long is forgotten. It begins empty again."""
+"""A share that no broker asked for so long is forgotten. It begins empty again."""
 
 _SCRIPT: Final = """
 local clock = redis.call('TIME')
@@ -76,7 +76,7 @@ class RedisTokens:
             raise StorageUnavailable(f"Redis does not answer: {str(error) or type(error).__name__}") from error
 
     def _key(self, ask: Ask) -> str:
-        # Names of users stay out of Redis, and a key has one length, whatever a client calls itself.
+        # A hash keeps the names of users out of Redis, and gives keys of one length for all client ids.
         share = hashlib.sha256(repr(ask.share).encode()).hexdigest()[:32]
         return f"{self._namespace()}:quota:{share}"
 
@@ -85,7 +85,7 @@ class RedisTokens:
 
 
 class QuotaTokens:
-    """Asks for what the quotas of a broker want. Belongs to one loop."""
+    """Leases the tokens that the quotas of a broker want. Belongs to one loop."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What a broker shows of replication and of the cluster, with Kafka's meanings. Computed only when somebody looks."""
+"""Metrics of replication and of the cluster, with Kafka's meanings. Computed only when the metrics are read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Shown = tuple[str, Labels, float] | None
 
 
 class Office(Protocol):
-    """What the controller counts."""
+    """The counts of the controller."""
 
     @property
     def unclean_elections(self) -> int: ...

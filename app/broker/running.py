@@ -37,7 +37,7 @@ class RunningBroker(msgspec.Struct, frozen=True, kw_only=True):
     https: bool = False
     """Whether HTTP is encrypted."""
     local: str = ""
-    """HOST:PORT at which this machine reaches the broker, whatever its advertised address; empty while it starts."""
+    """HOST:PORT at which this machine reaches the broker (not the advertised address); empty while it starts."""
 
 
 def note_running(

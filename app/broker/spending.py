@@ -1,7 +1,7 @@
-"""What this broker has asked of its store and sent across zones in the last hour, and what that costs a month.
+"""This broker's requests to its store and bytes across zones in the last hour, and their costs a month.
 
-Once a minute the counters are read, and what they rose by is kept for an hour (``app/cost/measured.py``). Metrics show it, with the
-dollars at list prices.
+Once a minute the counters are read, and their increases are kept for an hour (``app/cost/measured.py``). Metrics show them, with
+the dollars at list prices.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Spending:
         faults: Faults,
         read_s: float = READ_S,
     ) -> None:
-        """``store_samples``: metrics of the store process, which counts requests. ``pool`` is for what takes long with many
+        """``store_samples``: metrics of the store process, which counts requests. ``pool`` is for work that takes long with many
         partitions. ``wal_store``: the kind of store that write-ahead logs have of their own."""
         self._logs = logs
         self._table = table
@@ -63,7 +63,7 @@ class Spending:
         self._pool = pool
         self._hour = Hour()
         self.spent: Spent | None = None
-        """What was counted in the hour before the last reading; None before the second one."""
+        """The counts of the hour before the last reading; None before the second one."""
         self._bill: MeasuredBill | None = None
         registry.describe("firn_hour_seconds", "gauge", "Time that the other numbers of the last hour cover")
         registry.describe("firn_hour_requests", "gauge", "Operations on the object store in the last hour")

@@ -64,7 +64,7 @@ class SpotNotice:
             await asyncio.sleep(self._interval_s)
 
     async def _ask(self) -> str:
-        """What is about to happen to the machine; empty if nothing is. Raises: NotFetched."""
+        """The announced interruption of the machine; empty if there is none. Raises: NotFetched."""
         if not self._token:
             lifetime = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_S)}
             self._token = (await self._fetch(TOKEN_PATH, "PUT", lifetime)).decode("ascii", "replace").strip()

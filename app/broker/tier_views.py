@@ -1,8 +1,8 @@
-"""What followers know of the tier: a view of the segment manifest of each partition that this broker follows (ADR 0024, T3, T8).
+"""A follower's views of the tier: of the segment manifest of each partition that this broker follows (ADR 0024, T3, T8).
 
-A view is the manifest as its leader wrote it, read only. The leader hands on new entries: each leader gets one parked request,
-whatever the number of partitions. An entry is applied only if it follows from the last one. A follower that lost the thread asks
-the leader for the entries that it lacks, and reads the bucket if the leader does not have them at hand.
+A view is the manifest as its leader wrote it, read only. The leader hands on new entries: each leader gets one parked request, for
+any number of partitions. An entry is applied only if it follows from the last one. A follower that lost the thread asks the leader
+for the entries that it lacks, and reads the bucket if the leader does not have them at hand.
 
 By its views a follower deletes local segments that the tier has, learns the log start, and serves reads of tiered records.
 """
@@ -39,7 +39,7 @@ PAUSE_S: Final = 0.5
 READS_AT_ONCE: Final = 64
 """Manifests that are read from the bucket together."""
 DECIDED_AT_ONCE: Final = 1_000
-"""Views among which it is decided at once whom to ask: about 1 ms."""
+"""Views whose leaders are looked up in one go: about 1 ms."""
 LOOKED_AT_ONCE: Final = 64
 """Partitions whose local retention is looked at before the loop serves other work."""
 
@@ -66,7 +66,7 @@ class _View:
         """The manifest that this broker wrote as leader. The view begins as its copy."""
         self.is_current = False
         self.terms: tuple[int, int, Role] | None = None
-        """Leader, leader epoch and role when it was last decided whom to ask."""
+        """Leader, leader epoch and role at the last decision about its leader."""
 
     @property
     def version(self) -> int:
@@ -110,9 +110,9 @@ class TierViews:
         self._askers: dict[int, _Asker] = {}
         self._group: asyncio.TaskGroup | None = None
         self._has_others = False
-        """Whether there are other views than when it was last decided whom to ask."""
+        """Whether views came or went since the last decision about leaders."""
         self._changed_topics: set[UUID] = set()
-        """Topics that changed since it was last decided whom to ask, …"""
+        """Topics that changed since the last decision about leaders, …"""
         self._all_changed = False
         """… or whether anything may have."""
         self._due = asyncio.Event()
@@ -120,7 +120,7 @@ class TierViews:
         self._is_deciding = False
         """Whether that is under way."""
 
-    # --- what is known ------------------------------------------------------------------------------------------------
+    # --- views ---------------------------------------------------------------------------------------------------------
 
     def manifest_of(self, key: TopicIdPartition) -> SegmentManifest | None:
         """The view of a partition's manifest, in which entries may be missing; None if no entry is known."""
@@ -155,7 +155,7 @@ class TierViews:
             self._has_others = True
 
     def follow(self, image: ClusterImage, delta: ImageDelta | None) -> None:
-        """Ask whom the image says: soon, in portions, if there are many views. Call it after the roles have followed."""
+        """Ask the leaders of a new image: soon, in portions, if there are many views. Call it after the roles have followed."""
         if self._group is None:
             return
         if delta is None or delta.brokers:
@@ -168,7 +168,7 @@ class TierViews:
             self._due.set()
 
     async def _decide(self) -> None:
-        """Decide whom to ask, until cancelled."""
+        """Decide which leaders to ask, until cancelled."""
         while True:
             await self._due.wait()
             self._due.clear()
@@ -177,7 +177,7 @@ class TierViews:
             self._is_deciding = False
 
     def _deciding(self) -> Steps[None]:
-        """Decide whom to ask, in steps. A role that changes between two steps makes it be decided once more."""
+        """Decide which leaders to ask, in steps. If a role changes between two steps, the decision is made once more."""
         topics, self._changed_topics = self._changed_topics, set()
         everything, self._all_changed = self._all_changed or self._has_others, False
         if not everything and not (yield from self._concern(topics)):
@@ -207,7 +207,7 @@ class TierViews:
             yield
 
     def _concern(self, topics: Collection[UUID]) -> Steps[bool]:
-        """Whether somebody else has to be asked. In-sync sets change often, and they do not matter."""
+        """Whether another leader has to be asked. In-sync sets change often, and they do not matter."""
         for topic_id in topics:
             topic = self.image().topic_by_id(topic_id)
             if topic is None:
@@ -252,7 +252,7 @@ class TierViews:
             if not count % LOOKED_AT_ONCE:
                 await asyncio.sleep(0)
 
-    # --- what a view tells --------------------------------------------------------------------------------------------
+    # --- effects of new entries ---------------------------------------------------------------------------------------
 
     def changed(self, view: _View) -> None:
         """A view has new entries."""
@@ -331,7 +331,7 @@ class TierViews:
         return True
 
     async def read(self, views: Sequence[_View]) -> None:
-        """Read manifests from the bucket, for views that lost the thread. What fails is tried again."""
+        """Read manifests from the bucket, for views that lost the thread. A read that fails is retried."""
         listed = await self._list_manifests([view.key for view in views])
 
         async def read_one(view: _View) -> None:
@@ -440,7 +440,7 @@ class _Asker:
 
     async def _is_current(self, view: _View, told: ManifestInfo) -> bool:
         if view.manifest is None and view.source is not None:
-            return False  # its copy is taken with what the bucket has
+            return False  # its copy is taken with the entries of the bucket
         if view.version < told.version and told.entries:
             await self._owner.take(view, told.version - len(told.entries), told.entries)
         return view.version >= told.version

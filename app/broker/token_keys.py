@@ -1,7 +1,7 @@
 """The public keys that tokens are verified with: of a file, or of a URL that the operator allows. Kept while they cannot be had.
 
-No login waits for them. They are fetched when the broker starts, every ``refresh.ms``, and once more when a token names a key that
-is not known, but not sooner than ``SOONEST_S`` after they were fetched, whatever tokens clients send.
+No login waits for them. They are fetched when the broker starts, every ``refresh.ms``, and once more when a token names an unknown
+key. ``SOONEST_S`` must have passed since the last fetch, so that clients with such tokens cannot cause more.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 DOCUMENT_BYTES_MAX: Final = 1 << 20
 FETCH_S: Final = 10.0
 SOONEST_S: Final = 10.0
-"""Between two looks, whatever clients send."""
+"""Least time between two fetches, also if clients send unknown keys."""
 URL: Final = "sasl.oauthbearer.jwks.endpoint.url"
 ALLOWED: Final = "firn.sasl.oauthbearer.allowed.urls"
 KIND: Final = "fetching the keys of tokens of"
 
 
 def token_rules(listener: ListenerConfig) -> TokenRules:
-    """What the tokens of a listener's clients must say."""
+    """The claims that the tokens of a listener's clients must have."""
     return TokenRules(
         algorithms=listener.words("firn.sasl.oauthbearer.algorithms") or ALGORITHMS,
         audiences=listener.words("sasl.oauthbearer.expected.audience"),
@@ -69,7 +69,7 @@ class TokenKeys:
         self._retry_max_s = listener.number("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms", 10_000) / 1000
         self.found: Keys = {}
         self.wanted = asyncio.Event()
-        """Somebody has shown a token with a key that is not known."""
+        """Set when a client has shown a token with an unknown key."""
         if self._parts.scheme == "file":
             self._refresh_s = SOONEST_S  # it costs nothing
             try:

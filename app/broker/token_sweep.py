@@ -1,4 +1,4 @@
-"""Removes delegation tokens that have ended, on the active controller (ADR 0035). They let nobody in before that."""
+"""Removes delegation tokens that have ended, on the active controller (ADR 0035). Before that, they are refused already."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def sweep_tokens(
             while swept := await controller.sweep_tokens():
                 count += len(swept)
         except FirnError as error:
-            faults.met_error("sweeping", "delegation tokens", error)  # the next sweep finds what is left
+            faults.met_error("sweeping", "delegation tokens", error)  # the next sweep finds the remaining ones
             continue
         faults.over("sweeping", "delegation tokens")
         if count:

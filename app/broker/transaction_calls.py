@@ -1,4 +1,4 @@
-"""What brokers ask each other about transactions, in Kafka's messages: WriteTxnMarkers (key 27) and AddPartitionsToTxn (24)."""
+"""Requests between brokers about transactions, in Kafka's messages: WriteTxnMarkers (key 27) and AddPartitionsToTxn (24)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MARKERS_VERSION: Final = 2
 ADD_VERSION: Final = 5
 MARKERS_MS: Final = 5_000
 ADD_MS: Final = 10_000
-"""Above what the other side takes at the longest before it answers."""
+"""Longer than the other side ever takes to answer."""
 
 
 async def write_markers(connection: KafkaConnection, asked: Sequence[MarkerAsked]) -> list[ErrorCode]:

@@ -1,4 +1,4 @@
-"""The write-ahead log of this broker (ADR 0037): what the logs that it leads append goes into numbered objects in the bucket.
+"""The write-ahead log of this broker (ADR 0037): the appends of the logs that it leads go into numbered objects in the bucket.
 
 ``WriteAhead`` is the journal of all logs of topics with ``firn.durability=object`` that this broker leads. It owns the writer of a
 WAL under the present broker epoch, keeps it running, deletes objects that no partition needs, and rolls logs that hold old objects
@@ -51,15 +51,15 @@ from app.wal.trimming import WalNeeds
 from app.wal.writer import DurableObject, WalWriter
 
 TRIM_S: Final = 1.0
-"""Between two looks at what may be deleted, while there is something."""
+"""Between two looks for objects to delete, while this broker has a write-ahead log."""
 QUIET_S: Final = 0.03
 TOGETHER_S: Final = 2.0
-"""Partitions that go on together begin to read when nobody has come for the first time, or after the second."""
+"""Partitions that go on together begin to read when no other has come for the first time, or after the second."""
 OBJECTS_KEPT: Final = 16
 """Whole objects of ended WALs that are kept for partitions that go on together: 128 MiB at the default of wal.bytes."""
 READS_AT_ONCE: Final = 8
 KEPT_S: Final = 30.0
-"""What was read of ended WALs is forgotten after this time."""
+"""Footers and objects of ended WALs are forgotten after this time."""
 ENDED_KEPT_S: Final = 300.0
 """How long a partition's last section is kept though all of it is tiered, and the ended range that it may be in. It alone knows
 more than the last batch of each producer. Producers repeat a batch for two minutes by default (J32, J35)."""
@@ -70,8 +70,8 @@ ROLLS_AT_ONCE: Final = 50
 CLOSE_S: Final = 1.0
 """How long a stop waits for the seal of its own log. Without it the controller, or the next one, seals it."""
 KEPT_MEMORY_BYTES_MAX: Final = 64 * MIB
-"""Freed memory that stays with the process for the next objects, once there is a log: new pages for each would cost more than what
-is done with them."""
+"""Freed memory that stays with the process for the next objects, once there is a log: new pages for each would cost more than the
+work on them."""
 FLUSH_S: Final = 10.0
 """How long a stop waits until everything that was appended is in the bucket."""
 
@@ -112,7 +112,7 @@ class _Led:
         self.took_s = self.began_s
         """When it took records last."""
         self.rolled = False
-        """Whether what it goes on from was closed, to be tiered."""
+        """Whether the segment with the records of earlier ranges was closed, to be tiered."""
         self.stopped_by: set[object] = set()
         """Who has it take no records."""
         self.wrote = False
@@ -153,7 +153,7 @@ class _Kept(NamedTuple):
 
 
 class SealedLogs:
-    """Reads WALs, or ranges of them, that have ended. Partitions that go on at the same time share what is read."""
+    """Reads WALs, or ranges of them, that have ended. Partitions that go on at the same time share footers and objects."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -206,8 +206,8 @@ class SealedLogs:
     async def reading(self, pieces: Sequence[Piece]) -> AsyncIterator[Callable[[Piece], Awaitable[memoryview]]]:
         """Reads the batches of pieces, which are asked for one after another, each once.
 
-        What several partitions want of an object is read with one GET, if they are told of at the same time: it begins when nobody
-        else has come for a moment. What reads them raises: ObjectMissing, StorageUnavailable, CorruptionError.
+        One GET reads an object for several partitions, if they come at the same time: it begins when no other partition has come
+        for a moment. The reading function raises: ObjectMissing, StorageUnavailable, CorruptionError.
         """
         left = Counter((each.wal, each.number) for each in pieces)
         for key in left:
@@ -254,7 +254,7 @@ class SealedLogs:
             self._read_ahead()
 
     def _read_ahead(self) -> None:
-        """Begin to read what is wanted next, the oldest first, as long as there is room."""
+        """Begin to read the next wanted objects, the oldest first, as long as there is room."""
         while self._ahead and len(self._objects) < OBJECTS_KEPT:
             key = heappop(self._ahead)
             if self._wanted[key] and key not in self._objects:
@@ -272,7 +272,7 @@ class SealedLogs:
             if not waiter.done():
                 waiter.set_result([found])
         while len(self._objects) > OBJECTS_KEPT:
-            # Whoever waits for its bytes gets them all the same. The others come to the newest last.
+            # Readers that wait for its bytes get them all the same. The others come to the newest last.
             newest = max(each for each in self._objects if each != key)
             del self._objects[newest]
             if self._wanted[newest]:
@@ -370,7 +370,7 @@ class WriteAhead:
         self._moved = asyncio.Event()
         """Set when an object is acknowledged, or the WAL has ended."""
         self.on_ended: Callable[[WalId], None] | None = None
-        """Called when this broker's WAL was ended by somebody else: it has to register again (J14)."""
+        """Called when another broker has ended this broker's WAL: this broker has to register again (J14)."""
         self.drop_ranges: Callable[[Sequence[DropAsked]], Awaitable[Sequence[InSyncAnswer]]] | None = None
         """Asks the controller to drop ended ranges from partitions' records, whose records are tiered (J35)."""
         self._objects = registry.counter(
@@ -443,7 +443,7 @@ class WriteAhead:
         self._moved.set()
 
     def resign(self, log: PartitionLog) -> None:
-        """This broker does not lead the partition any more, or never did. What was appended may still become durable."""
+        """This broker does not lead the partition any more, or never did. Appended records may still become durable."""
         key = TopicIdPartition(log.topic_id, log.partition)
         led = self._led.get(key)
         if led is not None and led.log is log:
@@ -468,15 +468,15 @@ class WriteAhead:
         needs.note_object(durable)
         for section in durable.sections:
             led = self._led.get(section.partition)
-            # Of an earlier leadership, objects may become durable later: they say nothing of what is appended in this one.
+            # Objects of an earlier leadership may become durable later: they say nothing about the records of this one.
             if led is not None and section.leader_epoch == led.leader_epoch:
                 led.wrote = True
                 led.log.note_journaled(section.end_offset)
 
     async def run(self) -> None:
-        """Put what is appended into the bucket, and delete what nobody needs, until cancelled.
+        """Put appended records into the bucket, and delete unneeded objects, until cancelled.
 
-        Raises: CorruptionError, FencedError if somebody else writes this broker's WAL.
+        Raises: CorruptionError, FencedError if another process writes this broker's WAL.
         """
         async with asyncio.TaskGroup() as group:
             group.create_task(self._write())
@@ -494,15 +494,15 @@ class WriteAhead:
                 another = group.create_task(self._changed.wait())
                 await asyncio.wait([running, another], return_when=asyncio.FIRST_COMPLETED)
                 ended = running.done()
-                # If another log has begun, the entry of its broker epoch has ended all leaderships of this one (J22). Nobody
-                # waits for what is still on its way.
+                # If another log has begun, the entry of its broker epoch has ended all leaderships of this one (J22). No request
+                # waits for the objects that are still on their way.
                 running.cancel()
                 another.cancel()
             if ended:
                 self._ended(writer)
 
     def _ended(self, writer: WalWriter) -> None:
-        """Somebody has sealed this WAL: nothing of it is acknowledged any more, and a new broker epoch has to begin (J14)."""
+        """Another broker has sealed this WAL: nothing of it is acknowledged any more, and a new broker epoch has to begin (J14)."""
         self._moved.set()
         error = RequestRejected(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -553,9 +553,9 @@ class WriteAhead:
         return {key: led.taken_bytes / max(1.0, now_s - led.began_s) for key, led in self._led.items()}
 
     def stop_taking(self, partitions: Collection[TopicIdPartition], by: object) -> None:
-        """From now on these take no records: their producers get NOT_LEADER_OR_FOLLOWER. What waits is put at once (J18).
+        """From now on these take no records: their producers get NOT_LEADER_OR_FOLLOWER. Waiting records are put at once (J18).
 
-        ``by``: who wants it so. They may be several, each with a request of its own under way.
+        ``by``: identifies the reason. There may be several, each with a request of its own under way.
         """
         if self._writer is not None and self._owner is not None:
             for key in partitions:
@@ -576,7 +576,7 @@ class WriteAhead:
     def last_number(self, partition: TopicIdPartition) -> int | None:
         """The last number of a partition that takes no more, once all of it is acknowledged; None if it is not, or not led.
 
-        None also if it takes records: whoever had stopped it did so in an earlier leadership.
+        None also if it takes records: then it was stopped in an earlier leadership.
         """
         led = self._stopped(partition)
         return None if led is None else led.writer.last_number_if_flushed(partition)
@@ -604,7 +604,7 @@ class WriteAhead:
     async def close(self) -> None:
         """End this broker's own log, after the last leadership: then all of it can be deleted. It leads nothing any more.
 
-        What is on its way keeps it from that; then whoever is the controller ends the log (J17).
+        While objects are on their way it cannot; then the controller ends the log (J17).
         """
         self._closed = True
         writer = self._writer
@@ -634,7 +634,7 @@ class WriteAhead:
                 if floor is not None:
                     tiered_end, log_start = floor
                     may_be_repeated = now_s - led.took_s < ENDED_KEPT_S
-                    # Nothing is left to be tiered, and nobody repeats a batch after so long: it holds no objects back (J32).
+                    # No record is left to tier, and no producer repeats a batch after so long: it holds no objects back (J32).
                     if log_start >= led.log.log_end_offset and not may_be_repeated:
                         tiered_end = Offset(max(tiered_end, log_start))
                     needs.note_floor(led.key, tiered_end, log_start, may_be_repeated=may_be_repeated and not is_long)
@@ -665,7 +665,7 @@ class WriteAhead:
         return True
 
     def _note_images(self, needs: WalNeeds) -> None:
-        """What earlier leaderships have written is needed while the partition's record says so (J34)."""
+        """Keep the objects of earlier leaderships as long as the partition's record names them (J34)."""
         image = self._image()
         if image is self._noted:
             return
@@ -676,7 +676,7 @@ class WriteAhead:
                 needs.note_image(key, leader_epoch=partition.leader_epoch, ranges=partition.wal_ranges)
 
     def _ended_ranges(self, led: _Led, tiered_end: Offset, log_start: Offset) -> list[DropAsked]:
-        """What the record of a partition need not name any more (J35)."""
+        """The ranges that a partition's record need not name any more (J35)."""
         if not ranges_are_done(Offset(led.began_at), Tiered(tiered_end, log_start), own_section=led.wrote):
             return []
         if not led.wrote and asyncio.get_running_loop().time() - led.began_s < ENDED_KEPT_S:
@@ -688,7 +688,7 @@ class WriteAhead:
         return [DropAsked(*led.key, partition.leader_epoch, partition.partition_epoch, ended)]
 
     def _closed_ranges(self, led: _Led) -> tuple[WalRange, ...]:
-        """What the partition's record names of leaderships before this one; nothing if there is a later one."""
+        """The ranges of earlier leaderships in the partition's record; none if there is a later leadership than this one."""
         partition = self._image().partition(*led.key)
         if partition is None or partition.leader_epoch != led.log.leader_epoch:
             return ()
@@ -698,7 +698,7 @@ class WriteAhead:
         if not done or self.drop_ranges is None:
             return
         try:
-            await self.drop_ranges(done)  # what is refused is asked again, by a newer image
+            await self.drop_ranges(done)  # a refused range is asked again, by a newer image
         except FirnError as error:
             self._faults.met_error("dropping ended ranges of", f"{len(done)} partitions", error)
 

@@ -1,7 +1,7 @@
 """A broker gives up leaderships of partitions in its write-ahead log (ADR 0037, J18, J49): because it stops, or for others to lead.
 
-The partitions take no more records, what they have reaches the bucket, and one request names the last number of each. From then on
-each waits for an image with a higher partition epoch, which says who leads.
+The partitions take no more records, their records reach the bucket, and one request names the last number of each. From then on
+each waits for an image with a higher partition epoch, which names the leader.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class Releases:
     async def give_up(
         self, keys: Collection[TopicIdPartition], *, to: Mapping[TopicIdPartition, int] | int = ANYBODY
     ) -> None:
-        """Give partitions up that this broker leads, by one change for all of them. ``to``: who is rather to lead.
+        """Give partitions up that this broker leads, by one change for all of them. ``to``: the preferred next leaders.
 
-        Returns when the image says of each who leads: others, nobody, or this broker again, as nobody else can. Cancel it only if
-        the process ends: from the request on the partitions take no records until then, whatever the request was answered (J18).
+        Returns when the image has decided each: another broker leads, or none, or this broker again because no other can. Cancel it
+        only if the process ends: from the request on the partitions take no records until then, for every answer (J18).
         """
         by = object()
         self._wal.stop_taking(keys, by)
@@ -75,7 +75,7 @@ class Releases:
                 partition = self._led(key)
                 number = None if partition is None else self._wal.last_number(key)
                 if partition is None or number is None:
-                    del left[key]  # others lead, or will, or this broker leads anew: what was stopped has ended
+                    del left[key]  # others lead, or will, or this broker leads anew: the stopped leadership has ended
                 elif asked.get(key, partition.partition_epoch) < partition.partition_epoch:
                     self._wal.take_again(key, by)
                     del left[key]
@@ -119,7 +119,7 @@ class Releases:
         return True
 
     async def _followed(self, asked: Mapping[TopicIdPartition, int], left: Collection[TopicIdPartition]) -> None:
-        """Until the image is newer than what was asked for, as far as it comes within a second."""
+        """Wait up to a second for an image that is newer than the request."""
         for _ in range(LOOKS_MAX):
             if all((found := self._led(key)) is None or found.partition_epoch > asked.get(key, -1) for key in left):
                 return
@@ -127,7 +127,7 @@ class Releases:
 
 
 async def leave(releases: Releases, *, to: int, within_s: float, log_line: Callable[[str], None]) -> None:
-    """Before a stop in order: give up everything. What cannot be given up in time is left to the controller."""
+    """Before a stop in order: give up all leaderships. The controller ends those that cannot be given up in time."""
     try:
         async with asyncio.timeout(within_s):
             while keys := releases.ours():

@@ -1,4 +1,4 @@
-"""A partition goes on from ended write-ahead logs (ADR 0037, J24 to J30): the local log gets what the bucket has.
+"""A partition goes on from ended write-ahead logs (ADR 0037, J24 to J30): the local log gets the records of the bucket.
 
 The manifest was sealed and the local log agrees with it already. Behind this the log ends where the partition ends, and has every
 record from the tiered end on, so it is read and tiered like any other.
@@ -116,7 +116,7 @@ def _first_needed(taken: TakeOver, floor: Offset) -> Offset:
 
 
 def _cut_at_hole(log: PartitionLog) -> None:
-    """A hole in a compacted log that is not surely compaction's may be what a loss of power has taken: the bucket knows better."""
+    """Cut a compacted log at a hole that compaction may not have made: after a loss of power, the bucket may have the records."""
     if log.unsure_from is not None:
         _cut(log, log.unsure_from)
         log.unsure_from = None

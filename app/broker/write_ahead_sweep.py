@@ -19,10 +19,10 @@ from app.wal.trimming import Registration, deletable, has_ended
 async def sweep_ended(
     store: ObjectStore, image: Callable[[], ClusterImage], *, sealer: int, clock: Clock, rng: Random
 ) -> int:
-    """Look at all write-ahead logs, and delete what is not needed of those that have ended.
+    """Look at all write-ahead logs, and delete the unneeded objects of those that have ended.
 
-    Each is sealed first, if nobody has. What lands behind the seal later is found by the next sweep. Costs a LIST for 1,000
-    objects, and for each ended log with more than its seal what sealing costs.
+    Each is sealed first, if it is not sealed yet. The next sweep finds objects that land behind the seal later. Costs a LIST for
+    1,000 objects, and the requests of sealing for each ended log with more than its seal.
 
     Returns: how many objects were deleted. Raises: StorageUnavailable, CorruptionError; some objects may be deleted.
     """
