@@ -4,7 +4,7 @@ The states and their transitions::
 
     Empty ──first join──► PreparingRebalance ──all joined, or time is up──► CompletingRebalance ──leader's SyncGroup──► Stable
       ▲                        │   ▲                                                │                                    │
-      └────nobody is left──────┘   └──────── a member joins anew, leaves, changes its mind, or is silent ────────────────┘
+      └────no member is left───┘   └──────── a member joins anew, leaves, changes its mind, or is silent ────────────────┘
 
 Joining is a barrier. Every JoinGroup waits until all members have joined, or until the rebalance time-out has passed. Then the
 generation rises, and the leader gets all subscriptions. The leader's SyncGroup has all assignments. They are written to the log
@@ -55,7 +55,7 @@ NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
 """Session time-out during the first JoinGroup of a member, because its client sends no heartbeats then (KAFKA-7610)."""
 
 AWAY_WAIT_MS_MIN: Final = 1_000
-"""Minimum wait if all static members are away, whatever their time-outs: more frequent checks bring nobody back."""
+"""Minimum wait if all static members are away, also with shorter time-outs: more frequent checks bring no member back."""
 
 GROUP_METADATA_VERSION: Final = 3
 """Version of group records. Kafka 4 writes the same."""
@@ -116,10 +116,10 @@ class ClassicGroup:
         self.pending_joins: set[str] = set()
         """Member ids that were given to clients that have not joined yet (KIP-394)."""
         self.sent_bytes = 0
-        """What members and future members keep of what their clients have sent (``memory.py``)."""
+        """Bytes of the clients' requests that members and future members keep (``memory.py``)."""
         self._account: Account | None = None
         self._counted_bytes = 0
-        """What the account has of this group."""
+        """Bytes of this group in the account."""
         self.pending_syncs: set[str] = set()
         """Members of this generation that have not requested their assignment."""
         self.subscribed_topics: frozenset[str] | None = None
@@ -130,7 +130,7 @@ class ClassicGroup:
         """Whether a member joined since the wait for more members was last extended."""
         self._initial_left_ms = 0
 
-    # --- what it is to others: Group ----------------------------------------------------------------------------------
+    # --- Group --------------------------------------------------------------------------------------------------------
 
     @property
     def group_type(self) -> GroupType:
@@ -146,14 +146,14 @@ class ClassicGroup:
         return self.sent_bytes + MEMBER_BYTES * len(self.members) + PENDING_BYTES * len(self.pending_joins)
 
     def count_in(self, account: Account | None) -> None:
-        """From now on this account, and no other, has what the group keeps; None for no account."""
+        """From now on this account, and no other, counts the group's memory; None for no account."""
         if self._account is not None:
             self._account.bytes -= self._counted_bytes
         self._account, self._counted_bytes = account, 0
         self._count()
 
     def _count(self) -> None:
-        """What the group keeps may have changed."""
+        """Bring the account up to date. Call it when the group's memory may have changed."""
         if self._account is not None:
             kept_bytes = self.kept_bytes
             self._account.bytes += kept_bytes - self._counted_bytes
@@ -175,7 +175,7 @@ class ClassicGroup:
         """Raises: RequestRejected UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS."""
         del api_version
         if member_epoch < 0 and self.state is ClassicState.EMPTY:
-            return  # nobody's group: whoever assigns partitions by hand commits as he likes
+            return  # no member's group: a consumer that assigns itself partitions may commit freely
         if member_epoch >= 0 or member_id or instance_id is not None:
             self.check_member(member_id, instance_id)
             if member_epoch != self.generation:
@@ -275,7 +275,7 @@ class ClassicGroup:
         for name in member.protocol_names:
             self._supported[name] -= 1
             if not self._supported[name]:
-                del self._supported[name]  # nobody's names would pile up
+                del self._supported[name]  # unused names would pile up
 
     def _set_protocols(self, member: ClassicMember, protocols: Protocols) -> None:
         self._unsupport(member)
@@ -566,7 +566,7 @@ class ClassicGroup:
         turn.set_timer(ClassicTimer(ClassicDue.SYNC, self.group_id), self._rebalance_timeout_ms)
 
     def _elect_joined_leader(self) -> bool:
-        """Choose a leader that has joined; False if nobody has joined."""
+        """Choose a leader that has joined; False if no member has joined."""
         leader = None if self.leader is None else self.members.get(self.leader)
         if leader is not None and leader.join is not None:
             return True

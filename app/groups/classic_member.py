@@ -73,7 +73,7 @@ class Sync(NamedTuple):
 
 
 def metadata_bytes(protocols: Protocols) -> int:
-    """What a JoinGroup brings."""
+    """Bytes of the metadata in a JoinGroup."""
     return sum(len(name) + len(metadata) for name, metadata in protocols)
 
 
@@ -129,7 +129,7 @@ class ClassicMember:
 
     @property
     def sent_bytes(self) -> int:
-        """What the member keeps of what its client has sent. Its assignment is the leader's."""
+        """Bytes of its client's requests that the member keeps. Its assignment was sent by the leader."""
         texts = len(self.member_id) + len(self.instance_id or "") + len(self.client_id) + len(self.client_host)
         return texts + metadata_bytes(self.protocols)
 

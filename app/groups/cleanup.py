@@ -134,7 +134,7 @@ class OffsetCleanup:
                 try:
                     is_ready = left > 0 and self._offsets.decode_some(group_id, OFFSETS_AT_ONCE)
                 except CorruptionError:
-                    # They stay, for as long as they cannot be read; whoever asks for them is told.
+                    # The offsets stay for as long as they cannot be read. Requests for them get the error.
                     self._expiring.popleft()
                     left -= 1
                     continue
@@ -161,7 +161,7 @@ class OffsetCleanup:
     def _expire(self, turn: Turn, group: Group, places: Iterable[tuple[str, int]]) -> None:
         """Delete a group's due offsets. Raises: the errors of an append.
 
-        Offsets of topics that do not exist are due: the topic was deleted while nobody coordinated the group (ADR 0025, G10).
+        Offsets of topics that do not exist are due: the topic was deleted while the group had no coordinator (ADR 0025, G10).
         """
         retention_ms = self._config().offsets_retention_minutes * MINUTE_MS
         group_id = group.group_id

@@ -561,7 +561,7 @@ class ConsumerGroup:
             for partition in partitions - member.current.assigned.get(topic_id, frozenset())
         )
 
-    # --- what is asked about it --------------------------------------------------------------------------------------
+    # --- Group -------------------------------------------------------------------------------------------------------
 
     @property
     def group_type(self) -> GroupType:
@@ -648,7 +648,7 @@ class ConsumerGroup:
         try:
             turn.append([*self.replaces, *(to_bytes(self.group_id, record) for record in records)])
         except RequestRejected:
-            self._topics_seen = None  # what was seen of the topics did not come to be written down
+            self._topics_seen = None  # the records about these topics were not written
             raise
         self.replaces = ()
         if any(isinstance(record, TargetEpoch) for record in records):
@@ -763,7 +763,7 @@ class ConsumerGroup:
         """Topics were created or deleted: update the matches of expressions. The next heartbeat of any member acts on them.
 
         Yields after each expression, which may take 2 ms: other events of the group may happen then.
-        ``asks``: members see only what they may describe, so new topics wait for a heartbeat of a member with the expression.
+        ``asks``: members see only topics that they may describe, so new ones wait for a heartbeat of a member with the expression.
         """
         for regex in tuple(self.regexes):
             found = matches(regex, added)

@@ -58,7 +58,7 @@ class GroupCoordinator:
         self._to_match = asyncio.Event()
         counters = GroupCounters(registry)
         self.memory = GroupMemory(lambda: (shard.groups.account for _, shard in self.shell.shards()))
-        """What members of classic groups keep."""
+        """The memory that members of classic groups keep."""
         memory = self.memory
         self.shell: Coordinator[GroupShard] = Coordinator(
             CONSUMER_OFFSETS,
@@ -126,7 +126,7 @@ class GroupCoordinator:
             self._topics_deleted(deleted)
 
     def match_topics(self, added: Set[str], deleted: Set[str]) -> None:
-        """Match expressions with changed topics: at once as far as one portion goes, and later what is left, in order."""
+        """Match expressions with changed topics: one portion at once, and the rest later, in order."""
         steps = self._matching(added, deleted)
         if not self._unmatched:
             portion = Portion()
@@ -144,7 +144,7 @@ class GroupCoordinator:
             yield from shard.topics_changed(added, deleted, now_ms)
 
     async def match_rest(self) -> None:
-        """Match what ``match_topics`` has left, until cancelled."""
+        """Match the expressions that ``match_topics`` has left, until cancelled."""
         while True:
             await self._to_match.wait()
             self._to_match.clear()

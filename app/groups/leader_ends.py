@@ -1,7 +1,8 @@
 """Where partitions end that other brokers lead, as Kafka's coordinators ask for it: ListOffsets to each leader (KIP-1226).
 
 A coordinator needs it to say how far a group is behind where it has no replica of a partition itself. As in Kafka, a leader with an
-authorizer tells it to brokers that are super users or have DESCRIBE on the topic. What a leader does not tell in time is unknown.
+authorizer tells it to brokers that are super users or have DESCRIBE on the topic. An end that a leader does not tell in time is
+unknown.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ PENDING_BYTES: Final = 500
 
 
 class Account:
-    """What the groups of one shard keep. It ends with its shard, so that no way on which a shard ends can be forgotten."""
+    """The memory of one shard's groups, in bytes. It ends with its shard, so that no way of ending a shard can be forgotten."""
 
     __slots__ = ("bytes",)
 
@@ -46,9 +46,9 @@ class GroupMemory:
 
     @property
     def bytes(self) -> int:
-        """What all groups keep. It takes a look at every shard, and at no group."""
+        """The memory of all groups. It takes a look at every shard, and at no group."""
         return sum(account.bytes for account in self._accounts())
 
     def admits(self, more_bytes: int) -> bool:
-        """Whether a member may join that keeps so much more than is kept now. What adds nothing is always admitted."""
+        """Whether a member may join that keeps so many more bytes than now. A member that adds none is always admitted."""
         return more_bytes <= 0 or self.bytes + more_bytes <= self._bytes_max

@@ -492,7 +492,7 @@ class OffsetStore:
         try:
             topic, partition = _parse_place(place)
         except CorruptionError:
-            return place in group.raw, False  # nobody commits to such a place
+            return place in group.raw, False  # no commit names such a place
         return (
             place in group.raw or partition in group.decoded.get(topic, ()),
             any(partition in topics.get(topic, ()) for topics in group.pending.values()),
@@ -517,7 +517,7 @@ class OffsetStore:
         for place in tuple(group.raw):
             if place in group.raw:
                 yield (*_parse_place(place), Offset(0))
-        # What is pending may be committed meanwhile, and is then met there.
+        # Pending offsets may be committed meanwhile, and are then met there.
         for producer_id in (*group.pending, NO_PRODUCER_ID):
             for name in names:
                 for partition in tuple(group.written_by(producer_id).get(name, ())):

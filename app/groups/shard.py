@@ -121,7 +121,7 @@ class GroupShard:
     def _load_group(self, raw_key: bytes, value: bytes | None) -> None:
         key = GROUP_RECORDS.decode_key(raw_key)
         if key is None:
-            return  # of a kind that a newer version writes: it says what nobody here can act on
+            return  # of a kind that a newer version writes: this version cannot act on it
         if isinstance(key, GroupMetadataKey):
             if value is None:
                 if isinstance(self.groups.get(key.group), ClassicGroup):
@@ -430,7 +430,7 @@ class GroupShard:
         turn.answer(reply, answer)
 
     def _check_memory(self, group: Group | None, asked: Join) -> None:
-        """Raises: RequestRejected MESSAGE_TOO_LARGE if the group's record could not have what the member brings,
+        """Raises: RequestRejected MESSAGE_TOO_LARGE if the member's metadata could not go into the group's record,
         GROUP_MAX_SIZE_REACHED if the group keeps too much, COORDINATOR_NOT_AVAILABLE if all groups together do."""
         brought = metadata_bytes(asked.protocols)
         most = self._record_bytes_max()
@@ -701,7 +701,7 @@ class GroupShard:
 
 
 def _known_protocols(group: Group | None, asked: Join) -> Protocols | None:
-    """What the member that joins has sent before; None if it is new."""
+    """The protocols that a joining member has sent before; None if it is new."""
     if isinstance(group, ClassicGroup):
         known = group.member_that_joins(asked.member_id, asked.instance_id)
         return None if known is None else known.protocols

@@ -91,7 +91,7 @@ class ShareGroup:
         """Topics to which present and former members have subscribed, or whose offsets were set, until they are forgotten."""
         self.topics_with_states: SharedTopics | None = None
         """The topics when this coordinator last made the states of their share-partitions. They are made again after a load, since
-        nobody knows whether all were made before."""
+        it is unknown whether all were made before."""
         self._topics_seen: Mapping[str, TopicImage] | None = None
         self._assigned_ms: int | None = None
         """Time of the last target, in monotonic time; None before the first target on this broker."""
@@ -175,7 +175,7 @@ class ShareGroup:
         target = self.targets.get(member_id, NO_PARTITIONS)
         bump = epoch == 0 or wanted.topic_names != before.topic_names
         looks_again = bump or image.topics_by_name is not self._topics_seen
-        if looks_again or epoch > target_epoch:  # else nobody else need be looked at
+        if looks_again or epoch > target_epoch:  # else no other member need be looked at
             subscriptions = {other.member_id: other.subscription for other in self.members.values()} | {
                 member_id: wanted
             }
@@ -274,7 +274,7 @@ class ShareGroup:
     def _timer(self, member_id: str) -> ShareTimer:
         return ShareTimer("share session", self.group_id, member_id)
 
-    # --- what it is to others: Group ---------------------------------------------------------------------------------
+    # --- Group -------------------------------------------------------------------------------------------------------
 
     @property
     def group_type(self) -> GroupType:
@@ -299,7 +299,7 @@ class ShareGroup:
     def check_offset_commit(
         self, member_id: str, instance_id: str | None, member_epoch: int, *, transactional: bool, api_version: int
     ) -> None:
-        """Raises: RequestRejected GROUP_ID_NOT_FOUND, because nobody commits offsets of a share group."""
+        """Raises: RequestRejected GROUP_ID_NOT_FOUND, because a share group has no offsets to commit."""
         raise RequestRejected(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {self.group_id} is not a consumer group.")
 
     def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
@@ -320,7 +320,7 @@ class ShareGroup:
         try:
             turn.append([to_bytes(self.group_id, record) for record in records])
         except RequestRejected:
-            self._topics_seen = None  # what was seen of the topics did not come to be written down
+            self._topics_seen = None  # the records about these topics were not written
             raise
         for record in records:
             self.replay(record)

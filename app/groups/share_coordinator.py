@@ -167,7 +167,7 @@ class ShareCoordinator:
     # --- states that are kept here ------------------------------------------------------------------------------------
 
     def answer(self, asked: Asked) -> Answered | Awaitable[Answered]:
-        """Serve what the leader of a topic's partition, or a group coordinator, asks about a state that is kept here.
+        """Serve a request of the leader of a topic's partition, or of a group coordinator, about a state that is kept here.
 
         Raises: as ``Coordinator.perform`` and the events of ``ShareStateShard``; so does the awaitable.
         """
@@ -203,7 +203,7 @@ class ShareCoordinator:
         )
 
     def stored(self, key: ShareKey) -> Awaitable[None] | None:
-        """None if everything that was written is stored, else what to await for that. Both may raise RequestRejected."""
+        """None if all writes are stored, else an awaitable of that. Both may raise RequestRejected."""
         return self.shell.perform(self.shell.partition_of(key.name), _nothing)
 
     def keys(self, wanted: Callable[[ShareKey], bool]) -> list[ShareKey]:
@@ -248,7 +248,7 @@ class ShareCoordinator:
         return await self.states.ask(wanted, timeout_s=LOAD_WAIT_S)
 
     async def delete(self, keys: Iterable[ShareKey]) -> None:
-        """Delete the states of share-partitions. What was deleted stays so, whatever is raised. Raises: RequestRejected."""
+        """Delete the states of share-partitions. States that were deleted before an error stay deleted. Raises: RequestRejected."""
         if self._cluster.image.topic(SHARE_GROUP_STATE.name) is not None:
             wanted = [Delete(key) for key in keys]
             for first in range(0, len(wanted), AT_ONCE):
@@ -274,4 +274,4 @@ def check_all(answers: Iterable[Answered]) -> None:
 
 
 def _nothing(shard: ShareStateShard, turn: Turn) -> None:
-    """An event that only waits for what was written before."""
+    """An event that only waits for earlier writes."""

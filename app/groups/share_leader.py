@@ -1,12 +1,12 @@
 """This broker as leader of partitions that share groups read: it hands records out, and has progress stored (ADR 0027).
 
-``share_partitions.py`` decides. This shell reads states when it begins to lead, stores what was decided, and serves time limits.
+``share_partitions.py`` decides. This shell reads states when it begins to lead, stores the decisions, and serves time limits.
 
 If the share coordinator is on this broker, a change is in its log before it counts, in one turn of the loop. Else the change
 counts in memory and is *outgoing*: it leaves with the next write to that coordinator. At most one write of a share-partition is on
-its way; what changes meanwhile leaves together with the next one. Whoever is told of a change waits until it is stored.
+its way; later changes leave together with the next one. A response that tells of a change waits until the change is stored.
 
-    open (read the state) → hand out ⇄ store → dropped: leadership is over, the state was set anew, or nobody reads any more
+    open (read the state) → hand out ⇄ store → dropped: leadership is over, the state was set anew, or no member reads any more
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class CoordinatorHere(Protocol):
         ...
 
     def stored(self, key: ShareKey) -> Awaitable[None] | None:
-        """None if everything that was written is stored, else what to await for that. Both may raise RequestRejected."""
+        """None if all writes are stored, else an awaitable of that. Both may raise RequestRejected."""
         ...
 
 
@@ -71,7 +71,7 @@ class _Outgoing:
         self.stored = 0
         """The newest version that is stored."""
         self.acked: frozenset[Run] | None = None
-        """What the coordinator is known to have; None if that is not known."""
+        """The runs that the coordinator has; None if they are unknown."""
         self.is_sent = False
         """Whether a write is on its way."""
         self.waiting: list[tuple[int, asyncio.Future[None]]] = []
@@ -186,14 +186,15 @@ class ShareLeader:
             outgoing.tell(error or _lost(key))
 
     def end_waits(self) -> None:
-        """This broker is isolated and refuses clients some partitions. Callers that wait until something of them is stored get an
-        error now. What was decided stays outgoing."""
+        """This broker is isolated and refuses clients some partitions. Callers that wait until changes of them are stored get an
+        error now. The changes stay outgoing."""
         for key, outgoing in self._outgoing.items():
             if self._is_shut(key):
                 outgoing.tell(_shut(key))
 
     def follow(self, image: ClusterImage, changed: Collection[UUID] | None = None) -> None:
-        """The cluster has changed: end what this broker does not lead any more, or leads again. ``changed``: only these topics."""
+        """The cluster has changed: drop share-partitions that this broker does not lead any more, or leads under a new epoch.
+        ``changed``: only these topics."""
         self._image = image
         for key, shared in list(self.core.partitions.items()):
             if (changed is None or key.topic_id in changed) and not self._leads(key, shared.leader_epoch):
@@ -204,7 +205,7 @@ class ShareLeader:
         led = frozenset([each.partition_index for each in topic.partitions if each.leader == self._broker_id])
         if self._coordinates - led:
             for key, shared in self.core.partitions.items():
-                # The coordinator has moved away. What was written here last may not have been stored (H6).
+                # The coordinator has moved away. The last writes here may not have been stored (H6).
                 if shared.is_begun and partition_for(key.name, len(topic.partitions)) in self._coordinates - led:
                     self._send(shared)
         self._coordinates = led
@@ -241,8 +242,7 @@ class ShareLeader:
         return self.stored(key)
 
     def stored(self, key: ShareKey) -> Awaitable[None] | None:
-        """None if everything that was decided of a share-partition is stored, else what to await for that. Both may raise
-        RequestRejected."""
+        """None if all changes of a share-partition are stored, else an awaitable of that. Both may raise RequestRejected."""
         outgoing = self._outgoing.get(key)
         if outgoing is not None:
             return None if outgoing.stored >= outgoing.version else self._when_sent(outgoing)
@@ -305,7 +305,7 @@ class ShareLeader:
         except FirnError:
             if shared.is_over:
                 raise
-            self._send(shared)  # Nobody knows what the next coordinator will have of it (H6).
+            self._send(shared)  # The next coordinator may have an older state (H6).
             if not self._states.has_others:
                 raise
         else:
@@ -327,7 +327,7 @@ class ShareLeader:
             ) from error
 
     async def run(self) -> None:
-        """Send what is outgoing, and serve time limits, until cancelled."""
+        """Send outgoing changes, and serve time limits, until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 while True:
@@ -342,7 +342,7 @@ class ShareLeader:
                 self._timer = None
 
     def _batches(self) -> dict[BrokerId | None, list[_Outgoing]]:
-        """What is unsent, by coordinator, except for those that are being written to."""
+        """The unsent changes, by coordinator, except for those that are being written to."""
         batches: dict[BrokerId | None, list[_Outgoing]] = {}
         for key, outgoing in list(self._unsent.items()):
             place = self._states.place_of(key)
@@ -430,7 +430,8 @@ class ShareLeader:
     def _on_timer(self) -> None:
         """Serve due timers, some at a time."""
         self._timer = None
-        # Loops count time in floating seconds and may be early by a hair: what it was set for is due, or it would be set again.
+        # Loops count time in floating seconds and may be early by a hair. The time limit that it was set for is due all the same:
+        # else the timer would be set again.
         now_ms = max(self.steady_ms, self._timer_ms)
         try:
             for _ in range(DUE_AT_ONCE):

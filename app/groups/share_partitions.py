@@ -1,11 +1,11 @@
 """The share-partitions whose records this broker hands out, as leader of the topics' partitions (KIP-932). Pure.
 
 ``share_window.py`` has the rules for the records of one share-partition. This module stores changes before they count, and keeps
-time limits. What is stored is the window without the acquisitions; the share coordinator has it (``share_state.py``). Acquisitions
-end with the leadership: the next leader reads the state, and there the records are available (H2).
+time limits. The share coordinator stores the window without the acquisitions (``share_state.py``). Acquisitions end with the
+leadership: the next leader reads the state, and there the records are available (H2).
 
-A change that is refused at once does not happen. A change that is on its way to the coordinator counts in memory, and whoever is
-told of it waits until it is stored (``share_leader.py``).
+A change that is refused at once does not happen. A change that is on its way to the coordinator counts in memory, and a response
+that tells of it waits until it is stored (``share_leader.py``).
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class SharePartitions:
         *,
         whole_batches: bool = False,
     ) -> list[Acquired]:
-        """Give a member the available records of batches that were read, without the records that nobody must get.
+        """Give a member the available records of batches that were read, without the records that no member must get.
 
         Raises: RequestRejected if the progress cannot be stored (it is stored only if records were finished).
         """

@@ -91,7 +91,7 @@ class ShareSessions:
             )
         before = self._sessions.get(key)
         if before is not None:
-            # Its member may still speak of what it has.
+            # Its member may still acknowledge its records.
             self._end(before, gives_back=False)
         session = self._sessions[key] = ShareSession(now_ms)
         self._of_group.setdefault(group_id, {})[session] = None

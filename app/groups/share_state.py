@@ -39,7 +39,7 @@ from app.units import PartitionIndex
 NOT_BEGUN: Final = -1
 """In place of a start offset: the group has not read the partition."""
 ANY_EPOCH: Final = -1
-"""In place of a state epoch: whatever there is stays as it is."""
+"""In place of a state epoch: a state that exists stays as it is."""
 RESET_EPOCHS: Final = 64
 """A reset raises the state epoch to the next multiple. The epochs between are for the leader (H5)."""
 
@@ -195,7 +195,7 @@ class ShareStateShard:
         """Nothing to do: nothing here has a time limit."""
 
     def unloaded(self, turn: Turn) -> None:
-        """Nothing to do: nobody waits here."""
+        """Nothing to do: no caller waits here."""
 
     def due(self, turn: Turn, key: ShareKey) -> None:
         raise AssertionError("nothing here has a time limit")
@@ -231,7 +231,7 @@ class ShareStateShard:
         self.partitions[key] = shared
 
     def reset(self, turn: Turn, key: ShareKey, start: int) -> None:
-        """Set the progress anew, whatever it is. Raises: the errors of an append."""
+        """Set the progress anew, in every state. Raises: the errors of an append."""
         known = self.partitions.get(key)
         self.initialize(turn, key, ANY_EPOCH if known is None else epoch_after_reset(known.state_epoch), start)
 
@@ -258,7 +258,7 @@ class ShareStateShard:
         *,
         whole: bool = False,
     ) -> None:
-        """Store what the leader of the topic's partition has decided: the first unfinished offset, and changed runs in order, or
+        """Store the progress of the topic's partition from its leader: the first unfinished offset, and changed runs in order, or
         with ``whole`` all runs. A leader may raise the state epoch of its own progress, to fence its own earlier writes (H5).
 
         Raises, with nothing written: RequestRejected FENCED_LEADER_EPOCH, FENCED_STATE_EPOCH; INVALID_REQUEST if there is no
@@ -362,7 +362,7 @@ class ShareStateShard:
 
 
 def _merged(window: Window, start: int, runs: Sequence[Run]) -> Window:
-    """A window in which these runs replace what was there. Offsets in between, of which nothing is known, are available."""
+    """A window in which these runs replace earlier ones. Offsets in between, without a run, are available."""
     base = window.begin_at(start)
     changed = [run._replace(first=max(run.first, base.start)) for run in runs if run.end > base.start]
     if changed and changed[-1].end > base.end:

@@ -1,4 +1,4 @@
-"""What is asked of a share coordinator about states of share-partitions, and Kafka's five requests for it (keys 83 to 87). Pure.
+"""The questions to a share coordinator about states of share-partitions, and Kafka's five requests for them (keys 83 to 87). Pure.
 
 The coordinator of the same broker is asked without a request, by the same names.
 """
@@ -41,7 +41,7 @@ class Read(NamedTuple):
 
 
 class Write(NamedTuple):
-    """Store what the leader has decided."""
+    """Store the progress from the leader."""
 
     key: ShareKey
     state_epoch: int
@@ -77,7 +77,7 @@ class Answered(NamedTuple):
     done_count: int = 0
     """Number of finished records after the start."""
     is_lost: bool = False
-    """Whether no answer came, so that what was asked may still be done later."""
+    """Whether no answer came, so that the request may still be carried out later."""
 
 
 NO_STATE: Final = ShareState(ANY_EPOCH, 0, NOT_BEGUN, ())
@@ -136,7 +136,7 @@ def _by_topic(
 
 
 def from_response(asked: Sequence[Asked], message: Any) -> list[Answered]:
-    """The answers, in the order of what was asked."""
+    """The answers, in the order of ``asked``."""
     found = {(topic.topic_id, part.partition): part for topic in message.results for part in topic.partitions}
     return [_answered(one, found.get((one.key.topic_id, one.key.partition))) for one in asked]
 
@@ -160,7 +160,7 @@ def _answered(asked: Asked, part: Any) -> Answered:
 
 
 def from_request(message: Any, *, checks: bool = True) -> list[Asked]:
-    """What is asked. Without ``checks``, batches are left out.
+    """The questions of a request. Without ``checks``, batches are left out.
 
     Raises: RequestRejected INVALID_REQUEST for batches that make no sense.
     """
@@ -200,7 +200,7 @@ def runs_of(batches: Iterable[Any]) -> tuple[Run, ...]:
 
 
 def to_response(asked: Sequence[Asked], answers: Sequence[Answered], kind: ApiKey) -> Any:
-    """The response of one kind of request to what it asked."""
+    """The response of one kind of request, from the answers to its questions."""
     pairs = list(zip(asked, answers, strict=True))
     match kind:
         case ApiKey.INITIALIZE_SHARE_GROUP_STATE:

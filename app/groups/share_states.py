@@ -79,8 +79,8 @@ class ShareStates:
     async def ask(
         self, asked: Sequence[Asked], *, timeout_s: float, again_on: frozenset[ErrorCode] = NOT_YET
     ) -> list[Answered]:
-        """As ``ask_once``, again and again for ``timeout_s`` while coordinators are not available. What is asked must be such that
-        it may be done twice."""
+        """As ``ask_once``, again and again for ``timeout_s`` while coordinators are not available. It must be harmless to carry
+        out the requests twice."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         answers = await self.ask_once(asked)
         while True:

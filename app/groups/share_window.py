@@ -141,7 +141,7 @@ class Window:
         return self._with([*after, *before]), acquired
 
     def archive(self, ranges: Iterable[tuple[int, int]], *, window_max: int) -> Window:
-        """Finish the available records in these offset ranges, in order, because nobody must get them: control records, or
+        """Finish the available records in these offset ranges, in order, because no member must get them: control records, or
         records of aborted transactions. Ranges that begin more than ``window_max`` after the start are handled later."""
         runs = list(self.runs)
         start, end, done = self.start, self.end, 0

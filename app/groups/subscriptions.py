@@ -1,7 +1,7 @@
 """Subscriptions matched with the cluster's topics: regular expressions, and a fingerprint of the result. Pure.
 
-Regular expressions are those of RE2 (KIP-848), as in Apache Kafka: a match takes linear time in the length of the name,
-whatever the expression. They match whole names. ``ResolvedRegex`` is the result of a match.
+Regular expressions are those of RE2 (KIP-848), as in Apache Kafka: a match takes linear time in the length of the name, for
+every expression. They match whole names. ``ResolvedRegex`` is the result of a match.
 """
 
 from __future__ import annotations

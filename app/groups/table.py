@@ -1,4 +1,4 @@
-"""The groups of a shard by id, and the exact sum of what the classic ones keep. Pure."""
+"""The groups of a shard by id, and the exact memory of the classic ones. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class GroupTable(dict[str, Group]):
     def __init__(self) -> None:
         super().__init__()
         self.account = Account()
-        """What the groups keep that are in the table now."""
+        """The memory of the groups that are in the table now."""
 
     def __setitem__(self, group_id: str, group: Group) -> None:
         self._release(self.get(group_id))

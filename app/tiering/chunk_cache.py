@@ -408,7 +408,7 @@ class ChunkCache:
         entry.handle = None
         if entry.charged_bytes:
             self._uncharge(entry)
-            # Written over, its pages need not be made again; but a reader at work keeps what it began with.
+            # If the file is overwritten, its pages need not be made again; but a reader at work keeps the bytes that it began with.
             is_spare = handle.users == 0
             self._descriptors.delete(handle)
             self._unlink(handle.path, is_spare=is_spare)

@@ -63,7 +63,7 @@ class HoldLink(Protocol):
 
 
 class Held(NamedTuple):
-    """What the leaders of a topic have said."""
+    """The answers of a topic's leaders."""
 
     segments: int
     """In the object store, of all partitions together."""
@@ -220,7 +220,7 @@ class HoldsOfLeaders:
         """Inside the block no leader begins a copy of the topic.
 
         A change that depends on it must be made inside the block, and only if the partitions still have these leader epochs. If
-        the block ends with another error than RequestRejected, or is cancelled, nobody knows whether the change is made: copies
+        the block ends with another error than RequestRejected, or is cancelled, it is unknown whether the change is made: copies
         stay held until that is known.
 
         Raises: LeadersHaveChanged; RequestRejected LEADER_NOT_AVAILABLE, or with a leader's refusal; BrokerUnavailable;

@@ -139,7 +139,7 @@ async def check_manifest_is_there(manifest: SegmentManifest) -> None:
 def lost_beginning(manifest: SegmentManifest) -> tuple[Offset, Offset] | None:
     """The offsets between the log start and the first segment, if there are any. They are lost.
 
-    Reads and expiry must not skip them, or nobody would notice the loss.
+    Reads and expiry must not skip them, or no reader would notice the loss.
     """
     start = manifest.log_start_offset
     first = manifest.finished[0].base_offset if manifest.finished else manifest.tiered_end
@@ -184,7 +184,7 @@ def disagreement(log: RestorableLog, manifest: SegmentManifest) -> str | None:
     if log.log_end_offset < tiered_end:
         return f"the local log ends at {log.log_end_offset}, below the tiered end {tiered_end}"
     if log.log_end_offset < manifest.log_start_offset:
-        # What came next would be taken for records that were deleted long ago.
+        # The next records would be taken for records that were deleted long ago.
         return f"the local log ends at {log.log_end_offset}, below the log start {manifest.log_start_offset}"
     # Below the log start neither the lineage nor the records have to be known here any more.
     if manifest.finished and max(log.local_log_start_offset, manifest.log_start_offset) < tiered_end:

@@ -1,8 +1,8 @@
-"""When the remote segments of a compacted topic are replaced by what its cleaner has left of them, and by which change. Pure.
+"""When the remote segments of a compacted topic are replaced by cleaned ones, and by which change. Pure.
 
-They were copied as they were, so that nobody waits for the cleaner. The leader copies its cleaned segments anew when the remote
-ones have twice their bytes, or are many. All of them are replaced in one entry, by segments of one state of the local log (ADR
-0037, J59).
+They were copied before cleaning, so that no upload waits for the cleaner. The leader copies its cleaned segments anew when the
+remote ones have twice their bytes, or are many. All of them are replaced in one entry, by segments of one state of the local log
+(ADR 0037, J59).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from app.tiering.tiered_log import LocalSegment, TieredLog
 from app.units import Offset
 
 SEGMENTS_MORE: Final = 32
-"""So many more remote segments than twice the local ones are many: whoever takes the partition over reads each by itself."""
+"""So many more remote segments than twice the local ones are many: a broker that takes the partition over reads each by itself."""
 
 
 def to_recopy(log: TieredLog, manifest: SegmentManifest) -> list[LocalSegment]:

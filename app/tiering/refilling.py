@@ -1,9 +1,9 @@
-"""Gives a log that has to be on the local disk from its start on back what the object store has of it.
+"""Fetches a log that has to be on the local disk from its start on back from the object store.
 
 Compacted topics with ``firn.durability=object`` are tiered as they are rolled, and their local segments stay: the cleaner and the
 coordinators read the log from its start. A broker without it, or with a part of it, empties its log and takes all remote segments,
-one chunk at a time, before it leads (ADR 0037, J55 to J59). What it has of an older leadership is not kept: a later leader may have
-dropped a tombstone whose older value is still in there.
+one chunk at a time, before it leads (ADR 0037, J55 to J59). It keeps no records of an older leadership: a later leader may have
+dropped a tombstone whose older value is still among them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def is_whole(log: PartitionLog, manifest: SegmentManifest) -> bool:
     """Whether the local log has everything from the log start to the tiered end, as far as its ends and epochs tell."""
     start = max(log.log_start_offset, manifest.log_start_offset)
     if manifest.finished:
-        start = max(start, manifest.finished[0].base_offset)  # what the store has lost nobody can give back
+        start = max(start, manifest.finished[0].base_offset)  # records that the store has lost cannot come back
     if manifest.tiered_end > start and log.local_log_start_offset > start:
         return False
     return disagreement(log, manifest) is None
@@ -57,7 +57,7 @@ async def refill(
     now_ms: Callable[[], TimestampMs],
 ) -> RestorePlan:
     """Empty a log, and give it all remote segments, with the epochs and producers of the last one. It ends at the tiered end then,
-    and is synced. ``manifest`` is sealed by this broker, and nobody appends.
+    and is synced. ``manifest`` is sealed by this broker, and there are no appends.
 
     Memory: a chunk. Raises: CorruptionError, StorageFull, StorageUnavailable. Then the log is a part of it, and not whole.
     """
@@ -143,7 +143,7 @@ def _some_batches(data: memoryview, position: int) -> int:
     while end + HEADER_BYTES <= len(data):
         size = _LENGTH.unpack_from(data, end)[0] + LENGTH_PREFIX_BYTES
         if size < HEADER_BYTES or end + size > len(data):
-            break  # the append says what is wrong
+            break  # the append raises the error
         if end > position and end + size - position > APPEND_BYTES:
             return end
         end += size
@@ -151,7 +151,7 @@ def _some_batches(data: memoryview, position: int) -> int:
 
 
 async def wait_quiet(log: PartitionLog) -> None:
-    """Wait for the end of a sync or a swap under way, so that the log can be cut. Nobody appends, so no other sync follows.
+    """Wait for the end of a sync or a swap under way, so that the log can be cut. There are no appends, so no other sync follows.
 
     Raises: StorageUnavailable.
     """

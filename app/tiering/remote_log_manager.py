@@ -151,7 +151,7 @@ class RemoteLogManager:
         partition = self._partitions[key] = LedPartition(log, manifest, key, held=self._held[log.topic_id] > 0)
         now_s = loop_time_s()
         partition.sweep_at_s = now_s + SWEEP_S * self._rng.random()
-        # What rolled under an earlier leader, or before a restart, waits for a whole interval too.
+        # Segments that rolled under an earlier leader, or before a restart, wait for a whole interval too.
         partition.retention_at_s = now_s + self._retention_interval_s
         partition.rolled_end = _active_base(log)
         if manifest.version == 0:
@@ -181,8 +181,8 @@ class RemoteLogManager:
         return found.manifest if found is not None else None
 
     def served_manifest_of(self, partition: TopicIdPartition) -> SegmentManifest | None:
-        """The manifest by which tiered records of a partition are read here, whatever the role: the leader's own, or the view of a
-        follower. The view may lack the newest entries. None if this broker knows no manifest of it."""
+        """The manifest by which tiered records of a partition are read here: the leader's own, or the view of a follower. The view
+        may lack the newest entries. None if this broker knows no manifest of it."""
         found = self._partitions.get(partition)
         if found is not None:
             return found.manifest
@@ -394,7 +394,7 @@ class RemoteLogManager:
         except FencedError:
             raise
         except FirnError as error:
-            failure = error  # what cannot be copied must not keep what is old from going
+            failure = error  # a failed copy must not keep old segments from being deleted
         if partition.detached and failure is None:
             return  # another broker leads by now: it expires, and deletes (T9)
         now_s = loop_time_s()
@@ -441,7 +441,7 @@ class RemoteLogManager:
         self._note_manifest(partition)
         self._drop_local(partition)
 
-    # --- what others, or our earlier self, left -----------------------------------------------------------------------
+    # --- unfinished copies of earlier leaderships ---------------------------------------------------------------------
 
     async def settle(self, manifest: SegmentManifest) -> None:
         """See ``SegmentCopier.settle``."""
@@ -486,7 +486,7 @@ class RemoteLogManager:
                 partition.expired_segments += len(page)
                 self._expired.value += len(page)
             if new_start > log.log_start_offset:
-                # With the first entry: from then on readers are refused what is below.
+                # With the first entry: from then on readers are refused offsets below.
                 log.advance_log_start(new_start)
 
     def _retention_start(self, partition: LedPartition) -> Offset:

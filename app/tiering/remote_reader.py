@@ -179,7 +179,7 @@ class RemoteReader:
         self._on_unreadable = on_unreadable
         self._fault_log = faults
         self._work, self._cache, self._manifest_of, self._pool = work, cache, manifest_of, pool
-        # What is read ahead is to be there still when its reader comes to it.
+        # A chunk that is read ahead is to be there still when its reader comes to it.
         self._read_ahead_bytes = min(read_ahead_bytes, cache.capacity_bytes // 2)
         self._footers: OrderedDict[uuid.UUID, _FooterSlot] = OrderedDict()
         """By segment id."""
@@ -222,7 +222,7 @@ class RemoteReader:
     ) -> RemoteRead | RemoteWait:
         """Whole batches from the one that contains ``offset`` on: all that are ready and fit into ``max_bytes``.
 
-        With ``min_one_batch`` the first batch is returned whatever its size. The result may be up to 16 KiB shorter than
+        With ``min_one_batch`` the first batch is returned also if it is larger. The result may be up to 16 KiB shorter than
         possible: it ends where the next read can begin without a search.
 
         Raises: RequestRejected (OFFSET_OUT_OF_RANGE: below the log start or past the tiered end; NOT_LEADER_OR_FOLLOWER),
@@ -268,7 +268,7 @@ class RemoteReader:
                     left -= found.length
                     end = found.end_offset
                     if not found.ends_chunk:
-                        break  # what follows did not fit
+                        break  # the next batch did not fit
                 case RemoteWait():
                     wait = found
                     break
@@ -281,7 +281,7 @@ class RemoteReader:
             self._extend(stream, manifest, offset)
             return wait
         self._note_served(stream, at, end)
-        # Not now: room for the next chunk may be that of what is answered here, which nobody holds yet.
+        # Not now: the next chunk might evict the chunk of this answer, which has no user yet.
         asyncio.get_running_loop().call_soon(self._extend_from_place, stream)
         self._served_bytes.value += max_bytes - left
         return RemoteRead(ranges, max_bytes - left, end, list(aborted))
@@ -520,7 +520,7 @@ class RemoteReader:
         """Read the manifest again because no segment covers an offset that the local log has not either: it may lack entries (T4).
 
         Raises: RequestRejected OFFSET_OUT_OF_RANGE below the log start. If the manifest was just read also past the tiered end, and
-        CorruptionError if records are missing; what has kept it from being read.
+        CorruptionError if records are missing; the error that has kept it from being read.
         """
         out_of_range = RequestRejected(ErrorCode.OFFSET_OUT_OF_RANGE, f"no remote segment of {at} covers {offset}")
         if offset < manifest.log_start_offset:
@@ -683,7 +683,7 @@ class RemoteReader:
                 stream.ahead.append((end, chunk.raw_bytes))
                 stream.ahead_bytes += chunk.raw_bytes
                 stream.asked_end = end
-        # Nothing is left to be asked for: what the window holds beyond what is on its way, others may need.
+        # No chunk is left to ask for: other streams may need the part of the window beyond the chunks on their way.
         self._set_window(stream, min(stream.window_bytes, stream.ahead_bytes))
 
     def _ask_footers(self, stream: _Stream, manifest: SegmentManifest, entry: SegmentEntry) -> None:
@@ -778,7 +778,7 @@ class RemoteReader:
                 continue
             found, _ = await self._find_in_segment(manifest, entry, start, claimed, _claimed_in(claimed))
             if found is None:
-                # No record bears what the headers claim: all of them are looked at.
+                # No record bears the time that the headers claim: all records are looked at.
                 above = TimestampMs(-1 if best is None else best[0])
                 greatest: list[tuple[TimestampMs, Offset]] = []
                 await self._find_in_segment(
@@ -827,7 +827,7 @@ class RemoteReader:
                 try:
                     _, footer = await self._loaded_footer(manifest, entry)
                 except ObjectMissing:
-                    return None  # the search of the segment meets it too, and knows what to do
+                    return None  # the search of the segment meets it too, and handles it
                 if footer.chunks[0].max_timestamp < timestamp:
                     return None
         return before if before is not None and before.end_offset > at else None

@@ -79,8 +79,8 @@ async def begin(manifest: SegmentManifest, wanted: Replacement, *, local_start_o
 async def finish(manifest: SegmentManifest, wanted: Replacement, work: StoreWork) -> None:
     """Replace the inputs by the uploaded output, in one entry. Costs a GET of the output's footer.
 
-    Raises, with nothing changed: ConflictError (as ``begin``; or the object under the output's key is missing, damaged, or does
-    not hold what was announced), FencedError. Raises: StorageUnavailable.
+    Raises, with nothing changed: ConflictError (as ``begin``; or the object under the output's key is missing, damaged, or not the
+    announced one), FencedError. Raises: StorageUnavailable.
     """
     known = manifest.state.get(wanted.segment_id)
     if known is not None and known.state is SegmentState.COPY_FINISHED:

@@ -71,7 +71,7 @@ class SegmentCopier:
         self.draining = False
         """Whether the broker drains."""
         self._rate: Bucket | None = None
-        """What the quota firn.tier_byte_rate leaves; None without one."""
+        """The bucket of the quota firn.tier_byte_rate; None without one."""
         count = registry.counter
         self._copied = count("firn_tier_copied_segments_total", "Segments copied to the object store")
         self._copied_bytes = count("firn_tier_copied_bytes_total", "Raw bytes of the segments copied")
@@ -86,7 +86,7 @@ class SegmentCopier:
         """Raw bytes of the segments that were uploaded since the start."""
         return self._copied_bytes.value
 
-    # --- what others, or our earlier self, left -----------------------------------------------------------------------
+    # --- unfinished copies of earlier leaderships ---------------------------------------------------------------------
 
     async def settle(self, manifest: SegmentManifest) -> None:
         """Finish or give up every unfinished COPY_STARTED entry.
@@ -101,7 +101,7 @@ class SegmentCopier:
                     await manifest.copy_finished(_finished_from_footer(entry, footer))
                     continue
                 except ConflictError:
-                    pass  # it does not fit what is readable by now: the object is of no use
+                    pass  # it does not fit the readable segments any more: the object is of no use
             await manifest.delete_started([entry.segment_id])
 
     async def _footer_if_whole(self, manifest: SegmentManifest, entry: SegmentEntry) -> SegmentFooter | None:
@@ -197,7 +197,7 @@ class SegmentCopier:
                 made = await self._upload(partition, entry, segment, start_position, cut)
             except FirnError as error:
                 if hold.ended:
-                    partition.abandoned.append(entry.segment_id)  # it may have what was cut away
+                    partition.abandoned.append(entry.segment_id)  # it may have truncated records
                     raise
                 made = await self._after_failed_upload(partition, entry, error)
             self._copied.value += 1
@@ -212,7 +212,7 @@ class SegmentCopier:
             hold.release()
 
     async def recopy(self, partition: LedPartition) -> None:
-        """Replace all remote segments of a compacted topic by what its cleaner has left of them, if that is worth it (J59).
+        """Replace all remote segments of a compacted topic by copies of its cleaned segments, if that is worth it (J59).
 
         Meanwhile the log is not cleaned: all copies are of one state of it. Raises: FirnError; then the remote segments stay. A cut
         of the log is a ConflictError.
@@ -416,7 +416,7 @@ class SegmentCopier:
         partition.announced = next_entry
 
     async def _remove_unknown_object(self, partition: LedPartition, entry: SegmentEntry) -> None:
-        """This broker is no longer the leader. If the new leader's manifest does not know the copy, nobody else deletes it, so
+        """This broker is no longer the leader. If the new leader's manifest does not know the copy, no other broker deletes it, so
         delete it here. If the manifest knows the copy, the new leader may have made it readable, and decides."""
         try:
             await partition.manifest.refresh()

@@ -137,8 +137,8 @@ class SegmentFooter:
     chunks: tuple[ChunkEntry, ...]
 
     def chunk_index_of(self, offset: Offset) -> int:
-        """Index of the chunk that covers ``offset``, which must be in [base, end). The first one covers also what compaction has
-        left out before it."""
+        """Index of the chunk that covers ``offset``, which must be in [base, end). The first one also covers the offsets before it
+        that compaction has left out."""
         assert self.base_offset <= offset < self.end_offset, (self.base_offset, offset, self.end_offset)
         return max(bisect_right(self.chunks, offset, key=_base_offset_of) - 1, 0)
 

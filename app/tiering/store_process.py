@@ -70,7 +70,7 @@ class StoreThreads:
 
     async def run(self, work: Callable[[], T]) -> T:
         running = asyncio.wrap_future(self._executor.submit(work))
-        # The work outlives a caller that leaves, and then nobody else looks at its error.
+        # The work outlives a caller that leaves, and then no other code looks at its error.
         running.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             return await asyncio.shield(running)
@@ -149,8 +149,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--existing", action="store_true", help="a missing or empty directory is no store")
     options = parser.parse_args(arguments)
     end_with_parent(options.socket)
-    gc.disable()  # until the store is open: what is made before stays
-    # Ctrl-C in a terminal reaches the whole group; the end of the socket is what ends this process.
+    gc.disable()  # until the store is open: objects that are made before stay
+    # Ctrl-C in a terminal reaches the whole group; this process ends with its socket.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if not options.urgent:
         give_way(NICENESS)

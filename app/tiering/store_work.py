@@ -219,9 +219,8 @@ class StoreWork(Protocol):
     async def fetch_chunk(self, key: str, chunk: ChunkEntry, cache_path: str) -> ChunkLocation:
         """Fetch one chunk to the local disk, checked and decompressed.
 
-        The bytes are written to the file at ``cache_path``. An existing file is overwritten, so nobody may be reading it. No
-        file is written if the object is a local file that contains the chunk verbatim. If this raises, the file's content is
-        undefined.
+        The bytes are written to the file at ``cache_path``. An existing file is overwritten, so it must have no reader. No file is
+        written if the object is a local file that contains the chunk verbatim. If this raises, the file's content is undefined.
         Raises: ObjectMissing, CorruptionError, StorageFull, StorageUnavailable.
         """
         ...
@@ -445,7 +444,7 @@ class InlineStoreWork:
         try:
             raise failure
         finally:
-            del failure  # it holds this frame, and that what was to be uploaded
+            del failure  # it holds this frame, and the frame holds the bytes to upload
 
     def note_progress(self, segment_id: bytes) -> None:
         self._progress[segment_id] += 1

@@ -76,8 +76,8 @@ async def sweep_partition(
             named is not None
             and (named.topic_id, named.partition) == tuple(partition)
             and state.get(named.segment_id) is None
-            # Above it may lie what a manifest that has lost its last entries does not name any more. What was only given up is
-            # swept once the tiered end has passed it.
+            # Above it may lie segments whose entries the manifest has lost. Segments that were only given up are swept once the
+            # tiered end has passed them.
             and named.base_offset < max(state.tiered_end, state.log_start_offset)
         ):
             orphans.append(info)
@@ -156,7 +156,7 @@ async def _delete_prefix(store: ObjectStore, topic_id: TopicId, prefix: str) -> 
         if layout.topic_of(upload.key) == topic_id:
             await store.abort_upload(upload.key, upload.upload_id)
             swept.uploads += 1
-    # A writer that has not heard yet may add objects while we delete: bounded by what was there and then some.
+    # A writer that has not heard of the deletion yet may add objects meanwhile. So the number of pages is limited.
     after = ""
     for _ in range(DELETE_PAGES_MAX):
         page = await store.list_objects(prefix, start_after=after, limit=PAGE_KEYS)

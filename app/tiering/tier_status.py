@@ -161,7 +161,7 @@ def _entry_lag_ms(entry: SegmentEntry, local: LocalSegment | None, now_ms: int) 
     match entry.state:
         case SegmentState.COPY_STARTED:
             return _since_written_ms(entry.max_timestamp, local, now_ms)
-        case SegmentState.COPY_FINISHED if entry.broker_id >= 0:  # else a job made it of what had been in the store
+        case SegmentState.COPY_FINISHED if entry.broker_id >= 0:  # else a job made it of segments in the store
             return _since_written_ms(entry.max_timestamp, local, entry.changed_ms)
         case _:
             return -1

@@ -5,7 +5,7 @@ history leaves an unnamed object in only one way: an upload was given up and for
 leader has the same records on its own disk and copies them again, and the tiered end soon passes the object.
 
 A leader that has lost its disk cannot tell the two cases apart, and need not. In both cases the object has acknowledged records
-that the leader lacks. To continue at the tiered end would give their offsets to other records. So nobody leads such a partition
+that the leader lacks. To continue at the tiered end would give their offsets to other records. So no broker leads such a partition
 until an operator has decided: restore the manifest, ``adopt`` the segments, or ``accept_loss``.
 """
 
@@ -26,7 +26,7 @@ from app.units import LeaderEpoch, Offset, SegmentId, TopicIdPartition
 
 PAGE_KEYS: Final = 1000
 CHECK_S: Final = 30.0
-"""Nobody leads the partition while its objects are listed."""
+"""No broker leads the partition while its objects are listed."""
 
 
 class UnnamedSegment(NamedTuple):
