@@ -40,7 +40,7 @@ _USERS_FAULT: Final = frozenset(
         ErrorCode.INVALID_REQUEST,
     }
 )
-"""What a broker refuses because of how it was asked, as a wrong flag would be."""
+"""Codes by which a broker refuses an invalid request. The command exits as it does for a wrong flag."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

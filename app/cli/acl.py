@@ -1,4 +1,4 @@
-"""``firn acl``: who may do what (KIP-11, KIP-290)."""
+"""``firn acl``: the rights of users and groups (KIP-11, KIP-290)."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def remove(
             question = f"Remove {count_text(len(found), 'ACL')}?"
             if not confirmed(question, yes=yes):
                 return [], False
-            # Exactly what was shown.
+            # Exactly the rules that were shown.
             exactly = [
                 AclFilter(one.pattern.resource_type, one.pattern.name, one.pattern.pattern_type, *one.rule)
                 for one in found
@@ -266,7 +266,7 @@ def _resources(
 def _asked(
     named: Sequence[tuple[ResourceType, str]], operations: Sequence[str], *, producer: bool, consumer: bool
 ) -> Iterable[tuple[ResourceType, str, Operation]]:
-    """What is asked of each resource. Raises: ConfigError for an operation that a resource does not have."""
+    """The operations that the command names for each resource. Raises: ConfigError for an operation that a resource lacks."""
     for kind, name in named:
         wanted: dict[Operation, None] = {}
         for text in operations:

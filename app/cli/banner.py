@@ -1,4 +1,4 @@
-"""What a person sees when a broker is ready."""
+"""The banner that a person sees when a broker is ready."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def banner(
     stopped_by: str,
     background: tuple[int, Path] | None = None,
 ) -> str:
-    """What a person sees when the broker is ready: where it is, where the data is, what to do next.
+    """The banner for a person when the broker is ready: its address, the place of its data, the next steps.
 
     ``node_id`` is of the broker that runs, since the configuration may leave it to the cluster. ``background`` is process and log
     file of a broker that has no terminal. ``kafka`` is the address of ``shown_listener``.

@@ -1,4 +1,4 @@
-"""``firn cluster``: how the cluster stands, by any broker or by the store alone, and what operators change of it (ADR 0029)."""
+"""``firn cluster``: the state of the cluster, by any broker or by the store alone, and operators' changes of it (ADR 0029)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _family() -> None:
 
 @app.command()
 def status(bootstrap: Bootstrap = BOOTSTRAP_DEFAULT, store: StoreUrl = "", as_json: Json = False) -> None:
-    """Show the controller, how many brokers are alive, which partitions lack replicas or a leader, and what moves."""
+    """Show the controller, how many brokers are alive, which partitions lack replicas or a leader, and the moves under way."""
     found = _standing(bootstrap, store)
     if as_json:
         print_json(_status_json(found))
@@ -390,7 +390,7 @@ async def opened(url: str) -> AsyncIterator[ObjectStore]:
 
 
 async def _look(url: str, node_id: int) -> dict[str, Any]:
-    """What the cluster log says of a node id. Raises: ConfigError, CorruptionError, StorageUnavailable."""
+    """The entry of a node id in the cluster log. Raises: ConfigError, CorruptionError, StorageUnavailable."""
     from app.machine.runtime import SystemClock
     from app.metadata import layout
     from app.metadata.follower import MetadataFollower

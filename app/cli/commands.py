@@ -45,7 +45,7 @@ _FAMILIES: Final = {
     "token": ("token", "app"),
     "tls": ("tls", "app"),
 }
-"""Command to its module of this package and what it is called there, in the order of the help."""
+"""Command to its module of this package and its name there, in the order of the help."""
 
 
 def application(arguments: Sequence[str] = ()) -> Any:

@@ -118,7 +118,7 @@ class _Places:
         self._read_committed = read_committed
 
     async def starts(self, place: str) -> tuple[dict[TopicPartition, Offset], list[str]]:
-        """Where to begin in each partition, and what the user should know of it. Raises: ConfigError and as ``_list``."""
+        """The first offset to read of each partition, and notes on it for the user. Raises: ConfigError and as ``_list``."""
         from app.client.cluster import EARLIEST, LATEST
 
         earliest, latest = await self._list(EARLIEST), await self._list(LATEST)
@@ -183,7 +183,7 @@ async def _print(
     reached = dict(positions)
     # A bar among the records on one screen would be in their way.
     shown = not sys.stdout.isatty() and total is not None
-    # What retention deletes under a slow reader is skipped: its records are gone for everybody.
+    # Retention may delete records before a slow reader gets to them. They are skipped: no reader can have them any more.
     async with Consumer(cluster, read_committed=read_committed, reset_to=EARLIEST) as consumer:
         with progress("consume", total=total, shown=shown, counted="records") as report:
             consumer.assign(positions)
@@ -226,7 +226,7 @@ def _unassign_finished(consumer: Any, ends: dict[TopicPartition, Offset] | None)
 
 
 def _write(data: bytes) -> None:
-    """All of ``data`` to standard output, at once; ends the command if whoever reads it has seen enough."""
+    """Write all of ``data`` to standard output, at once. The command ends if the reader has closed its end of the pipe."""
     view = memoryview(data)
     try:
         while view:
@@ -235,7 +235,7 @@ def _write(data: bytes) -> None:
         raise typer.Exit from None
 
 
-# --- what is printed of a record ------------------------------------------------------------------------------------
+# --- how a record is printed ----------------------------------------------------------------------------------------
 
 
 def unescape(text: str) -> str:

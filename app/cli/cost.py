@@ -1,4 +1,4 @@
-"""``firn cost``: what a workload costs a month on AWS, beside Kafka."""
+"""``firn cost``: the monthly price of a workload on AWS, beside Kafka's."""
 
 from __future__ import annotations
 
@@ -112,10 +112,10 @@ def cost(
     Firn's bill has as many brokers as carry the load. Each record has one copy until its segment is in the object store, or as
     many as --replicas says.
 
-    Kafka has three replicas on EBS, with tiered storage and without. Requests are counted from what Firn issues; docs/cost.md
-    says how, what is assumed, and what is left out.
+    Kafka has three replicas on EBS, with tiered storage and without. Requests are counted as Firn issues them; docs/cost.md
+    explains the method, the assumptions, and the costs that are left out.
 
-    With --measured the bill is what a month like the last hour costs, without machines and disks, and what each topic causes of it.
+    With --measured the bill is the price of a month like the last hour, without machines and disks, with the share of each topic.
     """
     from app.cost.bill import Around, bills
     from app.cost.prices import AS_OF, REGION
@@ -263,7 +263,7 @@ def _print(workload: Workload, found: Sequence[Bill], prices: str, replicas: int
 
 
 def _positions(found: Sequence[Bill]) -> list[str]:
-    """What any of the bills has, each in the order of its own bill."""
+    """The items of all bills, each in the order of its own bill."""
     positions: list[str] = []
     for bill in found:
         place = 0

@@ -1,8 +1,8 @@
 """``firn demo --brokers 3``: a broker is killed while the flights go in, and everything comes back.
 
 Three brokers begin a cluster on one directory as object store, each by ``firn serve --node-id auto``. The leader of some partitions
-is killed with SIGKILL while librdkafka produces. The rest is as in the demo of one broker (``app/demo.py``): what comes back must
-be what went in, once and in order, from the brokers that are left and from the object store.
+is killed with SIGKILL while librdkafka produces. The rest is as in the demo of one broker (``app/demo.py``): each record that went
+in must come back once and in order, from the brokers that are left and from the object store.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def failover(count: int, flights_max: int | None = None) -> Callable[[Console, P
 
 
 class _Killing:
-    """Kills the leader of the first partition, and notes when what it led is written again."""
+    """Kills the leader of the first partition, and notes when other brokers accept writes to its partitions."""
 
     def __init__(self, brokers: _Brokers, ids: dict[int, int]) -> None:
         self._brokers = brokers
@@ -200,7 +200,7 @@ class _Killing:
                 self._written_s[partition] = time.monotonic() - self._killed_s
 
     def told(self) -> str:
-        """Raises: DemoFailed if what the broker led was never written again."""
+        """The sentence on the killed broker. Raises: DemoFailed if one of its partitions was never written again."""
         if self._written_s.keys() != self._led:
             raise DemoFailed(
                 f"What broker {self.node_id} led has no other leader: {sorted(self._led - set(self._written_s))}."
@@ -216,7 +216,7 @@ class _Killing:
 
 
 def _cluster(brokers: _Brokers) -> ClusterMetadata:
-    """What a broker that answers says of the cluster. Raises: DemoFailed."""
+    """The cluster's metadata from the first broker that responds. Raises: DemoFailed."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 

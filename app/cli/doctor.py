@@ -1,4 +1,4 @@
-"""``firn doctor``: whether a broker can run on this machine and this store, and how to fix what fails."""
+"""``firn doctor``: whether a broker can run on this machine and this store, and how to mend each fault."""
 
 from __future__ import annotations
 
@@ -352,7 +352,7 @@ def _why_not_to_listen(address: Address) -> str | None:
 
 
 def _try_files(place: Path) -> None:
-    """Raises: OSError for what the file system refuses."""
+    """Try each call that a broker needs of the file system. Raises: OSError for the first that it refuses."""
     import fcntl
 
     path = place / "file"
@@ -482,7 +482,7 @@ def permissions_check(root: Path) -> CheckResult:
 
 
 async def _marker(store: ObjectStore) -> Marker | None:
-    """What a store for write-ahead logs says of itself; None if nothing. Raises: StorageUnavailable, CorruptionError."""
+    """The marker in a store for write-ahead logs, None if it has none. Raises: StorageUnavailable, CorruptionError."""
     from app.metadata import layout
     from app.metadata.wal_store import decode_marker
     from app.objectstore.api import ObjectMissing

@@ -61,7 +61,7 @@ def drain(
     """Stop a broker whose disk will be lost: refuse writes, upload all records that are only on the disk, stop.
 
     Exit code 0: every acknowledged record of tiered topics is in the object store, and the broker stops. Exit code 3: the drain did
-    not finish in time, or the broker ended before. The command then prints what is left; a broker that still runs continues to
+    not finish in time, or the broker ended before. The command then prints how much is left; a broker that still runs continues to
     drain. Untiered topics, compacted topics, committed offsets and transactional ids stay on the disk only; the command lists them.
     """
     running = None

@@ -253,7 +253,7 @@ async def _wanted(
     to: str | None,
     shift_by: int | None,
 ) -> dict[TopicPartition, int]:
-    """Where each partition is to be put: inside what it holds. Raises: ConfigError, RequestRejected, BrokerUnavailable."""
+    """The new offset of each partition, within the offsets of its log. Raises: ConfigError, RequestRejected, BrokerUnavailable."""
     from app.client.cluster import EARLIEST, LATEST
 
     starts = await _offsets(cluster, chosen, EARLIEST)
@@ -276,7 +276,7 @@ async def _wanted(
     return {partition: min(max(aim, starts[partition]), ends[partition]) for partition, aim in aims.items()}
 
 
-# --- what is shown --------------------------------------------------------------------------------------------------
+# --- the tables -----------------------------------------------------------------------------------------------------
 
 
 class _Row(NamedTuple):

@@ -1,4 +1,4 @@
-"""``firn iam``: what Firn needs to be allowed in AWS."""
+"""``firn iam``: the rights that Firn needs in AWS."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ def audit(
 
 
 def _http_login(address: str) -> HttpLogin | None:
-    """The user of ``--client-config``, as HTTP is told who asks; None for nobody. Raises: ConfigError."""
+    """The login of ``--client-config`` in the form that HTTP takes, None without one. Raises: ConfigError."""
     settings = client_settings()
     if not settings:
         return None

@@ -1,7 +1,7 @@
 """Moves of replicas and leaderships: ``firn topic move``, ``firn cluster drain`` and ``firn cluster rebalance`` (ADR 0029).
 
-A command plans, prints the plan with what it copies, asks, has the controller begin the moves, and watches them. The moves are in
-the cluster log: they go on without the command, and are cancelled by the same command with ``--cancel``.
+A command plans, prints the plan with its bytes to copy, asks, has the controller begin the moves, and watches them. The moves are
+in the cluster log: they go on without the command, and are cancelled by the same command with ``--cancel``.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def move_topic(
 ) -> int:
     """Move a topic's partitions to other brokers, or give them more or fewer replicas.
 
-    Only what is not in the object store yet is copied. Ctrl-C leaves the move under way; --cancel cancels it.
+    Only records that are not in the object store yet are copied. Ctrl-C leaves the move under way; --cancel cancels it.
     """
     targets = _ids(to)
     if cancel and (targets or replication_factor):
@@ -119,7 +119,7 @@ def drain_broker(
 ) -> int:
     """Move every replica and leadership of a broker to others, so that it can be stopped and unregistered.
 
-    Only what is not in the object store yet is copied. Ctrl-C leaves the moves under way; --cancel cancels them.
+    Only records that are not in the object store yet are copied. Ctrl-C leaves the moves under way; --cancel cancels them.
     """
 
     async def work() -> int:
@@ -158,7 +158,7 @@ def rebalance(
 ) -> int:
     """Spread replicas, their load and leaderships evenly over the living brokers, with as little copied as possible.
 
-    The load of a partition is what its log has on the leader's disk. Ctrl-C leaves the moves under way; --cancel cancels all moves.
+    The load of a partition is the size of its log on the leader's disk. Ctrl-C leaves the moves under way; --cancel cancels all.
     """
 
     async def work() -> int:
@@ -211,7 +211,7 @@ def _after(one: Held, chosen: Sequence[int], factor: int | None, *, in_order: bo
 
 
 async def _held(admin: AdminClient, topics: tuple[str, ...] = ()) -> list[Held]:
-    """Partitions with what a new replica copies. Raises: as ``AdminClient.tier_status``."""
+    """Partitions, each with the bytes that a new replica copies. Raises: as ``AdminClient.tier_status``."""
     from app.metadata.rebalancing import Held
 
     view = await admin.describe_cluster()

@@ -72,7 +72,7 @@ def print_json(value: Any) -> None:
 
 
 def console(*, error: bool = False) -> Console:
-    """A console that wraps at the terminal's width, or late when nobody looks."""
+    """A console that wraps at the terminal's width, or at ``PIPE_WIDTH`` if the output is no terminal."""
     from rich.console import Console
 
     stream = sys.stderr if error else sys.stdout
@@ -197,8 +197,8 @@ def progress(
 ) -> Iterator[Callable[[int, int | None, str], None]]:
     """A progress bar on standard error while the block runs, if it is a terminal and ``shown``.
 
-    The block calls what it is given with how far it is and how far it has to go (in bytes, or in what is ``counted``; None is not
-    known), and a note.
+    The block is given a function. It calls it with the amount done, the total (None if it is not known), and a note. Amounts are
+    in bytes, or in the unit that ``counted`` names.
     """
     if not shown or not sys.stderr.isatty():
         yield lambda done, total, note: None

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 READ_BYTES: Final = 1 * MIB
 FAILURES_BEFORE_TOLD: Final = 4
-"""After so many tries, which is less than a second, a person is told what the broker answers."""
+"""After so many tries, which take less than a second, the command prints the broker's error."""
 LINE_BYTES_MAX: Final = 64 * MIB
 """Longest line; no broker takes a record as long as that."""
 
@@ -155,7 +155,7 @@ class _Trouble:
         self._told: set[str] = set()
 
     def told(self, error: FirnError, attempts: int) -> None:
-        """Note one failure, the ``attempts``-th in a row of what failed."""
+        """Note one failure of a batch, its ``attempts``-th in a row."""
         reason = str(error)
         if attempts >= FAILURES_BEFORE_TOLD and reason not in self._told:
             self._told.add(reason)
@@ -163,7 +163,7 @@ class _Trouble:
 
 
 class _Tally:
-    """What was sent and what became of it."""
+    """Counts of the records sent, acknowledged and failed."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -172,7 +172,7 @@ class _Tally:
         self.failed = 0
         self.failure: FirnError | None = None
         self.ranges: dict[int, tuple[int, int]] = {}
-        """First offset and end offset of what was written, by partition."""
+        """First offset and end offset of the records written, by partition."""
 
     def add(self, answer: asyncio.Future[Acknowledged], size: int) -> None:
         self.sent += 1
@@ -193,7 +193,7 @@ class _Tally:
         self.fail(error)
 
     def fail(self, error: FirnError) -> None:
-        """What ends the command; the first counts."""
+        """Note the error that ends the command. The first one counts."""
         self.failure = self.failure or error
 
     def print(self, topic: str, seconds: float, *, as_json: bool, quiet: bool) -> None:
@@ -246,7 +246,7 @@ def _size_of(descriptor: int) -> int | None:
 async def _lines(descriptor: int) -> AsyncIterator[bytes]:
     """Lines without their ends, as soon as they are there; the last may lack its end.
 
-    Reading may wait for a person, so a daemon thread does it: at Ctrl-C nobody waits for that person.
+    Reading may wait for a person, so a daemon thread reads: at Ctrl-C the process ends without waiting for the next line.
     """
     import asyncio
     import threading

@@ -31,7 +31,7 @@ NOT_GIVEN: Final = "\0"
 
 @app.callback()
 def _family() -> None:
-    """Limit what users, programs and addresses may ask for."""
+    """Limit the bytes, requests and connections of users, programs and addresses."""
 
 
 @app.command("list")

@@ -184,9 +184,7 @@ def serve(
     from app.broker.process import serve as run
 
     if ready_fd is not None:
-        os.set_inheritable(
-            ready_fd, False
-        )  # The end of this process is to be seen there, whoever of its children lives on.
+        os.set_inheritable(ready_fd, False)  # The reader must see the end of this process, even if a child outlives it.
     run(settings.broker, on_ready=lambda broker: _ready(broker, ready_fd))
     return 0
 

@@ -67,7 +67,7 @@ def run_async(work: Callable[[], Awaitable[T]]) -> T:
 
 
 def local_broker(data_dir: str | None, config: Path | None, advice: str = "") -> tuple[Path, RunningBroker]:
-    """A data directory of this machine, and the broker that runs on it. ``advice`` says what to do if none runs.
+    """A data directory of this machine, and the broker that runs on it. ``advice`` ends the error that no broker runs.
 
     Raises: ConfigError, ConflictError.
     """
@@ -167,7 +167,7 @@ async def _speaks_tls(address: Address) -> bool:
     import asyncio
     import ssl
 
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # nothing is sent, so nobody has to be trusted
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # nothing is sent, so the certificate is not verified
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     try:

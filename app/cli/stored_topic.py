@@ -1,4 +1,4 @@
-"""A topic as the object store alone tells it: what ``firn topic describe --store`` shows, with no broker asked."""
+"""A topic as its manifests in the object store describe it, for ``firn topic describe --store``. No broker is asked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def describe_stored(url: str, name: str, *, as_json: bool) -> None:
     """Print a topic's partitions from its manifests: no segment is read.
 
-    Records are those that batches count, so markers and aborted records are among them, and what compaction removed is not.
+    The number of records is the sum over the batches. It includes markers and aborted records, not records that compaction removed.
     Raises: ConfigError (no such store, cluster or topic), CorruptionError, StorageUnavailable.
     """
     topic, states = run_async(lambda: _read(url, name))

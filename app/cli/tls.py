@@ -1,4 +1,4 @@
-"""``firn tls``: an authority and certificates for a trial, and what is in a certificate."""
+"""``firn tls``: an authority and certificates for a trial, and the contents of a certificate."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NAME_BYTES_MAX: Final = 64
 
 @app.callback()
 def _family() -> None:
-    """Make certificates for a trial, and show what is in one."""
+    """Make certificates for a trial, and show the contents of one."""
 
 
 @app.command()
@@ -97,7 +97,7 @@ def show(
 
 
 def certificate_of(file: Path) -> dict[str, Any]:
-    """What a PEM file has. Raises: ConfigError."""
+    """The contents of a PEM file. Raises: ConfigError."""
     x509 = _x509()
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
@@ -246,7 +246,7 @@ def _pem_key(key: EllipticCurvePrivateKey) -> bytes:
 
 
 def _write(path: Path, data: bytes, mode: int) -> Path:
-    """A file that nobody but its owner could read at any time, if ``mode`` says so."""
+    """Write a new file. It has ``mode`` from its creation on, so a secret is at no time readable for others."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(data)
     return path

@@ -237,7 +237,7 @@ async def _described(broker: KafkaConnection, owners: list[tuple[str, str]] | No
 
 
 async def _secret(broker: KafkaConnection, token_id: str) -> bytes:
-    """The secret of a token that the caller may see: so nobody has to write it on a command line. Raises: RequestRejected."""
+    """The secret of a token that the user may see, so that no user types it on a command line. Raises: RequestRejected."""
     found = next((one for one in await _described(broker, None) if one.token_id == token_id), None)
     if found is None:
         raise RequestRejected(

@@ -305,7 +305,7 @@ def delete(
 
     if yes:
         deleted = run_async(delete_it)
-    elif not run_async(exists):  # nobody is asked about a topic that does not exist
+    elif not run_async(exists):  # no question about a topic that does not exist
         deleted = False
     elif not sys.stdin.isatty():
         raise ConfigError(f"Deleting {topic} deletes its records for good: add --yes to confirm.")
@@ -416,7 +416,7 @@ async def _explaining(names: Iterable[str]) -> AsyncIterator[None]:
         raise RequestRejected(error.code, f"{str(error).rstrip('.')}.{hint}") from None
 
 
-# --- what is shown --------------------------------------------------------------------------------------------------
+# --- the tables -----------------------------------------------------------------------------------------------------
 
 
 async def _tiers(cluster: Any, topics: tuple[str, ...]) -> tuple[list[PartitionTierStatus] | None, str]:

@@ -55,7 +55,7 @@ def add(
     """Add a user, or change a user's password.
 
     The password is asked for, or comes from --password-file, or from the environment variable FIRN_CLIENT_NEW_PASSWORD. It is never
-    sent: brokers get and keep what it is checked with.
+    sent: brokers get and keep only SCRAM keys that are derived from it.
     """
     from app.security.scram import SALT_BYTES, credential_of, salted_password
 

@@ -1,4 +1,4 @@
-"""``firn verify``: prove that a bucket holds what its manifests say, down to every checksum."""
+"""``firn verify``: prove that a bucket holds all data that its manifests name, down to every checksum."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def check_encrypted(host: str, *, encrypted: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the rules look at in one request."""
+    """The parts of one request that the rules read."""
 
     method: str
     path: str

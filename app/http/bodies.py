@@ -151,7 +151,7 @@ class DuplexAnswer:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more should be asked for: what is held for a client of HTTP/1.0 has reached ``HELD_BYTES_MAX``."""
+        """Whether the route should send no more: the bytes held for a client of HTTP/1.0 have reached ``HELD_BYTES_MAX``."""
         return self._held_bytes >= HELD_BYTES_MAX
 
     async def start(self, status: int, *, close: bool = False) -> None:

@@ -1,7 +1,7 @@
 """Who asks: connections to brokers that are logged in with the credential of a request, kept for its next one.
 
 A ``Caller`` is one credential that a broker has accepted, with a ``Gateway`` of its own. ``Callers`` keeps them by a digest of
-their credentials. Whatever a broker has refused leaves nothing behind. Rules: docs/adr/0034-http-callers.md.
+their credentials. A credential that a broker has refused is not kept. Rules: docs/adr/0034-http-callers.md.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def check_reach(settings: HttpSettings) -> None:
 
 
 def mechanisms_for(credential: Credential, offered: tuple[str, ...], *, knows_broker: bool) -> tuple[str, ...]:
-    """How a credential may be shown to a broker, the first choice first. What can be replayed is only told to a broker that is
-    known, over TLS."""
+    """The SASL mechanisms by which a credential may be sent to a broker, the first choice first. A broker could replay a password
+    or a token. So these are only sent to a broker whose certificate was verified."""
     if not isinstance(credential, Basic):
         return (TOKENS,) if TOKENS in offered and knows_broker else ()
     found = tuple(one for one in SCRAM if one in offered)
@@ -200,7 +200,7 @@ class Callers:
             elif loop.time() >= caller.check_soon_s and caller.checking is None:
                 self._spawn(self._check_in_background(caller))  # so that no request has to wait for it
             if not caller.ended:
-                # No wait from here on: whoever makes room sees that the place is in use.
+                # No await from here on, so a request that evicts callers sees that this one is in use.
                 self._known.move_to_end(key)
                 caller.requests += 1
                 return caller
@@ -442,7 +442,7 @@ class Callers:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever waits for it has it, too
+            task.exception()  # mark it as read: each waiter gets it, too
 
     def _count(self, outcome: str) -> None:
         text = "Logins of HTTP callers at brokers, by outcome."
@@ -475,7 +475,7 @@ class _Turns:
 
 
 def network_of(address: str) -> str:
-    """What counts as one address: of IPv6 the first 64 bits, because one machine has all the rest."""
+    """The network that counts as one address. Of IPv6 it is the first 64 bits, because one machine has all the rest."""
     try:
         found = read_address(address)
     except ValueError:
@@ -503,7 +503,7 @@ def _check_lifetime(dialer: SecureDialer) -> None:
 
 
 async def _shared(task: asyncio.Task[Any]) -> Any:
-    """What a task that others wait for, too, returns or raises."""
+    """The result or the error of a task for which other requests wait, too."""
     try:
         return await asyncio.shield(task)
     except (FirnError, Refusal) as error:

@@ -1,10 +1,11 @@
-"""Connections of the HTTP process: how many, how long each may be silent, and what still answers when there are too many.
+"""Connections of the HTTP process: how many there may be, how long each may be idle, and which requests work above the limit.
 
 uvicorn waits for ever for the head of a request, and for a response to be read. It counts connections only to refuse requests.
 A thousand silent connections would therefore stop its health checks. So here:
 
 - A head is limited by ``header_timeout_ms`` and ``HEAD_BYTES_MAX``. So is the rest of a body after its response was sent.
-- A response that nobody reads ends its connection after ``transfer_timeout_ms``. Request bodies: see ``app/http/bodies.py``.
+- A response that the client does not read ends its connection after ``transfer_timeout_ms``. ``app/http/bodies.py`` limits request
+  bodies.
 - Past ``connections_max`` a new connection replaces one without a request under way. Those that never had one go first.
 - If there is none, it gets one of ``RESERVED`` places. There, health checks are answered, and all else is 503.
 - A client that is still sending when it gets the last answer of its connection can read that answer (``Lingering``).
@@ -27,7 +28,7 @@ from app.limits import KIB
 from app.metrics import Registry
 
 HEAD_BYTES_MAX: Final = 64 * KIB
-"""Limit for a request's line and headers, and for what surrounds a chunked body (chunk extensions, trailers)."""
+"""Limit for a request's line and headers, and for the frame of a chunked body (chunk extensions, trailers)."""
 RESERVED: Final = 64
 """Connections past the limit, for health checks."""
 SETTLING_S: Final = 1.0
@@ -108,8 +109,8 @@ class Lingering(asyncio.Transport):
     """A connection's transport, whose ``close`` loses no answer that was written before (RFC 9112, section 9.6).
 
     The kernel resets a connection that is closed with bytes unread, or that gets bytes after it was closed. A client that is
-    still sending then fails, and may never read the answer. So where more bytes may come, only this side's end is closed. What
-    comes is thrown away until the client closes its end, for at most ``LINGER_S``.
+    still sending then fails, and may never read the answer. So where more bytes may come, only this side's end is closed. Further
+    bytes are thrown away until the client closes its end, for at most ``LINGER_S``.
     """
 
     def __init__(self, transport: asyncio.Transport, more_may_come: Callable[[], bool]) -> None:
@@ -128,7 +129,7 @@ class Lingering(asyncio.Transport):
         self._transport.resume_reading()
         try:
             self._transport.write_eof()
-        except OSError:  # the client has reset the connection: nobody is left to read an answer
+        except OSError:  # the client has reset the connection, so no answer can reach it
             self._transport.abort()
 
     def close_at_once(self) -> None:
@@ -241,7 +242,7 @@ class HttpConnection(HttpToolsProtocol):
         self._message_open = False
         super().on_message_complete()
         if not self._under_way and not self.transport.is_closing():
-            # The rest of a body that nobody waited for has come: the connection is between two requests again.
+            # The rest of a body has come after its response was sent. The connection is between two requests again.
             self._head_came()
             self._unset_keepalive_if_required()
             self.timeout_keep_alive_task = self.loop.call_later(

@@ -1,4 +1,4 @@
-"""ASGI middleware: how any HTTP server reads a request, whatever route it is for.
+"""ASGI middleware: conventions of HTTP that hold for the requests of all routes.
 
 - HEAD is GET without a body (RFC 9110, 9.3.2). Health checks of load balancers use it.
 - A path with a slash at its end names the same resource as without, as in Confluent's REST proxy.

@@ -1,4 +1,4 @@
-"""What the cluster costs a month, by what its brokers counted in the last hour (``firn cost --measured``)."""
+"""The cluster's price a month, by the counters of its brokers in the last hour (``firn cost --measured``)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _TOO_EARLY = 503
 
 @router.get("/cost", summary="Get what the cluster costs a month", tags=["Cost (Firn)"])
 async def get_cost(request: Request) -> Response:
-    """What a month like the last hour costs at list prices, and the part that each topic causes: requests, storage in the object
-    store, and bytes between zones, without machines and disks. Answered 503 if no broker has run for two minutes."""
+    """The list price of a month like the last hour, and the share of each topic. It covers requests, storage in the object store,
+    and bytes between zones, without machines and disks. Answered 503 if no broker has run for two minutes."""
     answers = await gateway_of(request).admin.metrics_of_all()
     found = [
         spent

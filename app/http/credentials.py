@@ -1,4 +1,4 @@
-"""What a request shows to be let in: a name and a password (RFC 7617), or a token (RFC 6750). Pure."""
+"""The credential in a request: a name and a password (RFC 7617), or a token (RFC 6750). Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _TOKEN: Final = re.compile(rb"[-_.~+/A-Za-z0-9]+=*")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
-class NotACredential(Exception):  # it is what was found
-    """The header names nobody. The request is refused like one with a wrong password."""
+class NotACredential(Exception):  # named for the header's contents
+    """The header holds no credential. The request is refused like one with a wrong password."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Firn's own route for drains: whoever takes the machine away tells the broker on it, as the hook of a scaling group does."""
+"""Firn's own route for drains. The hook of a scaling group, for example, calls it before the broker's machine is removed."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _ACCEPTED: Final = 202
     "/drain", status_code=_ACCEPTED, summary="Drain and stop the broker of this process", tags=["Drain (Firn)"]
 )
 async def begin_drain(request: Request) -> Response:
-    """The broker refuses writes, uploads what is on its disk alone, and stops. One without a disk (`firn.ephemeral`) gives its
-    leaders to others and stops within seconds. Asked again, it answers how far it is."""
+    """The broker refuses writes, uploads the records that are only on its disk, and stops. One without a disk (`firn.ephemeral`)
+    gives its leaders to others and stops within seconds. Asked again, it answers how far it is."""
     answer = await gateway_of(request).begin_drain()
     found = {
         "node_id": answer.node_id,

@@ -31,7 +31,7 @@ class RestAnswer(NamedTuple):
 
 
 REFUSED: Final = RestAnswer(401, 40101, "Authentication failed.")
-"""Whatever is wrong with a credential."""
+"""The answer to every wrong credential. It does not say which part is wrong."""
 NEEDED: Final = RestAnswer(401, 40101, "This server asks for a user and a password, or for a token.")
 
 

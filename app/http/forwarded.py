@@ -1,7 +1,7 @@
-"""For whom a proxy in front asks, by the header in which it says so (ADR 0034, HF). Pure.
+"""The client's address behind a proxy, by the header in which the proxy names it (ADR 0034, HF). Pure.
 
-Each proxy adds the address of its own peer at the right end of the header, behind whatever a client has written there. So the
-header is read from its right end, and no further than the first address that is no trusted proxy's.
+Each proxy adds the address of its own peer at the right end of the header, behind any text of the client. So the header is read
+from its right end, and no further than the first address that is no trusted proxy's.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def client_address(peer: str, headers: Sequence[tuple[bytes, bytes]], trusted: N
 
 
 def _from_the_right(lines: Sequence[str], *, is_forwarded: bool) -> Iterator[str]:
-    """The entries of a header, the last one first. Whatever is no entry is an empty text."""
+    """The entries of a header, the last one first. A malformed entry is an empty text."""
     for line in reversed(lines):
         entries = _elements(line) if is_forwarded else line.split(",")
         for entry in reversed(entries):
@@ -59,8 +59,8 @@ def _from_the_right(lines: Sequence[str], *, is_forwarded: bool) -> Iterator[str
 
 
 def _elements(line: str) -> list[str]:
-    """For whom each element of a line of ``Forwarded`` asks. A line that is not well formed is one empty text: quotes that a client
-    opened may hide what a proxy has added."""
+    """The ``for`` parameter of each element of a line of ``Forwarded``. A line that is not well formed is one empty text: quotes
+    that a client opened may hide a proxy's element."""
     found: list[str] = []
     position = 0
     while True:

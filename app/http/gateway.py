@@ -1,4 +1,4 @@
-"""What every route is given: the cluster's clients and this process's metrics."""
+"""The objects that every route uses: the cluster's clients and this process's metrics."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class HttpSettings:
     plain_credentials: bool = False
     """Whether credentials may come without TLS to an address that is not loopback: a proxy in front encrypts."""
     trusted_proxies: tuple[str, ...] = ()
-    """Networks of proxies whose ``forwarded_header`` says for whom they ask."""
+    """Networks of proxies whose ``forwarded_header`` is believed. It names the client of a request."""
     forwarded_header: str = "x-forwarded-for"
     names_callers: bool = False
     """Whether brokers are told the addresses of callers who log in. The brokers must trust this process (ADR 0034, HF)."""

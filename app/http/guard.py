@@ -1,4 +1,4 @@
-"""ASGI middleware: refuses what ``Access`` refuses, before any route sees it, and answers preflights of allowed origins."""
+"""ASGI middleware: ``Access`` decides on each request before any route sees it. Preflights of allowed origins are answered here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from app.http.errors import RestAnswer
 from app.metrics import Registry
 
 PREFLIGHT_KEPT_S: Final = b"600"
-"""How long a browser may remember what it was allowed. Short, because the operator may change the settings."""
+"""How long a browser may remember the answer to a preflight. Short, because the operator may change the settings."""
 ALLOWED_METHODS: Final = b"GET, HEAD, POST, PUT, PATCH, DELETE"
 
 REFUSED_TEXT: Final = "Requests refused because of their Host or because of the page that sent them, by rule."

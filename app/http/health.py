@@ -1,4 +1,4 @@
-"""What a broker tells the HTTP process beside it of its health: one line of JSON each, whenever it changes."""
+"""A broker's reports of its health to the HTTP process beside it: one line of JSON each, sent at every change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """Whether a broker can serve something of what it leads, and what it lacks."""
+    """Whether a broker can serve any partition that it leads, and the state of its store and disk."""
 
     ready: bool
     store: Part
@@ -28,7 +28,7 @@ class Health(msgspec.Struct, frozen=True):
     offline: int
     """Partitions that it should lead and cannot open."""
     isolated: bool
-    """Whether it hears neither other brokers nor the store, and refuses what others may lead by now."""
+    """Whether it hears neither other brokers nor the store. It then refuses writes to partitions that others may lead by now."""
 
     def line(self) -> bytes:
         return msgspec.json.encode(self) + b"\n"

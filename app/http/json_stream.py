@@ -4,7 +4,7 @@ White space between the objects of a stream is allowed and not needed. A byte or
 (RFC 8259, 8.1).
 
 Only structure is looked at (strings, braces, brackets). The decoder finds out whether an object is valid JSON. So one bad
-record ends the stream only if nobody can tell where the next one begins.
+record ends the stream only if the start of the next one cannot be found.
 """
 
 from __future__ import annotations

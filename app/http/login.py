@@ -27,7 +27,7 @@ RETRY_AFTER_S: Final = b"1"
 
 
 def challenges(offered: tuple[str, ...]) -> list[tuple[bytes, bytes]]:
-    """What a client is told that it may log in by. Without knowledge both are named."""
+    """The ``WWW-Authenticate`` headers for the ways to log in. While the broker's mechanisms are unknown, both ways are named."""
     found = []
     if not offered or any(one != TOKENS for one in offered):
         found.append((b"www-authenticate", BASIC))  # first: some browsers look at the first one only

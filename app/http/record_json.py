@@ -88,7 +88,7 @@ class NewRecord(NamedTuple):
 
 
 class PartReceipt(msgspec.Struct):
-    """What a receipt says of a key or value."""
+    """A key or value in a receipt: its type, and its size in bytes."""
 
     type: str
     size: int
@@ -157,7 +157,7 @@ async def _read(steps: Generator[None, None, NewRecord], data: bytes) -> NewReco
 
 
 def decode_entry_id(data: bytes) -> str:
-    """The id of an entry, whatever else it holds. Raises: ProtocolError."""
+    """The id of an entry. Its other fields are not decoded. Raises: ProtocolError."""
     try:
         return _id_decoder.decode(data).id
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -318,5 +318,5 @@ def _timestamp(text: str | int | None) -> TimestampMs | None:
 
 
 def part_receipt(part: Part) -> PartReceipt | None:
-    """What the receipt will say of ``part``; None for null. The content itself is not kept."""
+    """The type and size of ``part`` for its receipt, None for null. The content itself is not kept."""
     return None if part.content is None else PartReceipt(part.type, len(part.content))

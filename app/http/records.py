@@ -50,7 +50,7 @@ class _Accepted:
 
 
 _Outcome = _Accepted | RestAnswer | None
-"""What becomes of a record; None ends the queue."""
+"""An accepted record, or the error that refuses it. None ends the queue."""
 
 
 @router.post(
@@ -152,7 +152,7 @@ class _Conversation:
                         raise
                     if objects:
                         await self._accept_all(objects)
-                        pace.restart()  # what the broker and the reader of receipts took is not the sender's time
+                        pace.restart()  # time spent on the broker and the reader of receipts is not the sender's
                 splitter.end()
         except _CredentialEnded:
             self._broken = True
@@ -220,7 +220,7 @@ class _Conversation:
             if outcome is None:
                 break
             if lines and isinstance(outcome, _Accepted) and not outcome.stored.done():
-                # Nobody waits for a receipt because of the one behind it.
+                # Send finished receipts now: they must not wait for one that is still open.
                 await answer.write(b"".join(lines))
                 lines.clear()
             lines.append((await self._receipt(outcome))[1])

@@ -1,7 +1,7 @@
 """The HTTP process: uvicorn around the application, until a signal or the end of the parent.
 
 If a broker starts it, the process inherits one end of a socket pair. The broker tells its health there. End of file means that the
-broker is gone, for whatever reason, and the process ends at once. This module makes the process's clock and randomness.
+broker is gone, and the process ends at once. This module makes the process's clock and randomness.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ HANDSHAKES_MAX: Final = 256
 """TLS handshakes under way. A further one takes the place of the oldest."""
 KEEP_ALIVE_S: Final = 75
 ENDED_BY_A_STOP: Final = "Cancel %s running task(s), timeout graceful shutdown exceeded"
-"""What uvicorn logs with a count of requests, before it ends them."""
+"""The message that uvicorn logs with a count of requests, before it ends them."""
 BACKLOG: Final = 1024
 
 
 class BugLog(logging.Handler):
     """Errors that uvicorn and asyncio log. Each is logged when it begins, with its traceback, and then from time to time.
 
-    A request that meets a bug of this program can be sent as often as somebody likes. Requests that a stop has ended are no bugs.
+    A client can repeat a request that meets a bug of this program at any rate. Requests that a stop has ended are no bugs.
     """
 
     def __init__(self, faults: Faults, log_line: Callable[[str], None] = log_line) -> None:
@@ -128,7 +128,7 @@ def run(settings: HttpSettings, *, host: str, port: int, parent_fd: int | None =
         loop="uvloop",
         http=connection,
         ws="none",
-        # What clients do wrong is counted; a line for each would let them fill the log.
+        # Errors of clients are counted; a line for each would let them fill the log.
         log_level="error",
         log_config=None,
         access_log=False,

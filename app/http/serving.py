@@ -25,7 +25,7 @@ def gateway_of(request: Request) -> Gateway:
 
 
 def caller_of(request: Request) -> Caller | None:
-    """Who asks; None if nobody had to log in."""
+    """The logged-in caller of a request, None if the broker needs no login."""
     caller: Caller | None = request.scope.get(CALLER)
     return caller
 

@@ -1,7 +1,7 @@
 """HTTPS: the certificate of the HTTP process, and its connections.
 
-TLS is that of the Kafka listeners (``app/transport/tls.py``). So handshakes that nobody finishes have a deadline and a limit: the
-loop's own TLS would tell of a client only after its handshake. Nothing here is imported without a certificate.
+TLS is that of the Kafka listeners (``app/transport/tls.py``), so unfinished handshakes have a deadline and a limit. The loop's own
+TLS would report a client only after its handshake. Nothing here is imported without a certificate.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class HttpTls:
         return True
 
     def lost(self, connection: Inner) -> None:
-        """Nobody counts it before its handshake."""
+        """Do nothing: a connection is not counted before its handshake."""
 
     def handshake_failed(self, listener: str, host: str, why: str) -> None:
         """Counted only: anybody can cause it."""
@@ -60,13 +60,13 @@ class HttpTls:
         return connection
 
     async def run(self, faults: Faults, log_line: Callable[[str], None]) -> None:
-        """Use what changes in the files, until cancelled. Connections that are open keep what they have."""
+        """Use changed files for new connections, until cancelled. Open connections keep their certificate."""
         while True:
             await asyncio.sleep(LOOK_S)
             await self.look(faults, log_line)
 
     async def look(self, faults: Faults, log_line: Callable[[str], None]) -> None:
-        """Use what has changed in the files."""
+        """Read the files again if they have changed."""
         try:
             if await asyncio.to_thread(self._certificates.look):
                 log_line("HTTPS has read its certificate again: new connections use it, open ones keep the old one")
@@ -82,7 +82,7 @@ class HttpTls:
 
 
 class _Decrypted(asyncio.BufferedProtocol):
-    """Hands on what a ``TlsLink`` has decrypted to a connection that takes bytes."""
+    """Hands decrypted bytes of a ``TlsLink`` on to a connection that takes bytes."""
 
     def __init__(self, inner: HttpConnection, buffer: memoryview) -> None:
         self._inner = inner
