@@ -264,7 +264,7 @@ class TransactionCoordinator:
         return (tuple(shard.all()) for _, shard in self._coordinator.shards())
 
     async def look(self, asked: LookRequest) -> LookResponse:
-        """What this broker has of transactions, for a coordinator whose log may lack its end. Raises: FirnError."""
+        """This broker's facts about transactions, for a coordinator whose log may lack its end. Raises: FirnError."""
         assert self._looker is not None
         return await self._looker.answer(asked)
 
@@ -305,7 +305,7 @@ class TransactionCoordinator:
 
     async def _in_time(self, stored: Awaitable[T]) -> T:
         """Wait until a decision is stored. Raises: RequestRejected COORDINATOR_NOT_AVAILABLE if other brokers do not store it in
-        time. It may still count: the client asks again, and is told what was decided."""
+        time. The decision may still be stored later: the client retries, and then gets the outcome."""
         try:
             async with asyncio.timeout(None if self.others is None else STORED_WITHIN_S):
                 return await stored

@@ -1,10 +1,10 @@
 """Which open transactions are committed, and which aborted, after their coordinator's log has lost its end (ADR 0037, J46). Pure.
 
-The lost records had the decisions. What is left of a decision are markers, and Prepare records that were not lost. Of a
-transaction of the second protocol, or one that was fenced, the marker has the epoch after the transaction's: it belongs to this
-transaction alone. In the first protocol a producer keeps its epoch. There a marker says when its transaction was decided and which
-partitions it has, so it belongs to what is open in one of these partitions, unless that partition has this marker, or a later one,
-already.
+The lost records had the decisions. Two traces of a decision are left: its markers, and Prepare records that were not lost. The
+marker of a fenced transaction, or of one of the second protocol, has the epoch after the transaction's. So it belongs to this
+transaction alone. In the first protocol a producer keeps its epoch. There a marker has the time of the decision and the
+transaction's partitions. It belongs to the open transaction in each of these partitions, unless the partition already has this
+marker or a later one.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Doubt(NamedTuple):
 
 
 def outcome_of(transaction: Transaction) -> Outcome | None:
-    """What the record of a transaction says of its end; None if it is not decided, or has all its markers."""
+    """The outcome in the record of a transaction; None if it is not decided, or has all its markers."""
     if transaction.state not in PREPARED:
         return None
     if transaction.client_version >= VERSION_2:
@@ -65,7 +65,7 @@ def outcome_of(transaction: Transaction) -> Outcome | None:
 
 
 def doubts(opened: Iterable[OpenTransaction], outcomes: Iterable[Outcome]) -> list[Doubt]:
-    """What has to be looked up before ``decide``: at most one doubt for each open transaction.
+    """The markers to look up before ``decide``: at most one doubt for each open transaction.
 
     Only the latest marker that names the partition counts. If the partition has it, it has all earlier ones.
     """
@@ -93,8 +93,8 @@ def decide(
 
     ``applying``: the doubts whose partition has no marker as late. ``coordinator_epoch``: of the coordinator that decides.
 
-    A marker has the epoch above its transaction's. So it fences the producer, and whoever decides again after a crash in between
-    finds the same outcome by the epoch alone.
+    A marker has the epoch above its transaction's. So it fences the producer. If a crash interrupts the decision, the next
+    coordinator finds the same outcome by this epoch alone.
     """
     by_producer = _by_producer(outcomes)
     commits = {doubt.open for doubt in applying if doubt.commit}

@@ -31,7 +31,7 @@ class _Timed(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Decision(NamedTuple):
-    """What a header says."""
+    """The decision in a header."""
 
     decided_ms: int
     """By the coordinator's clock. Rises with each decision about a transactional id."""
@@ -47,7 +47,7 @@ def encode_decision(decision: Decision) -> bytes:
 
 
 def parse_decision(data: bytes) -> Decision | None:
-    """What the header says; None if there is none, or if this program does not know its form."""
+    """The decision in the header; None if there is no header, or if this program does not know its version."""
     if not data:
         return None
     try:

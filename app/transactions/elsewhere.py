@@ -45,7 +45,8 @@ class OtherBrokers:
             tasks.create_task(self._markers.run())
 
     def coordinator_of(self, transactional_id: str) -> int | None:
-        """Another broker that coordinates the id; -1 if nobody does. None if this broker does, or if the topic is not made yet."""
+        """The other broker that coordinates the id; -1 if no broker does. None if this broker does, or if the topic does not exist
+        yet."""
         topic = self._image().topic(TRANSACTION_STATE.name)
         if topic is None:
             return None
@@ -53,7 +54,7 @@ class OtherBrokers:
         return None if leader == self._broker_id else leader
 
     async def look(self, asked: LookRequest) -> list[LookResponse]:
-        """Ask all other brokers that are alive what they have of transactions. Raises: FirnError if one does not answer."""
+        """Ask all other living brokers for their facts about transactions. Raises: FirnError if one does not answer."""
         image = self._image()
         brokers = [one for one in image.brokers.values() if not one.fenced and one.broker_id != self._broker_id]
         found: list[LookResponse] = []

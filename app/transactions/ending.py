@@ -184,7 +184,7 @@ class Endings:
                 moved = await self._pause(pause_s, left)
                 pause_s = RETRY_S_MIN if moved else min(2 * pause_s, RETRY_S_MAX)
         except RequestRejected:
-            return  # not coordinated here any more, or read again: whoever loads it finds the Prepare record
+            return  # not coordinated here any more, or loaded again: the next load finds the Prepare record
         finally:
             self._settle(ending.transaction)
 
@@ -251,7 +251,7 @@ class Endings:
             except RequestRejected:
                 current = False
             if not current:
-                # The caller looks again, once what was begun is stored.
+                # The caller checks again after the markers that were begun are stored.
                 error = RequestRejected(ErrorCode.NOT_COORDINATOR, "another broker ends the transaction")
                 written.refused.update(dict.fromkeys(written.left, error))
                 break
@@ -273,12 +273,12 @@ class Endings:
             transaction.commits,
             coordinated.log.leader_epoch,
             transaction.client_version,
-            # A coordinator's log in the bucket does not lose its end, so nobody will ask.
+            # A coordinator's log in the bucket does not lose its end, so no recovery will need the decision.
             b"" if coordinated.log.journaled else _decision(transaction),
             ending.partition,
             coordinated.log.leader_epoch,
         )
-        for target in written.left:  # sorted: the same run after run, whatever a set makes of it
+        for target in written.left:  # sorted: a set has another order in each run
             written.begun += 1
             try:
                 stored = self._send(marker, target) or self._markers.write(marker, target)
@@ -299,7 +299,7 @@ class Endings:
     def _send(self, marker: Marker, target: TopicPartition) -> Awaitable[None] | None:
         """Send a marker to the broker that leads ``target``. None if that is this one, or there is no such partition.
 
-        Raises: NotLeader if nobody leads it; RequestRejected.
+        Raises: NotLeader if it has no leader; RequestRejected.
         """
         others = self._others
         place = None if others is None else self._place(target)

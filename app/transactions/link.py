@@ -1,4 +1,4 @@
-"""What brokers ask each other about transactions, and the seam through which they do (ADR 0026)."""
+"""Requests between brokers about transactions, and the seam that carries them (ADR 0026)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class AddAsked(NamedTuple):
 
 
 class AddAnswer(NamedTuple):
-    """What a coordinator says of them."""
+    """A coordinator's answer to ``AddAsked``."""
 
     codes: Mapping[TopicPartition, ErrorCode]
     coordinator_epoch: int
@@ -48,8 +48,8 @@ class TransactionLink(Protocol):
     RequestRejected."""
 
     async def write_markers(self, to: BrokerImage, asked: Sequence[MarkerAsked]) -> Sequence[ErrorCode]:
-        """Write markers to partitions that ``to`` leads. Returns: what became of each, in the order of ``asked``; NONE if it is
-        committed."""
+        """Write markers to partitions that ``to`` leads. Returns: an error code for each, in the order of ``asked``; NONE if the
+        marker is committed."""
         ...
 
     async def add_to_transactions(self, to: BrokerImage, asked: Sequence[AddAsked]) -> Sequence[AddAnswer]:
@@ -57,5 +57,5 @@ class TransactionLink(Protocol):
         ...
 
     async def look_at_transactions(self, to: BrokerImage, asked: LookRequest) -> LookResponse:
-        """Ask a broker what it has of transactions."""
+        """Ask a broker for its facts about transactions."""
         ...

@@ -1,4 +1,4 @@
-"""What this broker has of transactions: those that are open in its partitions, and what tells how others ended (ADR 0037, J46).
+"""This broker's facts about transactions: the open ones in its partitions, and traces of how others ended (ADR 0037, J46).
 
 A coordinator whose log may lack its end asks this of all brokers, its own included. ``recovery.py`` asks, and ``deciding.py``
 decides.
@@ -50,7 +50,8 @@ class Looker:
         self._reads = reads
 
     async def answer(self, asked: LookRequest) -> LookResponse:
-        """What is asked for, of the partitions that this broker leads now. Raises: FirnError if something cannot be read now."""
+        """The facts that a request asks for, from the partitions that this broker leads now. Raises: FirnError if a partition
+        cannot be read now."""
         led = self._partitions.all_led()
         leaderships = [one.leadership for one in led]
         for one in led:
@@ -75,7 +76,7 @@ class Looker:
                     await asyncio.sleep(0)
         elif not asked.doubts:
             for number, partition in enumerate(led):
-                # What coordinators of before the loss have said of this partition must not begin a transaction now (XV2).
+                # A coordinator's answer from before the loss must not begin a transaction in this partition now (XV2).
                 partition.log.producers.spend_all()
                 opened += list(_opened(partition))
                 if number % LOOKED_AT_ONCE == 0:
@@ -92,7 +93,7 @@ class Looker:
             led=tuple(
                 (one.topic, int(one.index), int(one.log.leader_epoch))
                 for one, leadership in zip(led, leaderships, strict=True)
-                # What was looked at in a leadership that has ended does not count.
+                # Facts from a leadership that has ended meanwhile do not count.
                 if one.leads
                 and one.leadership == leadership
                 and (one.topic != TRANSACTION_STATE.name or one.index in read)

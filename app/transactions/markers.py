@@ -114,7 +114,8 @@ class MarkerWriter:
         return found.wait_stored_as_leader(log.log_end_offset)
 
     def refusal_stored(self, partition: TopicPartition) -> Awaitable[None] | None:
-        """After a refusal for what the log has: when that is stored, as ``write`` (X8). None if it is."""
+        """A marker was refused because of records in the log: wait until these are stored, as ``write`` does (X8). None if they
+        are."""
         found = self._partitions.led(partition.topic, partition.partition)
         return None if found is None else found.wait_stored_as_leader(found.log.log_end_offset)
 

@@ -1,4 +1,4 @@
-"""Requests to other brokers, one at a time to each. What comes meanwhile goes together in the next one."""
+"""Requests to other brokers, one at a time to each. Items that come meanwhile go together in the next request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WAITING_MAX: Final = 100_000
 
 
 class _Box(Generic[T, R]):
-    """What is on its way to one broker, and what waits."""
+    """The items of the request under way to one broker, and those that wait for the next."""
 
     __slots__ = ("sent", "waiting")
 
@@ -63,7 +63,7 @@ class Outbox(Generic[T, R]):
         return answer
 
     def follow(self, image: ClusterImage) -> None:
-        """Nobody waits for a broker that is fenced or gone: others have its partitions, or will have them."""
+        """Fail the items for brokers that are fenced or gone: other brokers have their partitions, or will have them."""
         for to, box in self._boxes.items():
             broker = image.brokers.get(to)
             if broker is None or broker.fenced:

@@ -21,7 +21,7 @@ DEAD: Final = 6
 
 _DECIDED: Final = Struct(">h")
 _DECIDED_NUMBER: Final = 0x4657
-"""Kind of the record that notes what a loss asked for. Kafka does not know it, and skips it."""
+"""Kind of the note that the recovery from a loss is complete. Kafka does not know this kind, and skips it."""
 _DECIDED_VALUE: Final = Struct(">hi")
 _DECIDED_VERSION: Final = 0
 

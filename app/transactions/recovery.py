@@ -1,7 +1,7 @@
-"""What follows when a partition of ``__transaction_state`` may have lost its end (ADR 0037, J46).
+"""Recovery of a partition of ``__transaction_state`` that may have lost its end (ADR 0037, J46).
 
-Its coordinator serves nobody until every open transaction that no coordinator knows is decided, and every transactional id of the
-partition is forgotten. All brokers say what they have of transactions (``looking.py``), and ``deciding.py`` decides.
+Its coordinator serves no client before it has decided every open transaction that no coordinator knows, and has forgotten every
+transactional id of the partition. All brokers report their facts about transactions (``looking.py``), and ``deciding.py`` decides.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 RETRY_S_MIN: Final = 0.05
 RETRY_S_MAX: Final = 5.0
 TOLD_FROM_S: Final = 1.0
-"""From this pause on it is logged what is waited for: after a start it takes a moment until everything is led."""
+"""The log names the cause of a pause that is at least so long. After a start, some partitions have no leader for a moment."""
 NAMED_MAX: Final = 10
 """Transactions that log lines name one by one."""
 OPEN_MAX: Final = 10_000
@@ -41,10 +41,10 @@ Held = Sequence[tuple[PartitionIndex, TransactionShard]]
 
 
 def in_doubt(partition: Partition, shard: TransactionShard, *, alone: bool) -> bool:
-    """Whether the log may lack its end, and what that asks for is not done (J46a, J46b).
+    """Whether the log may lack its end, and the recovery from this is not complete (J46a, J46b).
 
-    ``alone``: at level 0 no image says so. There an empty log of a partition that was led before has lost what it had, if it had
-    anything.
+    ``alone``: the cluster is at level 0, where no image notes a loss. There, an empty log of a partition that was led before may
+    have lost all its records.
     """
     log = partition.log
     return _is_noted(partition, shard) or (alone and log.log_end_offset == 0 and log.leader_epoch > 0)
@@ -110,7 +110,8 @@ class Recovery:
         """Decide for all shards that are held now. Raises: FirnError if something cannot be looked at or written now."""
         held = self._coordinator.held()
         image = self._image()
-        # First what is open, then who knows it (J46c): the coordinator of a transaction that begins meanwhile knows it.
+        # First find the open transactions, then the coordinators that know them (J46c). The coordinator of a transaction that
+        # begins meanwhile knows it.
         opened = [
             OpenTransaction(
                 TopicPartition(topic, PartitionIndex(index)), ProducerId(producer_id), ProducerEpoch(epoch), led_epoch
@@ -191,7 +192,7 @@ class Recovery:
         waiting: list[Awaitable[None]] = []
         refused: FirnError | None = None
         for target, marker in decided:
-            # Each is written, whatever refuses another: readers of its partition wait for nothing else.
+            # Write each marker, even after another was refused: readers of a partition wait for its own marker only.
             try:
                 stored = self._write(
                     image, target, marker._replace(coordinator=first, coordinator_leads_since=leads_since)

@@ -28,7 +28,7 @@ LOOKED_AT_ONCE: Final = 500
 """Ids that a search for expired ones checks before the event loop serves other work."""
 
 TOMBSTONES_BYTES_MAX: Final = 512 * KIB
-"""Maximum bytes of one batch, whatever the length of ids: half of the topic's limit."""
+"""Maximum bytes of one batch of tombstones, for ids of any length: half of the topic's limit."""
 
 
 class Chore(Enum):
@@ -296,7 +296,7 @@ class TransactionShard:
             if value is None:
                 self._unread.pop(transactional_id, None)
             else:
-                records.is_at_rest(value)  # what cannot be read is found out now
+                records.is_at_rest(value)  # raises now if the value cannot be read
                 self._unread[transactional_id] = value
 
     def loaded(self, turn: Turn) -> None:
@@ -312,7 +312,7 @@ class TransactionShard:
         turn.set_timer(Chore.EXPIRY, self._expiry_interval_ms)
 
     def unloaded(self, turn: Turn) -> None:
-        """Nothing to do: every request gets its response in its own turn, so nobody waits here."""
+        """Nothing to do: every request gets its response in its own turn, so no request waits here."""
 
 
 def _forgotten(transactional_id: str, identity: ProducerIdentity) -> RequestRejected:

@@ -173,8 +173,8 @@ def initialize(
         if expected.epoch != current.last_epoch:
             raise _fenced(current, expected)
         if current.epoch <= LAST_CLIENT_EPOCH:
-            # It comes a second time, or its transaction was aborted meanwhile. Nobody else came in between: that would have
-            # cleared the last epoch.
+            # The request is repeated, or its transaction was aborted meanwhile. No other client has initialized the id in between:
+            # that would have cleared the last epoch.
             return replace(
                 current,
                 state=TransactionState.EMPTY,
@@ -333,8 +333,9 @@ def end(
     )
     if repeated:
         if commit and current.state is TransactionState.COMPLETE_ABORT:
-            # A client repeats what it asked for, so this abort was the coordinator's: the time was up. The client is behind it, and
-            # hears what Kafka Streams takes for a passing fault: INVALID_TXN_STATE would end its thread (KAFKA-20785, after 4.3.1).
+            # A client repeats only its own request, so the coordinator aborted this transaction: its time was up. The client has an
+            # old epoch. It gets an error after which Kafka Streams continues. INVALID_TXN_STATE would end its thread (KAFKA-20785,
+            # after 4.3.1).
             raise _fenced(current, identity)
         return _end_again(current, commit)
     check_owner(current, identity)
@@ -348,7 +349,7 @@ def end(
         epoch=ProducerEpoch(current.epoch + 1),
         last_epoch=current.epoch,
         next_producer_id=NO_PRODUCER_ID if current.epoch < LAST_CLIENT_EPOCH else _needed(spare_id),
-        # A client may abort what has not written anywhere: a transaction that begins and ends now.
+        # A client may abort a transaction that has not written to any partition: it begins and ends now.
         started_ms=current.started_ms if current.state is TransactionState.ONGOING else now_ms,
         updated_ms=now_ms,
         client_version=VERSION_2,
@@ -361,7 +362,7 @@ def _end_first_version(current: Transaction, commit: bool, now_ms: TimestampMs) 
     return replace(
         current,
         state=TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT,
-        # Later than all earlier decisions of the epoch, whatever the clock says: it tells their markers apart (J46e).
+        # Later than all earlier decisions of the epoch, even if the clock went back: the time tells their markers apart (J46e).
         updated_ms=TimestampMs(max(now_ms, current.updated_ms + 1)),
         client_version=VERSION_1,
     )
@@ -370,7 +371,7 @@ def _end_first_version(current: Transaction, commit: bool, now_ms: TimestampMs) 
 def _end_again(current: Transaction, commit: bool) -> Transaction:
     """A transaction that was already ended, as requested now or differently."""
     if current.state in PREPARED:
-        raise _completing(current)  # whatever is requested: the client learns the outcome when it asks again
+        raise _completing(current)  # for a commit and an abort: the client gets the outcome when it retries
     match current.state:
         case TransactionState.COMPLETE_COMMIT if commit:
             return current

@@ -1,8 +1,8 @@
 """How long a request may be, by API (INV-15, ADR 0039).
 
-A request is bounded by its cost, not only by its bytes. ``tests/support/walked_apis.py`` states how much of each API must be served
-whatever the bounds are, and the test that walks all APIs asks for it. A request beyond its bounds ends the connection, as any
-other request that cannot be read.
+A request is bounded by its cost, not only by its bytes. ``tests/support/walked_apis.py`` states how large a request of each API
+must be served in any case, and the test that walks all APIs sends requests of this size. A request beyond its bounds ends the
+connection, as any other request that cannot be read.
 """
 
 from __future__ import annotations

@@ -6,12 +6,12 @@ and writes them too.
 
 Decoding promises that any bytes whatsoever give a message or ProtocolError, within time and memory proportional to the
 bytes and the bounds of ``app/limits.py``. Encoding trusts its caller: a value that a field cannot hold, or null where the
-version has no null, is ValueError, our own mistake. A field that the version lacks is not written, whatever it holds; one
-that a version lacks has its default when read.
+version has no null, is ValueError, our own mistake. A field that the version lacks is never written, and has its default
+when it is read.
 
 Bytes behind a request are ignored, as Apache Kafka ignores them in every API: librdkafka writes the null list of a request
 for the metadata of all topics (version 9 and up) in four bytes, of which one is read, so that three are left at the end.
-The frame bounds what there can be. Behind a response, or a message of Firn's own keys, nothing may follow.
+The frame bounds the number of such bytes. Behind a response, or a message of Firn's own keys, nothing may follow.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _step_encoders: Final[dict[tuple[int, int], tuple[StepEncoder, str]]] = {}
 
 
 def decode_request(key: int, version: int, view: Buffer) -> Any:
-    """The request that ``view`` begins with: an object of ``app.wire.apis.<api>``'s request class. What follows is ignored.
+    """The request that ``view`` begins with: an object of ``app.wire.apis.<api>``'s request class. Bytes after it are ignored.
 
     Nothing in it refers to ``view`` but ``records``, which are slices of it. Requests of Firn's own keys are ``bytes``.
     Raises: ProtocolError, with UNSUPPORTED_VERSION if this API and version have no schema.
@@ -81,7 +81,7 @@ def decode_response(key: int, version: int, view: Buffer) -> Any:
 def decode_request_steps(key: int, version: int, view: Buffer) -> Generator[None, None, Any]:
     """As ``decode_request``, by a generator that yields after every few elements and returns the request.
 
-    ``view`` must not change meanwhile. The first step raises for an unknown schema, any step for what is wrong with the bytes.
+    ``view`` must not change meanwhile. The first step raises for an unknown schema, any step for malformed bytes.
     """
     return _decode_steps(key, version, view, True)
 
@@ -244,7 +244,7 @@ def _opaque_encoding_steps(body: bytes) -> Generator[int, None, list[bytes]]:
 
 
 def shape_of(key: int, version: int) -> Shape | None:
-    """What an API's messages look like in a version; None if there is no schema for it."""
+    """The fields of an API's messages in a version; None if there is no schema for it."""
     api = APIS.get(key)
     if api is None or not api.version_first <= version <= api.version_last:
         return None

@@ -5,7 +5,7 @@ are read and written by one precompiled ``Struct``, which also takes the length 
 the version lacks are constants. It is written for the interpreter, not for people; ``tests/wire/reference.py`` is the plain
 reading of the same rows that both directions are held against.
 
-What the generated decoder promises:
+Promises of the generated decoder:
 
 - nothing is allocated for a count before ``count × smallest element`` is known to fit in the bytes left, and the elements
   of all arrays together stay within ``MESSAGE_ELEMENTS_MAX``;
@@ -145,7 +145,7 @@ class Source:
         return name
 
     def function(self, signature: str) -> Callable[..., Any]:
-        """Compile what was written as the body of a function ``signature``."""
+        """Compile the lines written so far as the body of a function ``signature``."""
         text = "\n".join([f"def {signature}:", *self.lines, ""])
         scope = dict(self.names)
         exec(compile(text, f"<wire {signature}>", "exec"), scope)
@@ -154,7 +154,7 @@ class Source:
 
 
 def default_source(shape: Shape, source: Source, item: Field) -> str:
-    """An expression for what a message holds that does not carry the field; mutable values are made anew each time."""
+    """An expression for the field's value in a message that does not carry it. Mutable values are made anew each time."""
     if item.default is None:
         return "None"
     if item.is_array:
@@ -170,7 +170,7 @@ def default_source(shape: Shape, source: Source, item: Field) -> str:
 
 
 def null_marker(item: Field) -> int:
-    """What a nullable struct that is null is written as (KIP-893); Kafka writes another marker into a tagged field."""
+    """The byte that stands for a null struct (KIP-893). In a tagged field Kafka writes another marker than elsewhere."""
     return -1 if item.tag is None else 0
 
 

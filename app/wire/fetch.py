@@ -73,7 +73,7 @@ STORED_END_TAG: Final = 10_000
 
 
 class FetchPartition(NamedTuple):
-    """What is asked of one partition."""
+    """One partition of a request: where to read, and how much."""
 
     partition: int
     current_leader_epoch: int = -1
@@ -88,7 +88,7 @@ class FetchPartition(NamedTuple):
 
 @dataclass(slots=True)
 class FetchRequest:
-    """A Fetch request; what a version lacks has its default."""
+    """A Fetch request. Fields that its version lacks have their defaults."""
 
     replica_id: int = -1
     """The follower that asks; -1 for consumers."""
@@ -133,7 +133,7 @@ REQUEST_ELEMENTS: Final = elements_max(ApiKey.FETCH)
 
 
 def decode_fetch(version: int, view: Buffer) -> FetchRequest:
-    """The Fetch request that ``view`` begins with; what follows is ignored. Nothing in it refers to ``view``.
+    """The Fetch request that ``view`` begins with. Bytes after it are ignored. Nothing in it refers to ``view``.
 
     The follower's directory id and high watermark, which only Kafka's metadata quorum uses, are checked and dropped.
     Raises: ProtocolError, with UNSUPPORTED_VERSION outside of versions 4 to 18.
@@ -436,8 +436,8 @@ def encode_fetch_response(
 ) -> list[Piece]:
     """The whole response, frame and header included, as pieces to write in order.
 
-    A ``RecordsRef`` of the result is one of those passed in, never of length 0; neighbouring bytes are joined. What a
-    version cannot say (the error before 7, leaders before 12) is left out.
+    A ``RecordsRef`` of the result is one of those passed in, never of length 0; neighbouring bytes are joined. Fields that
+    the version lacks (the error before 7, leaders before 12) are left out.
     Raises: ValueError if a topic's name is too long for the version, or the frame for its prefix.
     """
     pieces: list[Piece] = []
@@ -535,7 +535,7 @@ def encode_fetch_request(version: int, correlation_id: int, client_id: str | Non
 
 
 def encode_fetch_body(version: int, request: FetchRequest) -> bytes:
-    """The body of a request; what the version lacks is left out.
+    """The body of a request. Fields that the version lacks are left out.
 
     Raises: ValueError if a string is too long for the version, or the version is not known.
     """
@@ -620,7 +620,7 @@ def decode_fetch_response(version: int, view: memoryview) -> FetchResponse:
 
 
 class FetchedPartition(NamedTuple):
-    """What a leader answers a follower about one partition."""
+    """One partition of a leader's response to a follower."""
 
     topic_id: UUID
     partition: int
@@ -655,8 +655,8 @@ PAIR: Final = Struct(">iq")
 def decode_fetched(version: int, view: memoryview) -> Fetched:
     """The response that ``view`` is, without its header, as a follower reads it: versions 13 to 18, which name topics by id.
 
-    It is the same as ``decode_fetch_response`` without what only consumers need (last stable offsets, aborted transactions,
-    preferred replicas) and without the addresses of leaders, which a broker knows. Records are slices of ``view``.
+    It is the same as ``decode_fetch_response`` without the fields that only consumers need (last stable offsets, aborted
+    transactions, preferred replicas) and without the addresses of leaders, which a broker knows. Records are slices of ``view``.
     Raises: ProtocolError, with UNSUPPORTED_VERSION outside of these versions.
     """
     try:

@@ -2,7 +2,7 @@
 
 A request of a flexible version has header v2: header v1 and a section of tagged fields, of which none is defined. The client
 id keeps its old form in both. Its response has header v1, but for ApiVersions, whose response always has v0, because a
-client must be able to read it before it knows what the broker speaks.
+client must be able to read it before it knows the broker's versions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FLEXIBLE_FIRST: Final[dict[int, int]] = {key: api.flexible_first for key, api in
 
 
 class RequestHeader(NamedTuple):
-    """What comes before the body of a request."""
+    """The header before the body of a request."""
 
     api_key: int
     api_version: int
@@ -94,7 +94,7 @@ def response_header(correlation_id: int, api_key: int, api_version: int) -> byte
 
 
 class ResponseHeader(NamedTuple):
-    """What comes before the body of a response."""
+    """The header before the body of a response."""
 
     correlation_id: int
     body_start: int
@@ -102,7 +102,7 @@ class ResponseHeader(NamedTuple):
 
 
 def parse_correlation_id(frame: Buffer) -> int:
-    """The correlation id of a response, by which a client finds what it asked, hence how to read the rest.
+    """The correlation id of a response. By this id a client finds its request, and so the schema of the response.
 
     Raises: ProtocolError if the frame is too short.
     """

@@ -1,8 +1,8 @@
-"""What ApiVersions is answered with (KIP-35, KIP-511).
+"""The response to ApiVersions (KIP-35, KIP-511).
 
-A client does not know what a broker speaks when it sends its first ApiVersions, so that a broker answers even a version
-that it does not know: with version 0, UNSUPPORTED_VERSION, and the versions of ApiVersions that it does know. The request's
-body is not read then.
+A client does not know the broker's versions when it sends its first ApiVersions. So a broker answers even a version that it
+does not know: with version 0, UNSUPPORTED_VERSION, and the versions of ApiVersions that it does know. The request's body is
+not read then.
 """
 
 from __future__ import annotations

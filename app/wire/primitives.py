@@ -22,8 +22,8 @@ INT16: Final = Struct(">h")
 INT32: Final = Struct(">i")
 
 STRING_BYTES_MAX: Final = 0x7FFF
-"""Longest string on the wire. A compact length could say more, but Kafka takes no more, and what is stored of a string (group ids,
-member ids) has an int16 for its length."""
+"""Longest string on the wire. A compact length could be larger, but Kafka accepts no more, and stored strings (group ids, member
+ids) have an int16 for their length."""
 
 UUIDS_KEPT_MAX: Final = 8192
 """Uuids kept by ``uuid_of``: topic ids come again with every Produce and Fetch. Ever new ones only empty it."""
@@ -211,7 +211,7 @@ def refuse_null(name: str) -> ProtocolError:
 
 
 def refuse_marker(marker: int, name: str) -> ProtocolError:
-    """For a nullable struct that opens with neither what says null nor 1 (KIP-893)."""
+    """For a nullable struct that begins with neither the null marker nor 1 (KIP-893)."""
     return ProtocolError(f"{name} opens with {marker}, which says neither null nor struct")
 
 

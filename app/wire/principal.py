@@ -1,4 +1,4 @@
-"""Kafka's ``DefaultPrincipalData``: for whom a request in an Envelope speaks (KIP-590).
+"""Kafka's ``DefaultPrincipalData``: the principal of a request in an Envelope (KIP-590).
 
 The bytes of ``request_principal`` are the version as an int16, and then a message of that version, which is flexible: the type and
 the name of the principal, and whether a delegation token authenticated it. Version 0 is the only one.
@@ -25,7 +25,7 @@ VERSION: Final = 0
 
 
 class Principal(NamedTuple):
-    """For whom a request speaks."""
+    """The principal that sent a request."""
 
     kind: str
     """``User``, as all of Kafka's own principals."""

@@ -2,7 +2,7 @@
 
 The common request carries one batch for one partition. Two precompiled Structs read it, around the topic's name. If the records
 end where the message ends, everything is in its usual place, and nothing is left to check. All other requests, malformed ones
-included, are decoded in full, which shows what is wrong.
+included, are decoded in full, so the error names the malformed field.
 
 Records are slices of the buffer that was given, and are never copied here. A caller that keeps them longer than the buffer copies
 them.
@@ -71,7 +71,7 @@ class ProduceRequest:
 
 
 class PartitionResult(NamedTuple):
-    """What became of the records for one partition."""
+    """The result of a Produce to one partition."""
 
     partition_index: int
     error_code: int = 0
@@ -100,7 +100,7 @@ NAMED_FLEXIBLE: Final = tuple(Struct(f">{size}sBi") for size in range(127))
 
 
 def decode_produce(version: int, view: memoryview) -> ProduceRequest:
-    """The Produce request that ``view`` begins with. What follows is counted and ignored.
+    """The Produce request that ``view`` begins with. Bytes after it are counted and ignored.
 
     Records are slices of ``view``. Their content is not looked at.
     Raises: ProtocolError, with UNSUPPORTED_VERSION outside of versions 3 to 13.
@@ -289,7 +289,7 @@ ONE_TAIL_FLEXIBLE: Final = Struct(">BihqqqBxxxix")
 ONE_TOPIC_ID: Final = Struct(">iixB16sBihqqqBxxxix")
 
 ONE_3_BYTES: Final = ONE_HEAD.size + ONE_TAIL_3.size - 4
-"""What the frame's size says, but for the topic's name."""
+"""The frame's size without the topic's name."""
 ONE_5_BYTES: Final = ONE_HEAD.size + ONE_TAIL_5.size - 4
 ONE_8_BYTES: Final = ONE_HEAD.size + ONE_TAIL_8.size - 4
 ONE_FLEXIBLE_BYTES: Final = ONE_HEAD_FLEXIBLE.size + ONE_TAIL_FLEXIBLE.size - 4
@@ -358,7 +358,7 @@ def encode_produce_response(
 ) -> bytes:
     """The whole response, frame and header included.
 
-    What a version cannot say (record errors before 8, leaders before 10) is left out.
+    Fields that the version lacks (record errors before 8, leaders before 10) are left out.
     Raises: ValueError if a string is too long for the version.
     """
     if version >= FLEXIBLE:

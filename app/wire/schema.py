@@ -1,4 +1,4 @@
-"""What the generated modules of ``app/wire/apis`` say about messages, and how it is read.
+"""The schemas of messages in the generated modules of ``app/wire/apis``, and how they are read.
 
 Every generated module holds plain dataclasses, one per struct, as wide as all versions together, and ``FIELDS``: for each
 struct its rows in wire order. A row is a tuple of constants, so that importing a module builds no table; ``app.wire.codec``
@@ -36,8 +36,8 @@ class Field(NamedTuple):
     """Whether null is allowed in these versions: of the array if it is one, else of the value."""
     tag: int | None
     default: Default
-    """What a message holds that does not carry the field. Of nullable values None; of arrays and of bytes, "" and 0 mean
-    empty; of structs, "" means a struct of defaults."""
+    """The field's value in a message that does not carry it. Of nullable values it is None. Of arrays and bytes, "" and 0 mean
+    empty. Of structs, "" means a struct of defaults."""
 
 
 def fields_of(rows: Rows, struct: str, version: int) -> list[Field]:

@@ -87,8 +87,8 @@ SERVED: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType(
 """First and last version served of each API: the stable ranges of Kafka 4.3.1."""
 
 ADVERTISED: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType({**SERVED, ApiKey.PRODUCE: (0, 13)})
-"""What ApiVersions answers. Produce 0 to 2 are refused, as Kafka refuses them, but old librdkafka disables features if the
-first version is not 0 (KAFKA-18659)."""
+"""The versions in ApiVersions responses. Produce 0 to 2 are refused, as Kafka refuses them. But old librdkafka disables features
+if the first version is not 0 (KAFKA-18659)."""
 
 PRIVATE: Final[frozenset[int]] = frozenset(
     {
@@ -133,7 +133,7 @@ OPAQUE: Final[frozenset[int]] = PRIVATE | {
     ApiKey.FIRN_HOLD,
     ApiKey.FIRN_PULSE,
 }
-"""All of Firn's own keys, whoever may send them."""
+"""All of Firn's own keys, for clients and for brokers."""
 
 
 def is_served(key: int, version: int) -> bool:
