@@ -1,4 +1,4 @@
-"""What administrators do: topics, partitions, settings, and Firn's own questions about metrics and tiers.
+"""Requests of administrators: topics, partitions, settings, and Firn's own requests about metrics and tiers.
 
 Changes go to the controller; a refusal is raised as RequestRejected with the broker's own sentence where it gives one.
 """
@@ -304,7 +304,7 @@ class AdminClient:
         return await self._retrying(ask)
 
     async def delete_acls(self, wanted: Sequence[AclFilter]) -> list[Acl]:
-        """Delete what filters match. Returns: what was deleted. Raises: RequestRejected, BrokerUnavailable."""
+        """Delete the ACLs that match any filter. Returns: the deleted ACLs. Raises: RequestRejected, BrokerUnavailable."""
         filters = [DeleteAclsFilter(*one) for one in wanted]
 
         async def ask() -> list[Acl]:
@@ -379,7 +379,7 @@ class AdminClient:
     async def alter_reassignments(
         self, targets: Mapping[TopicPartition, Sequence[int] | None]
     ) -> dict[TopicPartition, RequestRejected]:
-        """Give partitions other replicas, the preferred leader first, or cancel (None) what is under way (KIP-455).
+        """Give partitions other replicas, the preferred leader first, or cancel (None) their reassignment (KIP-455).
 
         Returns: the partitions that were refused, with the reason. The others are under way. Raises: RequestRejected,
         BrokerUnavailable.
@@ -529,7 +529,8 @@ class AdminClient:
     async def tier_answers(
         self, topics: Sequence[str] = (), *, replicas: bool = False
     ) -> dict[int, firn_api.TierStatusResponse]:
-        """What each broker says of its tier and of itself, by node id; with ``replicas`` also of what it follows.
+        """The state of each broker and of the tiers of the partitions that it leads, by node id. With ``replicas`` also of those
+        that it follows.
 
         Raises: as ``tier_status``.
         """
@@ -548,7 +549,7 @@ class AdminClient:
     async def tier_answer_of(
         self, connection: KafkaConnection, topics: Sequence[str] = (), *, replicas: bool = False
     ) -> firn_api.TierStatusResponse:
-        """What one broker says of its tier and of itself, whichever address it is reached by. Raises: as ``tier_status``."""
+        """The state of the broker at the other end of a connection, and of its tiers. Raises: as ``tier_status``."""
         await self._cluster.refresh(topics or None)
         return await self._ask_tier_status(connection, topics, replicas=replicas)
 

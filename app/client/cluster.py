@@ -143,7 +143,7 @@ class ClusterClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection; what is in flight fails with BrokerUnavailable."""
+        """Close every connection. Requests in flight fail with BrokerUnavailable."""
         self._closed = True
         connections = list(self._connections.values())
         self._connections.clear()
@@ -255,7 +255,7 @@ class ClusterClient:
         return found
 
     def forget(self, topic: str) -> None:
-        """Make the next user of a topic ask for newer metadata, because an answer contradicted what is known."""
+        """Make the next user of a topic ask for newer metadata, because an answer contradicted the known metadata."""
         self._view_time.pop(topic, None)
         self._order += 1
         self._note_changed(topic, self._order)
@@ -301,7 +301,7 @@ class ClusterClient:
         await self._apply(answer, complete=topics is None)
 
     async def _apply(self, answer: MetadataResponse, *, complete: bool) -> None:
-        """Put an answer into the view. What a newer answer has told meanwhile stays as it is."""
+        """Put an answer into the view. Topics that a newer answer has described meanwhile stay as they are."""
         now = asyncio.get_running_loop().time()
         self._order += 1
         order = self._order

@@ -2,7 +2,7 @@
 
 Kafka answers the requests of a connection in the order in which they were sent. So the requests in flight are a queue: the next
 frame answers the oldest one, and must have its correlation id. If that order breaks (a time-out, another id, bytes that do not
-decode), nobody can tell which answer comes next. So the connection ends, and all requests in flight fail.
+decode), the next answer cannot be matched to a request. So the connection ends, and all requests in flight fail.
 
 Limits: requests in flight (``in_flight_max``), the size of one answer, the socket's send buffer (senders wait until it has room),
 and the time to each answer.
@@ -106,7 +106,7 @@ class KafkaConnection:
             self._end_timer = loop.call_later(seconds, self._login_ended)
 
     def _login_ended(self) -> None:
-        """Close the connection, once what was asked before is answered."""
+        """Close the connection after the answers to all earlier requests."""
         self._end_timer = None
         self._login_over = True
         if not self._in_flight:
@@ -137,7 +137,7 @@ class KafkaConnection:
     async def request(
         self, key: ApiKey, message: Any, *, version: int | None = None, timeout_ms: int = REQUEST_TIMEOUT_MS
     ) -> Any:
-        """Send ``message`` and return the decoded answer, whatever error codes it carries.
+        """Send ``message`` and return the decoded answer. Error codes in it are left to the caller.
 
         Raises:
             BrokerUnavailable: no answer; it is not known whether the request was carried out. After a time-out the
@@ -217,7 +217,8 @@ class KafkaConnection:
         self._versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
 
     async def close(self) -> None:
-        """Close; whatever is in flight fails with BrokerUnavailable. What was written still goes out, if the peer reads."""
+        """Close the connection. Requests in flight fail with BrokerUnavailable. Bytes already written still go out, if the peer
+        reads."""
         self._fail(BrokerUnavailable(f"The connection to {self} was closed."), flush=True)
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_MS / 1000):
@@ -324,7 +325,7 @@ class _Wire(asyncio.BufferedProtocol):
         await self._writable.wait()
 
     def end(self, *, flush: bool) -> None:
-        """Close the transport, after what was written has gone out if ``flush``."""
+        """Close the transport. With ``flush`` it first sends the bytes already written."""
         self._writable.set()
         if self._transport is not None and flush:
             self._transport.close()
@@ -423,7 +424,7 @@ def _name(key: int) -> str:
 
 
 def _reason(error: OSError) -> str:
-    """The system's text for an error, without what asyncio adds."""
+    """The system's text for an error, without asyncio's additions."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted ({error.verify_message.lower().rstrip('.')})"
     if isinstance(error, ssl.SSLError):

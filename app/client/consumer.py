@@ -121,7 +121,7 @@ class Consumer:
         await self.close()
 
     async def close(self) -> None:
-        """Stop what is under way. The cluster's connections stay open."""
+        """Cancel all fetches under way. The cluster's connections stay open."""
         fetches = list(self._fetches.values())
         self._fetches.clear()
         for fetch in fetches:
@@ -133,7 +133,7 @@ class Consumer:
         self._assigned = {partition: _Assigned(partition, position) for partition, position in positions.items()}
 
     def seek(self, partition: TopicPartition, position: Offset) -> None:
-        """Go on reading an assigned partition from here; what is under way for it is dropped."""
+        """Continue to read an assigned partition from ``position``. The result of its fetch under way is dropped."""
         assert partition in self._assigned, partition
         self._assigned[partition] = _Assigned(partition, position)
 
@@ -193,7 +193,10 @@ class Consumer:
                 except FirnError as error:
                     if not batches:
                         raise
-                    self._failure, moved = without_frames(error), True  # What was read before it is handed out first.
+                    self._failure, moved = (
+                        without_frames(error),
+                        True,
+                    )  # Batches that were read before it are handed out first.
             if moved:
                 if self._failure is None:
                     await self._launch()
@@ -273,10 +276,10 @@ class Consumer:
                 parts[TopicPartition(name, PartitionIndex(part.partition_index))] = part
         return _Fetched(asked, parts, None)
 
-    # --- what came back -------------------------------------------------------------------------------------------
+    # --- answers --------------------------------------------------------------------------------------------------
 
     async def _apply(self, fetched: _Fetched, batches: list[FetchedBatch]) -> bool:
-        """Hand out what came, and move positions. Returns whether any moved."""
+        """Hand out the fetched batches, and move positions. Returns whether any moved."""
         moved = False
         for partition, asked in fetched.asked.items():
             state = self._assigned.get(partition)

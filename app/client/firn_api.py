@@ -126,7 +126,7 @@ class PartitionTierStatus(msgspec.Struct, array_like=True, frozen=True):
     lag_ms: int
     """Time since the first write to the oldest of these segments; 0 if there is none."""
     state: str
-    """What the copier does or waits for, in one word."""
+    """The copier's state, or the event that it waits for, in one word."""
     last_error: str = ""
     copied_segments: int = 0
     """Since the broker started."""
@@ -137,8 +137,8 @@ class PartitionTierStatus(msgspec.Struct, array_like=True, frozen=True):
     faults: list[str] = []
     """Gaps and overlaps that a check found. Only a bug or a damaged bucket makes any."""
     role: str = "leader"
-    """What the broker is to the partition: ``leader`` or ``follower``. A follower tells its own log, and the tiered end that it
-    knows; the bytes in the object store are told by the leader alone."""
+    """The broker's role for the partition: ``leader`` or ``follower``. A follower reports its own log, and the tiered end that it
+    knows. Only the leader reports the bytes in the object store."""
 
     @property
     def tiered(self) -> bool:
@@ -328,7 +328,7 @@ class DrainLeft(msgspec.Struct, array_like=True, frozen=True):
     """-1 if that is not known."""
     bytes: int
     why: str
-    """What the partition waits for."""
+    """The cause of the partition's wait."""
 
 
 class DrainKept(msgspec.Struct, array_like=True, frozen=True):

@@ -69,7 +69,7 @@ class ListedGroup(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """One member, and what is assigned to it."""
+    """One member, and its assigned partitions."""
 
     member_id: str
     instance_id: str | None

@@ -5,8 +5,8 @@ go to the leader. One request may carry batches of several partitions. Of one pa
 batches are under way at once: the broker remembers that many sequence numbers (KIP-98).
 
 A batch may fail with an error that passes. Then those behind it fail too, with OUT_OF_ORDER_SEQUENCE_NUMBER. The producer
-first waits for every answer of that partition. Then it sends again what was not acknowledged: one batch at a time, in the same
-order, with the same numbers. The broker drops what it already has. A batch that fails for good leaves a hole in the numbers, so
+first waits for every answer of that partition. Then it sends the unacknowledged batches again: one at a time, in the same order,
+with the same numbers. The broker drops batches that it already has. A batch that fails for good leaves a hole in the numbers, so
 later batches get a new producer id.
 
 Without idempotence (``acks`` other than -1, or ``idempotent=False``) one batch of a partition is under way at a time. Order
@@ -180,12 +180,12 @@ class Producer:
             await self._stop()
 
     def start(self) -> None:
-        """Begin to send; whoever calls this calls ``close``. ``async with`` does both."""
+        """Begin to send. The caller must call ``close`` in the end. ``async with`` does both."""
         self._runner = asyncio.create_task(self._run(), name="producer")
         self._runner.add_done_callback(lambda _: self._announce())
 
     async def close(self, *, flush_timeout_ms: int) -> None:
-        """Send what is queued, then stop. What is left after the time given fails with BrokerUnavailable."""
+        """Send the queued records, then stop. Records that are left after the time given fail with BrokerUnavailable."""
         try:
             async with asyncio.timeout(flush_timeout_ms / 1000):
                 await self.flush()
@@ -343,9 +343,9 @@ class Producer:
     def _may_send(self, queue: _PartitionQueue) -> bool:
         """Whether the first waiting batch may join those in flight, back-off aside.
 
-        A batch under another producer id waits for all before it, since the broker orders only what shares an id. A batch
-        that is sent again goes alone: it may be stored already, and were newer ones to pass it, the broker would no longer
-        know it for a duplicate.
+        A batch under another producer id waits for all before it, since the broker orders only batches of the same id. A batch
+        that is sent again goes alone: it may be stored already. If newer batches passed it, the broker would no longer
+        recognize it as a duplicate.
         """
         if not queue.ready or queue.draining or len(queue.in_flight) >= self._in_flight_max:
             return False
@@ -453,7 +453,7 @@ class Producer:
         except (RequestRejected, BrokerUnavailable) as error:
             failure = error
         except FirnError as error:
-            # The answer cannot be read: what became of the batches is not known, as after a lost connection.
+            # The answer cannot be read. So it is not known whether the batches are stored, as after a lost connection.
             failure = BrokerUnavailable(str(error))
         for queue, batch in batches:
             part = outcome.get(batch.partition)
@@ -602,7 +602,7 @@ class Producer:
         for answer in batch.answers:
             if not answer.done():
                 answer.set_exception(copy_of(error))  # The same one would gather the frames of all who wait.
-                # Whoever only flushes does not look at every future; that is their choice, not a lost error.
+                # Callers that only flush may ignore the futures. That is their choice, not a lost error.
                 answer.exception()
         if batch.base_sequence >= 0 and batch.identity is queue.identity:
             # Its numbers are a hole now, so new batches get numbers of another producer id. Those that have numbers keep

@@ -1,7 +1,6 @@
 """How a client reaches brokers with TLS and a login, by Kafka's names of client settings.
 
-``ClientSecurity`` says what is wanted, ``SecureDialer`` does it: it connects, and logs in before the first
-request.
+``ClientSecurity`` holds the settings. ``SecureDialer`` connects by them, and logs in before the first request.
 """
 
 from __future__ import annotations
@@ -71,12 +70,12 @@ SHOWS_USER: Final = frozenset(
         *(name for name in NAMES if name.startswith(("ssl.keystore.", "ssl.key."))),
     }
 )
-"""Those by which a client shows who it is: whoever has them can act as its user."""
+"""Settings that hold a client's credentials. Each program that has them can act as the client's user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSecurity:
-    """What a client needs to be let in."""
+    """The security settings of a client: protocol, credentials and TLS."""
 
     protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
     mechanism: str = ""
@@ -125,7 +124,7 @@ def to_environment(settings: Mapping[str, str], path: str = "") -> Mapping[str, 
 
 
 def client_security(settings: Mapping[str, str], *, needs_user: bool = True) -> ClientSecurity:
-    """What the settings say. Without ``needs_user`` they may leave out who logs in.
+    """The security of a client by its settings. Without ``needs_user`` the credentials may be left out.
 
     Raises: ConfigError, with the mend.
     """
@@ -189,7 +188,7 @@ class Reach:
     def __init__(self, tls: TlsSettings | None) -> None:
         """Raises: ConfigError if certificates cannot be read."""
         self.knows_broker = tls is not None and tls.checks_host
-        """Whether what answers has shown that it is the broker, and nobody else can read what it is sent."""
+        """Whether the peer's certificate proves that it is the broker. Then no third party can read the requests."""
         self._certificates: Certificates | None = None
         if tls is not None:
             from app.machine.certificates import Certificates
@@ -204,8 +203,8 @@ class Reach:
             await loop.create_connection(protocol, host, port)
             return
         with suppress(ConfigError):
-            # As listeners do, which tell of it: what was read before is used until the file is mended. Somebody may be writing it,
-            # and brokers that did not reach each other meanwhile would lead nothing any more.
+            # If a file cannot be read, its earlier contents are used until it is mended. A person may be replacing it now, and
+            # brokers that did not reach each other meanwhile would lose their leaderships. Listeners do the same, and log it.
             await asyncio.to_thread(certificates.look)
         await loop.create_connection(
             protocol, host, port, ssl=certificates.context, server_hostname=host, ssl_handshake_timeout=HANDSHAKE_S
@@ -216,8 +215,8 @@ class SecureDialer:
     """Connects with TLS and logs in. Belongs to one loop."""
 
     def __init__(self, security: ClientSecurity, reach: Reach | None = None, *, speaks_for: str | None = None) -> None:
-        """``reach`` connects; None for one of its own, as ``security`` says. ``speaks_for``: the address of the client for whom
-        it connects, which brokers are told before the login (ADR 0034, HF1).
+        """``reach`` connects; None for one of its own, as ``security`` says. ``speaks_for``: the address of the client behind this
+        connection. Brokers are told it before the login (ADR 0034, HF1).
 
         Raises: ConfigError if certificates cannot be read.
         """
@@ -296,7 +295,7 @@ class SecureDialer:
 
 
 async def offered_mechanisms(connection: KafkaConnection, guess: str) -> tuple[str, ...]:
-    """The SASL mechanisms of a listener; none if nobody logs in there. The connection is of no use afterwards.
+    """The SASL mechanisms of a listener; none if it has no logins. The connection is of no use afterwards.
 
     ``guess``: one that may be among them. A broker notes a client that asks for another one.
     Raises: BrokerUnavailable, RequestRejected.

@@ -1,7 +1,7 @@
 """Begins and ends transactions of a producer (KIP-98, KIP-890). A ``Producer`` writes their records. Another process may end them.
 
-A transaction is known by its transactional id, producer id and epoch; whoever has the three may end it. Partitions join it by
-being written to (Produce 12 and later, KIP-890), so a transaction in which nothing was produced need not be ended.
+A transaction is known by its transactional id, producer id and epoch. Each process that has the three may end it. A partition
+joins it at the first write to it (Produce 12 and later, KIP-890). So a transaction without records need not be ended.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Transaction(NamedTuple):
 async def begin_transaction(cluster: ClusterClient, transactional_id: str, *, timeout_ms: int) -> Transaction:
     """A new transaction; an earlier one of the same id is aborted, and its producer fenced.
 
-    The broker aborts it ``timeout_ms`` after its first record if nobody has ended it by then.
+    The broker aborts it ``timeout_ms`` after its first record if no process has ended it by then.
     Raises: RequestRejected, BrokerUnavailable.
     """
 

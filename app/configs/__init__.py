@@ -1,21 +1,20 @@
 """Settings by Kafka's names, typed: the one place of every topic and broker setting that Firn knows.
 
-``TopicConfig`` is what the log, the tier and the handlers read: every setting that a topic can carry, with its effective
+The log, the tier and the handlers read a ``TopicConfig``: every setting that a topic can carry, with its effective
 value. ``BrokerConfig`` is the same for a broker. A field is named like its Kafka setting with ``.`` and ``-`` turned into
-``_``. ``TOPIC_DEFINITIONS`` and ``BROKER_DEFINITIONS`` (``topic_definitions.py``, ``broker_definitions.py``) say of each setting
-its type, bounds, default, broker-wide names and what it does; parsing (``values.py``), resolving, validation and describing are
-driven by them.
+``_``. ``TOPIC_DEFINITIONS`` and ``BROKER_DEFINITIONS`` (``topic_definitions.py``, ``broker_definitions.py``) give each setting's
+type, bounds, default, broker-wide names and effect. Parsing (``values.py``), resolving, validation and describing follow them.
 
 A topic's setting comes from, first found first taken (Kafka's order):
 
     the topic's own override                                    DYNAMIC_TOPIC_CONFIG
     an override of this broker, by a broker-wide name           DYNAMIC_BROKER_CONFIG
     an override of all brokers, by a broker-wide name           DYNAMIC_DEFAULT_BROKER_CONFIG
-    what the broker was started with                            STATIC_BROKER_CONFIG
+    a setting that the broker was started with                  STATIC_BROKER_CONFIG
     Firn's default                                              DEFAULT_CONFIG
 
 Within one of these ``log.retention.ms`` comes before ``log.retention.minutes`` and that before ``log.retention.hours``.
-Some defaults bend to what a topic says, so that saying one thing is enough: ``remote.storage.enable`` is false for a
+Some defaults depend on a topic's other settings, so that one override is enough: ``remote.storage.enable`` is false for a
 compacted topic, and ``local.retention.*`` is never more than ``retention.*``. ``firn.durability=object`` counts only where the
 topic itself says it (new topics say it when it is the default), and is ``disk`` elsewhere.
 

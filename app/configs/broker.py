@@ -14,9 +14,9 @@ from app.limits import HTTP_BODY_TIMEOUT_MS, HTTP_CONNECTIONS_MAX, HTTP_HEADER_T
 
 RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
-"""What ``replica.selector.class`` may be, beside nothing."""
+"""The values that ``replica.selector.class`` may have. It may also be empty."""
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-"""What ``authorizer.class.name`` may be, beside nothing."""
+"""The value that ``authorizer.class.name`` may have. It may also be empty."""
 NODE_ID_AUTO: Final = -1
 """As ``node_id``: the data directory says which one, or the cluster gives a new one (``--node-id auto``)."""
 NEWEST_LEVEL: Final = -1
@@ -86,7 +86,7 @@ class BrokerConfig:
     firn_http_trusted_proxies: frozenset[str] = frozenset()
     firn_http_forwarded_header: str = FORWARDED_HEADERS[0]
     firn_trusted_proxies: frozenset[str] = frozenset()
-    """Networks of connections that may say for whom they connect."""
+    """Networks of proxies that may name the clients behind their connections."""
     firn_http_ssl_keystore_type: str = "PEM"
     firn_http_ssl_keystore_location: str = ""
     firn_http_ssl_keystore_key: str = field(default="", repr=False)
@@ -101,7 +101,7 @@ class BrokerConfig:
     """Whether a missing or empty store directory becomes a new store of a broker whose data directory may be lost."""
     take_over: bool = False
     authorizer_class_name: str = ""
-    """Kafka's class whose rules decide what callers may do; empty if everybody may do everything."""
+    """Kafka's class whose rules authorize callers' requests; empty if every caller may do everything."""
     super_users: str = ""
     """Principals that may do everything, separated by semicolons."""
     allow_everyone_if_no_acl_found: bool = False
@@ -111,7 +111,7 @@ class BrokerConfig:
     """A file with them."""
     firn_cluster_log_key_introducing: bool = False
     delegation_token_secret_key: str | None = field(default=None, repr=False)
-    """What secrets of delegation tokens are derived from; None or empty if there are no tokens."""
+    """The key from which secrets of delegation tokens are derived; None or empty if there are no tokens."""
     delegation_token_max_lifetime_ms: int = 604_800_000
     delegation_token_expiry_time_ms: int = 86_400_000
     delegation_token_expiry_check_interval_ms: int = 3_600_000
@@ -145,7 +145,7 @@ class BrokerConfig:
     max_connections: int = INT_MAX
     max_connections_per_ip: int = INT_MAX
     max_connections_per_ip_overrides: str = ""
-    """``ADDRESS:NUMBER,…``: what single addresses may have instead."""
+    """``ADDRESS:NUMBER,…``: the limits of single addresses, which replace the general one."""
     max_connection_creation_rate: int = INT_MAX
     """Connections a second, of all listeners but the one between brokers."""
     fetch_max_bytes: int = 57_671_680
@@ -215,7 +215,7 @@ class BrokerConfig:
     wal_bytes: int = 8_388_608
     """An object of the write-ahead log is cut when so much waits."""
     wal_buffer_bytes: int = 150_994_944
-    """Twice what may be on its way at once: the window of 8 objects and the next one."""
+    """Twice the bytes that may be under way at once: the window of 8 objects and the next one."""
     wal_retention_bytes: int = 1_073_741_824
     """128 full objects: a take-over reads the footer of each, and they cost two cents a month."""
     remote_log_manager_task_interval_ms: int = 30_000
@@ -240,7 +240,7 @@ class BrokerConfig:
     firn_decompressed_batch_bytes_max: int = 67_108_864
     """Maximum decompressed size of a produced batch that the broker decompresses. Kafka has no such limit."""
     firn_loop_stall_ms: int = 50
-    """The log names what made the event loop stand still for longer; 0: never."""
+    """If the event loop stands still for longer, the log names the cause. 0: never."""
     firn_preparation_bytes_max: int = 268_435_456
     """Memory for batches that are being decompressed, checked and recompressed, over all connections."""
     firn_log_dir_free_bytes_min: int = 1_073_741_824
@@ -288,12 +288,12 @@ class BrokerConfig:
 
     @property
     def open(self) -> bool:
-        """Whether every listener is plain, so that nobody is asked who they are."""
+        """Whether every listener is plain, so that no client logs in."""
         return all(one.protocol is SecurityProtocol.PLAINTEXT for one in self.listeners)
 
     @property
     def audited(self) -> bool:
-        """Whether something is told of what clients ask: as lines of the audit log, or counted because it can be refused."""
+        """Whether clients' requests are audited: written to the audit log, or counted because they can be refused."""
         return (
             self.firn_audit_log_path != OFF
             or self.firn_audit_topic_enable

@@ -1008,7 +1008,7 @@ BROKER_DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
 
 
 def definition_of_listener(setting: str) -> Definition | None:
-    """What ``listener.name.<name>.<setting>`` is; None for a setting that no listener has of its own."""
+    """The definition of ``listener.name.<name>.<setting>``; None for a setting that no listener has of its own."""
     if setting in LIMITS_OF_LISTENERS:
         return BROKER_DEFINITIONS[setting]
     return SECURITY_DEFINITIONS.get(setting) or SECURITY_DEFINITIONS.get(setting.partition(".")[2])

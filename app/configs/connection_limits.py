@@ -51,7 +51,7 @@ def check_connection_limits(broker: BrokerConfig) -> None:
 
 
 def by_listener(broker: BrokerConfig, setting: str) -> Mapping[str, int]:
-    """What was given for single listeners (``listener.name.<name>.<setting>``), by their names."""
+    """The values given for single listeners (``listener.name.<name>.<setting>``), by the listeners' names."""
     given = {
         one.name: int(one.settings[setting]) for one in broker.served if setting in one.own and one.settings[setting]
     }

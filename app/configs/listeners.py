@@ -1,4 +1,4 @@
-"""Listeners: where a broker accepts connections, and what must be known of a client before its first request is served.
+"""Listeners: where a broker accepts connections, and how a client must authenticate before its first request is served.
 
 Pure. Texts of settings come in, ``ListenerConfig`` comes out. Names of settings, defaults and checks are Kafka's. A listener's own
 setting (``listener.name.<name in lower case>.ssl.client.auth``) replaces the broker's (``ssl.client.auth``).
@@ -17,14 +17,14 @@ WILDCARDS: Final = ("0.0.0.0", "::")
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 """SASL mechanisms that are served."""
 BETWEEN_BROKERS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
-"""Mechanisms that brokers use to each other. PLAIN and OAUTHBEARER would hand a secret to whoever has written an address into the
+"""Mechanisms that brokers use to each other. PLAIN and OAUTHBEARER would send a secret to any address that is written in the
 bucket."""
 OAUTH_HANDLER: Final = "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler"
-"""What Kafka needs to be told to check signed tokens. Firn always checks them."""
+"""The class that Kafka must be given to check signed tokens. Firn always checks them."""
 
 
 STORE_TYPES: Final = ("PEM", "PKCS12")
-"""What ``ssl.keystore.type`` and ``ssl.truststore.type`` may be."""
+"""The values that ``ssl.keystore.type`` and ``ssl.truststore.type`` may have."""
 
 
 def unreadable_store(store: str, kind: str, location: str) -> str:
@@ -138,7 +138,7 @@ CHANGED_WHILE_RUNNING: Final = frozenset(
         "ssl.principal.mapping.rules",
     }
 )
-"""What may be altered for one listener of one broker while that runs. New connections have it."""
+"""Settings that may be altered for one listener of a running broker. They hold for new connections."""
 _OF_LISTENERS: Final = re.compile(r"(ssl\.|sasl\.|firn\.ssl\.|firn\.sasl\.|connections\.max\.reauth\.ms)")
 _PER_MECHANISM: Final = re.compile(
     r"(plain|scram-sha-256|scram-sha-512|oauthbearer)\.(sasl\.jaas\.config|sasl\.server\.callback\.handler\.class|"
@@ -161,7 +161,7 @@ def split_prefixed(name: str) -> tuple[str, str] | None:
 def with_settings(listeners: Sequence[ListenerConfig], given: Mapping[str, str]) -> tuple[ListenerConfig, ...]:
     """The listeners, each with those of the ``given`` settings that apply to it.
 
-    Raises: ValueError, a sentence that says what is wrong and what to do.
+    Raises: ValueError, a sentence with the fault and its mend.
     """
     own: dict[str, dict[str, str]] = {}
     general: dict[str, str] = {}

@@ -114,7 +114,7 @@ class TopicConfig:
 
     @property
     def stays_local(self) -> bool:
-        """Whether the local log has everything from the log start on, tiered or not: whoever compacts it reads all of it."""
+        """Whether the local log has everything from the log start on, tiered or not. Compaction reads all of a log."""
         return self.compacted or not self.tiered
 
     @property

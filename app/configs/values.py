@@ -45,7 +45,7 @@ def format_value(value: Value) -> str | None:
 
 
 def documented(documentation: str, default: Value, kafka_default: str | None) -> str:
-    """What a setting does; with both defaults where Firn's is not Kafka's."""
+    """The description of a setting; with both defaults where Firn's is not Kafka's."""
     if kafka_default is None:
         return documentation
     return f"{documentation} Firn's own default is {format_value(default)}; Kafka's is {kafka_default}."

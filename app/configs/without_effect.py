@@ -8,7 +8,7 @@ setting
 - or is refused, because its user relies on a behaviour that Firn does not have.
 
 A few settings without effect are in ``topic_definitions.py``, with ``idle``. DescribeConfigs always shows these, because their
-defaults describe what Firn does.
+defaults describe Firn's behaviour.
 
 A line of a table is ``name type default [least..[most]] [dynamic | per-broker]``. ``-`` means no default and ``''`` an empty
 default. As in Kafka, ``dynamic`` settings can be altered while a broker runs, and ``per-broker`` settings for one broker at a
@@ -37,7 +37,7 @@ class WithoutEffect(NamedTuple):
     harmless: tuple[Value, ...] | None = None
     """The values that are accepted; None for all."""
     refusal: str = ""
-    """Why other values are refused, and what to do."""
+    """The reason why other values are refused, and the mend."""
 
 
 _TYPES: Final = {kind.name.lower(): kind for kind in ConfigType}
@@ -75,7 +75,7 @@ def _number(text: str) -> float | None:
 
 
 def _refused(line: str, harmless: str, refusal: str) -> WithoutEffect:
-    """A setting of which one value describes what Firn does in any case."""
+    """A setting of which one value describes Firn's behaviour in any case."""
     return _read(line, "this is what Firn does in any case", (harmless,), refusal)
 
 

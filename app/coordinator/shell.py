@@ -11,7 +11,7 @@ and responds. Three rules make it a state machine on a log:
   record that is not stored yet. The wait has a limit; a response that waited longer is replaced by a refusal (ADR 0025, G4).
 - **The log is the truth.** When this broker becomes leader of the partition, a shard begins empty and gets every record (``load``),
   once the high watermark has reached the start of the leadership (G2). When the leadership ends, or the disk fails, the shard is
-  dropped, and whoever waits is refused (G3).
+  dropped, and waiting requests are refused (G3).
 
     on_leader → loading → active → on_resign
                    │  └─ held ─┘
@@ -22,8 +22,8 @@ A broker that is isolated drops its shards and keeps its leaderships. Requests a
 A leadership is this broker's, as its ``Partition`` has it: it ends with the role, not only with the image (G1). A leader that
 leads on under a higher epoch keeps its shard, because its log was not cut (G6).
 
-A log that may lack its end is read and then **held**: nobody is served until its owner has done what such a loss asks for, and
-admits the shard (ADR 0037, J46).
+A log that may lack its end is read and then **held**: no request is served until its owner has recovered from the loss and admits
+the shard (ADR 0037, J46).
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ LOST: Final = {
     TRANSACTION_STATE.name: "its open transactions are decided by their markers, and its transactional ids get new producer ids",
     SHARE_GROUP_STATE.name: "share groups may be given records again that they have acknowledged",
 }
-"""What it means that the newest records of an internal topic are lost."""
+"""The consequence of losing the newest records of an internal topic."""
 
 R = TypeVar("R")
 
@@ -193,7 +193,7 @@ _CODES: Final = {
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
-"""What a client of a coordinator is told for a refusal by the log, as in Kafka."""
+"""A refusal by the log, and the code that a coordinator's client gets for it, as in Kafka."""
 
 
 def coordinator_code(error: FirnError) -> ErrorCode:
@@ -394,7 +394,7 @@ class Coordinator(Generic[S]):
             if seat.shard is None:
                 self._load_soon(seat)
         elif seat.log is None or seat.log.is_of(partition):
-            # Whatever the image says: the log may be another one when this broker leads again (G1).
+            # Unload even if the image still names this leadership: the log may be another one when this broker leads again (G1).
             self._unload(seat)
             again = self._seats[partition.index] = _Seat(partition.index, seat.epoch)
             self._load_soon(again)
@@ -405,7 +405,8 @@ class Coordinator(Generic[S]):
             seat.forget()
         shard, seat.shard = seat.shard, None
         if shard is not None and seat.log is not None:
-            # What waited is not known to be stored; what is said now is said to everybody else who waits.
+            # The records of waiting responses are not known to be stored, so these responses are refused. ``unloaded`` adds the
+            # responses for all other waiting requests, which are sent now.
             not_stored = [each.reply for each in seat.waiting]
             seat.waiting.clear()
             shard.unloaded(_Turn(self, seat, self._clock.now_ms()))
@@ -433,8 +434,8 @@ class Coordinator(Generic[S]):
         awaitable until they are.
 
         Raises: RequestRejected NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, with nothing done;
-        what ``event`` raises. The awaitable raises RequestRejected NOT_COORDINATOR if what was appended cannot be stored, or is for
-        the next leader to decide; COORDINATOR_NOT_AVAILABLE if it was not stored in time. Then it may count later.
+        any error of ``event``. The awaitable raises RequestRejected NOT_COORDINATOR if the appended records cannot be stored, or
+        the next leader decides on them. It raises COORDINATOR_NOT_AVAILABLE if they were not stored in time. They may count later.
         """
         seat = self._seat(partition)
         result = self._happens(seat, event)
@@ -673,7 +674,7 @@ class Coordinator(Generic[S]):
             while seat.waiting and seat.waiting[0].until_s <= max(now_s, until_s):
                 seat.waiting.popleft().reply.refuse(self._not_stored_in_time(seat))
         except NotLeader:
-            pass  # whoever waited was told when the role changed
+            pass  # the waiting requests were refused when the role changed
         except FirnError as error:
             self._fail(seat, error)
         finally:
@@ -694,7 +695,8 @@ class Coordinator(Generic[S]):
         An exception of a shard is a bug, which the event loop reports. The other timers are served in the loop's next turn.
         """
         self._timer = None
-        # Loops count time in floating seconds and may be early by a hair: what it was set for is due, or it would be set again.
+        # Loops count time in floating seconds, so the timer may fire a little early. The deadline of this timer counts as due. Else
+        # the timer would be set again.
         now_ms = max(self.loop_ms(), self._timer_ms)
         left = 0
         try:
