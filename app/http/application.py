@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -22,11 +22,12 @@ from app.http import compactions, costs, documentation, drains, metrics, record_
 from app.http.access import Access
 from app.http.bodies import JSON_TYPE, ClientLeft, json_response
 from app.http.conventions import Conventions
-from app.http.errors import REFUSED, RestAnswer, RestError, answer_of
+from app.http.errors import REFUSED, Error, RestAnswer, RestError, answer_of
 from app.http.gateway import HttpSettings, open_gateway
 from app.http.guard import Guard
 from app.http.health import Health
 from app.http.health import Listener as HealthListener
+from app.http.schemas import components
 from app.http.serving import caller_of, counts_no_more, gateway_of
 from app.metrics import Registry
 from app.notices import log_line
@@ -35,6 +36,9 @@ from app.turns import run
 
 if TYPE_CHECKING:
     from app.http.callers import CallerLimits, Callers
+
+_BODIES: Final = (Error, *records.BODIES, *record_batches.BODIES, *topics.BODIES, *compactions.BODIES)
+"""Types of bodies whose schemas are in the OpenAPI document."""
 
 DESCRIPTION = """\
 Produce to and administer a Firn cluster over HTTP, by the conventions of Confluent's REST Proxy v3.
@@ -245,25 +249,12 @@ class Measured:
 
 
 def _complete_openapi(app: FastAPI) -> None:
-    """Add the schema that hand-written request bodies refer to."""
+    """Add the schemas of bodies, to which the routes refer."""
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
         schema = generate()
-        schemas = schema.setdefault("components", {}).setdefault("schemas", {})
-        schemas["RecordData"] = {
-            "type": "object",
-            "nullable": True,
-            "properties": {
-                "type": {"type": "string", "enum": ["BINARY", "JSON", "STRING"], "default": "JSON"},
-                "data": {"description": "Any JSON; a string for STRING; base64 for BINARY; null for a tombstone."},
-            },
-        }
-        schemas["Error"] = {
-            "type": "object",
-            "required": ["error_code", "message"],
-            "properties": {"error_code": {"type": "integer"}, "message": {"type": "string"}},
-        }
+        schema.setdefault("components", {}).setdefault("schemas", {}).update(components(_BODIES))
         return schema
 
     app.openapi = openapi  # type: ignore[method-assign]

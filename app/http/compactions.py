@@ -14,6 +14,7 @@ from app.errors import ErrorCode, RequestRejected
 from app.http.bodies import small_body
 from app.http.errors import RestError
 from app.http.gateway import ADMIN_BODY_BYTES_MAX
+from app.http.schemas import request_body
 from app.http.serving import gateway_of
 from app.units import PartitionIndex, TopicPartition
 
@@ -27,14 +28,17 @@ SEGMENTS_REPLACED_MAX: Final = 9_999
 """The leader replaces so many at a time at most."""
 
 
-class _StepIn(msgspec.Struct):
+class ReplaceSegmentsBody(msgspec.Struct):
     step: Literal["begin", "finish", "give-up"]
     inputs: Annotated[list[UUID], msgspec.Meta(min_length=1, max_length=SEGMENTS_REPLACED_MAX)]
     segment_id: UUID | None = None
     base_offset: Annotated[int, msgspec.Meta(ge=0, le=OFFSET_MAX)] = 0
     end_offset: Annotated[int, msgspec.Meta(ge=0, le=OFFSET_MAX)] = 0
-    output: str | msgspec.UnsetType = msgspec.UNSET
+    output: Annotated[str, msgspec.Meta(extra_json_schema={"deprecated": True})] | msgspec.UnsetType = msgspec.UNSET
     """Jobs of an older version send this instead of the id and the range."""
+
+
+BODIES: Final = (ReplaceSegmentsBody,)
 
 
 @router.post(
@@ -42,28 +46,25 @@ class _StepIn(msgspec.Struct):
     summary="Replace segments in the object store by one of the same offsets: one step",
     tags=["Tier (Firn)"],
     status_code=_DONE,
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {
-                "application/json": {
-                    "example": {
-                        "step": "begin",
-                        "inputs": ["0198c0de-0000-7000-8000-00000000000a"],
-                        "segment_id": "0198c0de-0000-4000-8000-00000000000b",
-                        "base_offset": 0,
-                        "end_offset": 1000,
-                    }
-                }
-            },
-        }
-    },
+    openapi_extra=request_body(
+        ReplaceSegmentsBody,
+        {
+            "step": "begin",
+            "inputs": ["0198c0de-0000-7000-8000-00000000000a"],
+            "segment_id": "0198c0de-0000-4000-8000-00000000000b",
+            "base_offset": 0,
+            "end_offset": 1000,
+        },
+    ),
 )
 async def replace_segments(topic_name: str, partition_id: int, request: Request) -> Response:
     """Answered 409: the inputs are no longer readable segments side by side. Nothing was changed."""
     gateway = gateway_of(request)
     wanted = await small_body(
-        request, _StepIn, bytes_max=ADMIN_BODY_BYTES_MAX, idle_timeout_ms=gateway.settings.body_idle_timeout_ms
+        request,
+        ReplaceSegmentsBody,
+        bytes_max=ADMIN_BODY_BYTES_MAX,
+        idle_timeout_ms=gateway.settings.body_idle_timeout_ms,
     )
     if wanted.segment_id is None:
         if wanted.output is not msgspec.UNSET:

@@ -19,6 +19,13 @@ from app.errors import (
 )
 
 
+class Error(msgspec.Struct):
+    """The body of the answer to a request that failed."""
+
+    error_code: int
+    message: str
+
+
 class RestAnswer(NamedTuple):
     """The answer to a request that failed."""
 
@@ -27,7 +34,7 @@ class RestAnswer(NamedTuple):
     message: str
 
     def body(self) -> bytes:
-        return msgspec.json.encode({"error_code": self.error_code, "message": self.message})
+        return msgspec.json.encode(Error(self.error_code, self.message))
 
 
 REFUSED: Final = RestAnswer(401, 40101, "Authentication failed.")

@@ -18,7 +18,10 @@ from app.http.bodies import JSON_TYPE, IdleSender, Pace, body_chunks
 from app.http.errors import RestError, answer_of
 from app.http.json_stream import EntriesSplitter
 from app.http.record_json import (
+    ENTRIES_MAX,
+    BatchBody,
     BatchFailure,
+    BatchReceipts,
     BatchSuccess,
     PartReceipt,
     batch_receipts,
@@ -27,15 +30,16 @@ from app.http.record_json import (
     part_receipt,
     record_of_entry,
 )
+from app.http.schemas import content_of, request_body
 from app.http.serving import caller_of, counts_no_more, gateway_of, records_counters
 from app.turns import Portion
 
 router = APIRouter(tags=["Records (v3)"])
 
 BATCHES: Final = "/v3/clusters/{cluster_id}/topics/{topic_name}/records:batch"
-ENTRIES_MAX: Final = 1_000
 BATCH_BYTES_MAX: Final = 32 * 1024 * 1024
 """Of a body without its Content-Encoding."""
+BODIES: Final = (BatchBody, BatchReceipts)
 
 
 @router.post(
@@ -44,52 +48,20 @@ BATCH_BYTES_MAX: Final = 32 * 1024 * 1024
     status_code=207,
     response_class=Response,
     responses={
-        207: {"description": "What became of each entry, by its id.", "content": {"application/json": {}}},
+        207: {"description": "What became of each entry, by its id.", "content": content_of(BatchReceipts)},
         404: {"description": "Unknown cluster or topic (40403)."},
         413: {"description": "The batch is too large."},
         422: {"description": "An id is missing, too long or used twice, or the batch is empty."},
     },
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {
-                "application/json": {
-                    "schema": {
-                        "type": "object",
-                        "required": ["entries"],
-                        "properties": {
-                            "entries": {
-                                "type": "array",
-                                "minItems": 1,
-                                "maxItems": ENTRIES_MAX,
-                                "items": {
-                                    "type": "object",
-                                    "required": ["id"],
-                                    "properties": {
-                                        "id": {"type": "string", "minLength": 1, "maxLength": 80},
-                                        "partition_id": {"type": "integer", "minimum": 0},
-                                        "timestamp": {"type": "string", "format": "date-time"},
-                                        "key": {"$ref": "#/components/schemas/RecordData"},
-                                        "value": {"$ref": "#/components/schemas/RecordData"},
-                                    },
-                                },
-                            }
-                        },
-                    },
-                    "example": {
-                        "entries": [
-                            {"id": "1", "value": {"type": "JSON", "data": {"flight": 1545}}},
-                            {
-                                "id": "2",
-                                "key": {"type": "STRING", "data": "UA"},
-                                "value": {"type": "STRING", "data": "late"},
-                            },
-                        ]
-                    },
-                }
-            },
-        }
-    },
+    openapi_extra=request_body(
+        BatchBody,
+        {
+            "entries": [
+                {"id": "1", "value": {"type": "JSON", "data": {"flight": 1545}}},
+                {"id": "2", "key": {"type": "STRING", "data": "UA"}, "value": {"type": "STRING", "data": "late"}},
+            ]
+        },
+    ),
 )
 async def produce_batch(cluster_id: str, topic_name: str, request: Request) -> Response:
     """Store the entries of a batch."""

@@ -33,26 +33,36 @@ HEADERS_MAX: Final = 10_000
 """Headers of a record, and braces in them. Reading 100,000 headers, which Kafka allows, would hold up other requests."""
 
 
-class Data(msgspec.Struct, forbid_unknown_fields=True):
+ENTRIES_MAX: Final = 1_000
+"""Entries of a batch."""
+EntryId = Annotated[str, msgspec.Meta(min_length=1, max_length=80)]
+
+# Parts of the schemas for which the types say less than the code below checks.
+_TYPE: Final = {"enum": ["BINARY", "JSON", "STRING", None], "description": "JSON if it is left out."}
+_DATA: Final = "Any JSON; a string for STRING; base64 for BINARY; null for a tombstone."
+_HEADERS: Final = {"type": "array", "items": {"$ref": "#/components/schemas/RecordHeader"}, "maxItems": HEADERS_MAX}
+
+
+class RecordData(msgspec.Struct, forbid_unknown_fields=True):
     """A key or a value."""
 
-    type: str | None = None
+    type: Annotated[str | None, msgspec.Meta(extra_json_schema=_TYPE)] = None
     """``JSON`` (the default), ``STRING`` or ``BINARY`` (base64)."""
-    data: msgspec.Raw = msgspec.Raw(_NULL)
+    data: Annotated[msgspec.Raw, msgspec.Meta(description=_DATA)] | msgspec.UnsetType = msgspec.UNSET
 
 
-class Header(msgspec.Struct, forbid_unknown_fields=True):
+class RecordHeader(msgspec.Struct, forbid_unknown_fields=True):
     name: str
-    value: str | None = None
+    value: Annotated[str | None, msgspec.Meta(extra_json_schema={"contentEncoding": "base64"})] = None
     """Base64."""
 
 
 class RecordRequest(msgspec.Struct, forbid_unknown_fields=True):
     partition_id: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] | None = None
-    headers: msgspec.Raw = msgspec.Raw(_NO_HEADERS)
-    """A list of ``Header``."""
-    key: Data | None = None
-    value: Data | None = None
+    headers: Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema=_HEADERS)] | msgspec.UnsetType = msgspec.UNSET
+    """A list of ``RecordHeader``."""
+    key: RecordData | None = None
+    value: RecordData | None = None
     timestamp: str | int | None = None
     """ISO 8601, or milliseconds since 1970."""
 
@@ -60,14 +70,20 @@ class RecordRequest(msgspec.Struct, forbid_unknown_fields=True):
 class BatchEntry(RecordRequest, forbid_unknown_fields=True, kw_only=True):
     """A record of ``POST …/records:batch``."""
 
-    id: str
+    id: EntryId
     """Chosen by the sender, unique in its batch."""
+
+
+class BatchBody(msgspec.Struct):
+    """The body of ``POST …/records:batch``, which is read entry by entry."""
+
+    entries: Annotated[list[BatchEntry], msgspec.Meta(min_length=1, max_length=ENTRIES_MAX)]
 
 
 class _EntryId(msgspec.Struct):
     """Of an entry that may be malformed otherwise."""
 
-    id: Annotated[str, msgspec.Meta(min_length=1, max_length=80)]
+    id: EntryId
 
 
 class Part(NamedTuple):
@@ -94,7 +110,7 @@ class PartReceipt(msgspec.Struct):
     size: int
 
 
-class _Receipt(msgspec.Struct, omit_defaults=True):
+class Receipt(msgspec.Struct, omit_defaults=True):
     error_code: int
     cluster_id: str
     topic_name: str
@@ -105,7 +121,7 @@ class _Receipt(msgspec.Struct, omit_defaults=True):
     value: PartReceipt | None = None
 
 
-class BatchSuccess(_Receipt, kw_only=True):
+class BatchSuccess(Receipt, kw_only=True):
     """The receipt of an entry that was stored."""
 
     id: str
@@ -119,7 +135,7 @@ class BatchFailure(msgspec.Struct):
     message: str
 
 
-class _BatchReceipts(msgspec.Struct):
+class BatchReceipts(msgspec.Struct):
     successes: list[BatchSuccess]
     failures: list[BatchFailure]
 
@@ -128,7 +144,7 @@ _decoder: Final = msgspec.json.Decoder(RecordRequest)
 _entry_decoder: Final = msgspec.json.Decoder(BatchEntry)
 _id_decoder: Final = msgspec.json.Decoder(_EntryId)
 _text_decoder: Final = msgspec.json.Decoder(str)
-_headers_decoder: Final = msgspec.json.Decoder(list[Header])
+_headers_decoder: Final = msgspec.json.Decoder(list[RecordHeader])
 _encoder: Final = msgspec.json.Encoder()
 
 
@@ -182,7 +198,7 @@ def _record_steps(decoder: msgspec.json.Decoder[Request], data: bytes) -> Genera
 
 def receipt(cluster_id: str, key: PartReceipt | None, value: PartReceipt | None, stored: Acknowledged) -> bytes:
     """The receipt of a stored record: one line of JSON."""
-    message = _Receipt(
+    message = Receipt(
         200,
         cluster_id,
         stored.partition.topic,
@@ -214,7 +230,7 @@ def batch_success(
 
 def batch_receipts(successes: list[BatchSuccess], failures: list[BatchFailure]) -> bytes:
     """The answer to a batch."""
-    return _encoder.encode(_BatchReceipts(successes, failures))
+    return _encoder.encode(BatchReceipts(successes, failures))
 
 
 def error_receipt(answer: RestAnswer) -> bytes:
@@ -231,11 +247,11 @@ def format_timestamp(timestamp: TimestampMs) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _part(data: Data | None, what: str) -> Generator[None, None, Part]:
+def _part(data: RecordData | None, what: str) -> Generator[None, None, Part]:
     if data is None:
         return Part("JSON", None)
     kind = "JSON" if data.type is None else data.type.upper()
-    raw = bytes(data.data)
+    raw = _NULL if data.data is msgspec.UNSET else bytes(data.data)
     if raw == _NULL:
         content = None
     elif kind == "JSON":
@@ -263,7 +279,9 @@ def _checked_json(raw: bytes, what: str) -> bytes:
     return raw
 
 
-def _headers(raw: msgspec.Raw) -> Generator[None, None, tuple[tuple[str, bytes | None], ...]]:
+def _headers(raw: msgspec.Raw | msgspec.UnsetType) -> Generator[None, None, tuple[tuple[str, bytes | None], ...]]:
+    if raw is msgspec.UNSET:
+        return ()
     data = bytes(raw)
     if data == _NO_HEADERS:
         return ()

@@ -26,7 +26,17 @@ from app.http.bodies import HELD_BYTES_MAX, ClientLeft, Duplex, DuplexAnswer, Id
 from app.http.errors import REFUSED, RestAnswer, RestError, answer_of
 from app.http.gateway import Gateway
 from app.http.json_stream import JsonSplitter
-from app.http.record_json import PartReceipt, error_receipt, part_receipt, receipt, record_of
+from app.http.record_json import (
+    PartReceipt,
+    Receipt,
+    RecordHeader,
+    RecordRequest,
+    error_receipt,
+    part_receipt,
+    receipt,
+    record_of,
+)
+from app.http.schemas import content_of, request_body
 from app.http.serving import caller_of, counts_no_more, gateway_of, records_counters
 from app.turns import Portion
 
@@ -38,6 +48,7 @@ router = APIRouter(tags=["Records (v3)"])
 RECORDS: Final = "/v3/clusters/{cluster_id}/topics/{topic_name}/records"
 RECEIPTS_JOINED_MAX: Final = 256
 """So many receipts at most are sent together."""
+BODIES: Final = (RecordRequest, RecordHeader, Receipt)
 
 
 @dataclass(slots=True)
@@ -58,44 +69,15 @@ _Outcome = _Accepted | RestAnswer | None
     summary="Produce records",
     response_class=Response,
     responses={
-        200: {"description": "One receipt per record, in order.", "content": {"application/json": {}}},
+        200: {"description": "One receipt per record, in order.", "content": content_of(Receipt)},
         404: {"description": "Unknown cluster, topic (40403) or partition."},
         413: {"description": "A record is too large."},
     },
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "description": "One record, or any number of them one after the other (Concatenated JSON).",
-            "content": {
-                "application/json": {
-                    "schema": {
-                        "type": "object",
-                        "properties": {
-                            "partition_id": {"type": "integer", "minimum": 0},
-                            "timestamp": {"type": "string", "format": "date-time"},
-                            "headers": {
-                                "type": "array",
-                                "items": {
-                                    "type": "object",
-                                    "required": ["name"],
-                                    "properties": {
-                                        "name": {"type": "string"},
-                                        "value": {"type": "string", "format": "byte", "nullable": True},
-                                    },
-                                },
-                            },
-                            "key": {"$ref": "#/components/schemas/RecordData"},
-                            "value": {"$ref": "#/components/schemas/RecordData"},
-                        },
-                    },
-                    "example": {
-                        "key": {"type": "STRING", "data": "UA"},
-                        "value": {"type": "JSON", "data": {"flight": 1545, "delay": 2}},
-                    },
-                }
-            },
-        }
-    },
+    openapi_extra=request_body(
+        RecordRequest,
+        {"key": {"type": "STRING", "data": "UA"}, "value": {"type": "JSON", "data": {"flight": 1545, "delay": 2}}},
+        description="One record, or any number of them one after the other (Concatenated JSON).",
+    ),
 )
 async def produce(cluster_id: str, topic_name: str, request: Request) -> Response:
     """Store records and answer each with where it is, or why it is not stored."""

@@ -15,6 +15,7 @@ from app.errors import ErrorCode, RequestRejected
 from app.http.bodies import JSON_TYPE, json_response, small_body
 from app.http.errors import RestError
 from app.http.gateway import ADMIN_BODY_BYTES_MAX, Gateway
+from app.http.schemas import request_body
 from app.http.serving import gateway_of
 from app.turns import each
 
@@ -27,41 +28,39 @@ SETTINGS_MAX: Final = 1_000
 T = TypeVar("T")
 
 
-class _InitialConfigIn(msgspec.Struct, forbid_unknown_fields=True):
+class InitialSetting(msgspec.Struct, forbid_unknown_fields=True):
     name: str
     value: str | None = None
 
 
-class _ConfigIn(msgspec.Struct, forbid_unknown_fields=True):
+class SettingChange(msgspec.Struct, forbid_unknown_fields=True):
     name: str
     value: str | None = None
     operation: str = "SET"
 
 
-class _TopicIn(msgspec.Struct, forbid_unknown_fields=True):
+class CreateTopicBody(msgspec.Struct, forbid_unknown_fields=True):
     topic_name: str
     partitions_count: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
     replication_factor: Annotated[int, msgspec.Meta(ge=1, le=2**15 - 1)] | None = None
-    configs: Annotated[list[_InitialConfigIn], msgspec.Meta(max_length=SETTINGS_MAX)] = []
+    configs: Annotated[list[InitialSetting], msgspec.Meta(max_length=SETTINGS_MAX)] = []
     validate_only: bool = False
 
 
-class _PartitionsIn(msgspec.Struct, forbid_unknown_fields=True):
+class AddPartitionsBody(msgspec.Struct, forbid_unknown_fields=True):
     partitions_count: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 
 
-class _ValueIn(msgspec.Struct, forbid_unknown_fields=True):
+class SetSettingBody(msgspec.Struct, forbid_unknown_fields=True):
     value: str
 
 
-class _ChangesIn(msgspec.Struct, forbid_unknown_fields=True):
-    data: Annotated[list[_ConfigIn], msgspec.Meta(max_length=SETTINGS_MAX)]
+class AlterSettingsBody(msgspec.Struct, forbid_unknown_fields=True):
+    data: Annotated[list[SettingChange], msgspec.Meta(max_length=SETTINGS_MAX)]
     validate_only: bool = False
 
 
-def _json_body(example: Any) -> dict[str, Any]:
-    return {"requestBody": {"required": True, "content": {"application/json": {"example": example}}}}
-
+BODIES: Final = (CreateTopicBody, AddPartitionsBody, SetSettingBody, AlterSettingsBody)
 
 # --- clusters and brokers -------------------------------------------------------------------------------------------
 
@@ -136,17 +135,18 @@ async def list_topics(cluster_id: str, request: Request) -> Response:
     summary="Create a topic",
     tags=["Topic (v3)"],
     status_code=201,
-    openapi_extra=_json_body(
+    openapi_extra=request_body(
+        CreateTopicBody,
         {
             "topic_name": "flights",
             "partitions_count": 4,
             "configs": [{"name": "retention.ms", "value": "-1"}],
-        }
+        },
     ),
 )
 async def create_topic(cluster_id: str, request: Request) -> Response:
     gateway = await _checked(request, cluster_id)
-    wanted = await _body(request, gateway, _TopicIn)
+    wanted = await _body(request, gateway, CreateTopicBody)
     created = await gateway.admin.create_topic(
         wanted.topic_name,
         partitions_count=wanted.partitions_count or -1,
@@ -182,11 +182,11 @@ async def delete_topic(cluster_id: str, topic_name: str, request: Request) -> Re
     "/{cluster_id}/topics/{topic_name}",
     summary="Add partitions to a topic",
     tags=["Topic (v3)"],
-    openapi_extra=_json_body({"partitions_count": 8}),
+    openapi_extra=request_body(AddPartitionsBody, {"partitions_count": 8}),
 )
 async def add_partitions(cluster_id: str, topic_name: str, request: Request) -> Response:
     gateway = await _checked(request, cluster_id)
-    wanted = await _body(request, gateway, _PartitionsIn)
+    wanted = await _body(request, gateway, AddPartitionsBody)
     await gateway.admin.create_partitions(topic_name, wanted.partitions_count)
     return json_response(_topic(request, cluster_id, await gateway.admin.describe_topic(topic_name)))
 
@@ -263,13 +263,14 @@ async def list_configs(cluster_id: str, topic_name: str, request: Request) -> Re
     summary="Change several settings of a topic",
     tags=["Configs (v3)"],
     status_code=204,
-    openapi_extra=_json_body(
-        {"data": [{"name": "retention.ms", "value": "-1"}, {"name": "segment.ms", "operation": "DELETE"}]}
+    openapi_extra=request_body(
+        AlterSettingsBody,
+        {"data": [{"name": "retention.ms", "value": "-1"}, {"name": "segment.ms", "operation": "DELETE"}]},
     ),
 )
 async def alter_configs(cluster_id: str, topic_name: str, request: Request) -> Response:
     gateway = await _checked(request, cluster_id)
-    wanted = await _body(request, gateway, _ChangesIn)
+    wanted = await _body(request, gateway, AlterSettingsBody)
     changes = [(change.name, _operation(change.operation), change.value) for change in wanted.data]
     await gateway.admin.alter_configs(ResourceType.TOPIC, topic_name, changes, validate_only=wanted.validate_only)
     return Response(status_code=_NO_CONTENT)
@@ -289,11 +290,11 @@ async def get_config(cluster_id: str, topic_name: str, name: str, request: Reque
     summary="Set a setting",
     tags=["Configs (v3)"],
     status_code=204,
-    openapi_extra=_json_body({"value": "-1"}),
+    openapi_extra=request_body(SetSettingBody, {"value": "-1"}),
 )
 async def put_config(cluster_id: str, topic_name: str, name: str, request: Request) -> Response:
     gateway = await _checked(request, cluster_id)
-    wanted = await _body(request, gateway, _ValueIn)
+    wanted = await _body(request, gateway, SetSettingBody)
     await gateway.admin.alter_configs(ResourceType.TOPIC, topic_name, [(name, ConfigOperation.SET, wanted.value)])
     return Response(status_code=_NO_CONTENT)
 

@@ -91,7 +91,7 @@ async def test_the_parts_of_uvicorn_that_connections_use_are_these_and_are_there
     made = protocol()
     assert {name for name in PARTS if not hasattr(made, name)} == set()
     assert not made.pipeline
-    assert (made.cycle, made.timeout_keep_alive_task) == (None, None)
+    assert (vars(made)["cycle"], vars(made)["timeout_keep_alive_task"]) == (None, None)
     assert "self.response_complete = False" in inspect.getsource(RequestResponseCycle.__init__)
 
 
