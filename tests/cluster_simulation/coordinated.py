@@ -203,6 +203,11 @@ class RoutedTransactionalProducer(Routed, TransactionalProducer):
     def __init__(self, world: World, name: str, transactional_id: str, *, second_protocol: bool) -> None:
         super().__init__(world, name, transactional_id, second_protocol=second_protocol)
         self.group_id = f"{GROUP_ID} {transactional_id}"
+        self._begun_s = 0.0
+
+    def begin(self) -> None:
+        super().begin()
+        self._begun_s = self.world.loop.time()
 
     async def write_everywhere(self) -> bool:
         """Write to every partition in one transaction. Returns: whether it is open."""
@@ -241,7 +246,8 @@ class RoutedTransactionalProducer(Routed, TransactionalProducer):
                         break
                 await asyncio.sleep(self.rng.uniform(0.0, 0.02))
             await self._end_until_told(commit=False)
-        if self.last_code in FENCED and self.sure():
+        in_time = self.world.loop.time() < self._begun_s + self.timeout_ms / 1000  # later the coordinator aborts it
+        if self.last_code in FENCED and self.sure() and in_time:
             raise Violation(
                 "INV-9", f"{self.transactional_id} is told {self.last_code.name}, and no other producer has the id"
             )

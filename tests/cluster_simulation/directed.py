@@ -117,6 +117,24 @@ async def slow_markers(world: World) -> None:
         world.coordinated.enders.extend(producers)
 
 
+async def leaders_move_under_markers(world: World) -> None:
+    """Leaders move while markers are under way, so that brokers get markers of partitions that they lead no more. Each producer
+    commits in all partitions, and ends its next transaction at once."""
+    producers = tuple(world.coordinated.enders)
+    world.coordinated.enders.clear()  # each does one thing at a time
+    if not producers:
+        return
+    world.disturb(world.machines, 4.0)
+    world.network.latency_s = FAR_S
+    try:
+        for producer in producers:
+            if await producer.write_everywhere():
+                await asyncio.gather(producer.commit_and_abort_at_once(), _all_leaders_move(world))
+    finally:
+        world.network.latency_s = LATENCY_S
+        world.coordinated.enders.extend(producers)
+
+
 async def coordinator_forgets(world: World) -> None:
     """A share coordinator loses the other replicas, is told what was accepted, and dies. When the next one coordinates, the
     partitions that are shared get other leaders."""
@@ -344,6 +362,7 @@ DIRECTED: Final[dict[str, Callable[[World], Awaitable[None]]]] = {
     "coordinator apart": coordinator_apart,
     "coordinators fall": coordinators_fall,
     "slow markers": slow_markers,
+    "leaders move under markers": leaders_move_under_markers,
     "leader sleeps": leader_sleeps,
     "leaders move": leaders_move,
     "room at times": room_at_times,

@@ -190,10 +190,9 @@ PLANTED: Final[dict[str, Planted]] = {
     "X3 a marker given up on a refusal": Planted(
         gives_a_marker_up_on_a_refusal,
         "INV-9",
-        20,
-        ("kill leader", "restart", "reassign"),
-        _TRANSACTIONS | {"seconds": 20.0, "pause_s": 0.5},
-        first=60,
+        10,
+        ("leaders move under markers",),
+        _TRANSACTIONS | {"seconds": 20.0, "pause_s": 4.0},
     ),
     "a transaction committed in one of its partitions": Planted(
         commits_what_is_to_be_aborted_in_a_second_partition,

@@ -47,10 +47,13 @@ class OneOwner:
         self._world = world
         self._entitled: dict[Place, tuple[str, float]] = {}
         """By partition: a member, and until when."""
+        self.losses = 0
+        """How many times the coordinator may have lost a part of its state."""
 
     def lost(self) -> None:
-        """The coordinator's log may have lost its end: it need not know anybody."""
+        """The coordinator's log may have lost its end, so it may know no member, or assignments of before."""
         self._entitled.clear()
+        self.losses += 1
 
     def told(self, member_id: str, until_s: float, places: set[Place]) -> None:
         """A member hears what it has. Raises: Violation."""
@@ -81,6 +84,8 @@ class AssignedMember(Actor):
         self.epoch = 0
         self.reads: set[Place] = set()
         self.told: set[Place] = set()
+        self.told_after_losses = 0
+        """``OneOwner.losses`` when it was told."""
         self.says_all = True
         self._be_new()
 
@@ -136,6 +141,7 @@ class AssignedMember(Actor):
             by_topic.setdefault(topic_id, []).append(index)
         request.topic_partitions = [TopicPartitions(topic_id, parts) for topic_id, parts in by_topic.items()]
         sent_s = world.loop.time()
+        losses = world.one_owner.losses
         world.one_owner.gave_up(self.member_id, self.reads)
         answer: ConsumerGroupHeartbeatResponse = await self.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, request)
         code = ErrorCode(answer.error_code)
@@ -155,8 +161,11 @@ class AssignedMember(Actor):
         if answer.assignment is not None:
             parts = answer.assignment.topic_partitions
             self.told = {(topic.topic_id, index) for topic in parts for index in topic.partitions}
+            self.told_after_losses = losses
         self.reads = self.reads | self.told if slow else set(self.told)
-        world.one_owner.told(self.member_id, sent_s + SESSION_MS / 1000, self.told)
+        if self.told_after_losses == losses:
+            # Otherwise the coordinator does not know what this member was told: it only tells what changes in its own state.
+            world.one_owner.told(self.member_id, sent_s + SESSION_MS / 1000, self.told)
         return self.reads == self.told
 
     def topics(self) -> list[str]:

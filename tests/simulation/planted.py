@@ -435,7 +435,7 @@ PLANTED: dict[str, Planted] = {
         tiers_segments_without_their_aborted_transactions, ("cold pages",), 20, "INV-9"
     ),
     "decided transactions left open after a loss": Planted(
-        leaves_decided_transactions_open_after_a_loss, ("take-over",), 20, "INV-9", first=80
+        leaves_decided_transactions_open_after_a_loss, ("take-over",), 10, "liveness", first=90
     ),
     "a marker written to one partition alone": Planted(writes_the_marker_of_one_partition_alone, ("cut",), 20, "INV-9"),
     "a transaction committed in one of its partitions": Planted(
