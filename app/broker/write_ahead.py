@@ -33,6 +33,7 @@ from app.objectstore.keys import LIST_LIMIT_MAX
 from app.records.batch import CONTROL, parse_header
 from app.records.control import parse_marker
 from app.seams import Clock
+from app.turns import Portion
 from app.units import BrokerId, LeaderEpoch, Offset, TopicIdPartition
 from app.wal.format import (
     NO_COORDINATOR,
@@ -621,36 +622,67 @@ class WriteAhead:
         while True:
             await asyncio.sleep(TRIM_S)
             needs, writer = self._needs, self._writer
-            if needs is None or writer is None:
-                continue
-            self._note_images(needs)
-            done: list[DropAsked] = []
-            rolls = 0
-            now_s = asyncio.get_running_loop().time()
-            retention_bytes = self._config().wal_retention_bytes
-            is_long = needs.is_long(retention_bytes)
-            for led in self._led.values():
-                floor = self._floor_of(led.key)
-                if floor is not None:
-                    tiered_end, log_start = floor
-                    may_be_repeated = now_s - led.took_s < ENDED_KEPT_S
-                    # No record is left to tier, and no producer repeats a batch after so long: it holds no objects back (J32).
-                    if log_start >= led.log.log_end_offset and not may_be_repeated:
-                        tiered_end = Offset(max(tiered_end, log_start))
-                    needs.note_floor(led.key, tiered_end, log_start, may_be_repeated=may_be_repeated and not is_long)
-                    done += self._ended_ranges(led, *floor)
-                    if not led.rolled and rolls < ROLLS_AT_ONCE and now_s - led.began_s >= ENDED_ROLL_S:
-                        holds = tiered_end < led.began_at and bool(self._closed_ranges(led))
-                        rolls += holds
-                        led.rolled = not holds or self._roll(led.key)
-            await self._drop(done)
-            for key in needs.to_roll(retention_bytes):
-                self._roll(key)
-            end = writer.begin_trim(needs.trim_end(writer.durable_end))
-            if end > self._trimmed:
-                await self._delete(writer.wal, end)
-                if needs is self._needs:
-                    needs.note_deleted(self._trimmed)
+            if needs is not None and writer is not None:
+                await self._trim_once(needs, writer)
+
+    async def _trim_once(self, needs: WalNeeds, writer: WalWriter) -> None:
+        """Look at each led partition, in portions (INV-15), and delete the objects that no partition needs.
+
+        Other work runs between two portions. Each partition is looked at in one step. A floor that its leader has noted stays true
+        when the leadership ends, and objects that become durable meanwhile are newer. The end of the deletion is computed from all
+        partitions and told to the writer in one step. If another log has begun meanwhile, nothing is deleted.
+        """
+        portion = Portion()
+        if not await self._note_images(needs, portion):
+            return
+        done: list[DropAsked] = []
+        rolls = 0
+        now_s = asyncio.get_running_loop().time()
+        retention_bytes = self._config().wal_retention_bytes
+        is_long = needs.is_long(retention_bytes)
+        for led in tuple(self._led.values()):
+            if needs is not self._needs:
+                return
+            if self._led.get(led.key) is led:  # else the leadership ended during a rest
+                rolls += self._look_at(led, needs, now_s, done, is_long=is_long, may_roll=rolls < ROLLS_AT_ONCE)
+                if portion.spent_by():
+                    await portion.rest()
+        await self._drop(done)
+        for key in needs.to_roll(retention_bytes):
+            if needs is not self._needs:
+                return
+            self._roll(key)
+            await portion.rest_if_spent()
+        if needs is not self._needs:
+            return
+        end = writer.begin_trim(needs.trim_end(writer.durable_end))
+        if end > self._trimmed:
+            await self._delete(writer.wal, end)
+            if needs is self._needs:
+                needs.note_deleted(self._trimmed)
+
+    def _look_at(
+        self, led: _Led, needs: WalNeeds, now_s: float, done: list[DropAsked], *, is_long: bool, may_roll: bool
+    ) -> bool:
+        """Note which objects a led partition does not need any more, and add the ranges that its record need not name to ``done``.
+
+        Returns: whether the partition holds ended ranges, and its segment was to be closed for that. ``may_roll`` allows it.
+        """
+        floor = self._floor_of(led.key)
+        if floor is None:
+            return False
+        tiered_end, log_start = floor
+        may_be_repeated = now_s - led.took_s < ENDED_KEPT_S
+        # No record is left to tier, and no producer repeats a batch after so long: it holds no objects back (J32).
+        if log_start >= led.log.log_end_offset and not may_be_repeated:
+            tiered_end = Offset(max(tiered_end, log_start))
+        needs.note_floor(led.key, tiered_end, log_start, may_be_repeated=may_be_repeated and not is_long)
+        done += self._ended_ranges(led, *floor)
+        if led.rolled or not may_roll or now_s - led.began_s < ENDED_ROLL_S:
+            return False
+        holds = tiered_end < led.began_at and bool(self._closed_ranges(led))
+        led.rolled = not holds or self._roll(led.key)
+        return holds
 
     def _roll(self, key: TopicIdPartition) -> bool:
         """Close the log's segment, so that all of it is tiered. Returns: False if it is to be tried again."""
@@ -664,16 +696,23 @@ class WriteAhead:
                 return False
         return True
 
-    def _note_images(self, needs: WalNeeds) -> None:
-        """Keep the objects of earlier leaderships as long as the partition's record names them (J34)."""
+    async def _note_images(self, needs: WalNeeds, portion: Portion) -> bool:
+        """Keep the objects of earlier leaderships as long as the partitions' records name them (J34).
+
+        A newer image that comes meanwhile is noted by the next look: an older one keeps more. Returns: False if another log began.
+        """
         image = self._image()
-        if image is self._noted:
-            return
-        self._noted = image
-        for key in needs.partitions():
-            partition = image.partition(*key)
-            if partition is not None:
-                needs.note_image(key, leader_epoch=partition.leader_epoch, ranges=partition.wal_ranges)
+        if image is not self._noted:
+            for key in needs.partitions():
+                partition = image.partition(*key)
+                if partition is not None:
+                    needs.note_image(key, leader_epoch=partition.leader_epoch, ranges=partition.wal_ranges)
+                if portion.spent_by():
+                    await portion.rest()
+                    if needs is not self._needs:
+                        return False
+            self._noted = image
+        return True
 
     def _ended_ranges(self, led: _Led, tiered_end: Offset, log_start: Offset) -> list[DropAsked]:
         """The ranges that a partition's record need not name any more (J35)."""

@@ -90,3 +90,27 @@ async def growth_in_turns(value: Callable[[], float]) -> AsyncIterator[list[floa
     finally:
         looking.cancel()
         await asyncio.wait([looking])
+
+
+class TurnCounts:
+    """Counts events by the turn of the loop in which they happen. It keeps no loop awake, so time of a virtual loop passes."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+        """Of each turn that had events."""
+        self._counting = False
+
+    def note(self) -> None:
+        """One event happens now."""
+        if not self._counting:
+            self._counting = True
+            self.counts.append(0)
+            asyncio.get_running_loop().call_soon(self._turned)
+        self.counts[-1] += 1
+
+    def _turned(self) -> None:
+        self._counting = False
+
+    @property
+    def all(self) -> int:
+        return sum(self.counts)
