@@ -1,10 +1,10 @@
 """Short garbage collections (INV-15): the interpreter's own ones of old objects hold the loop for as long as the heap is large.
 
-The interpreter looks at young objects by itself, 10,000 or 60,000 at a time: 1 to 5 ms. ``ShortCollections`` looks at old ones in a
-callback of its own, soon after 50,000 more have become old. If that takes longer than a portion may, all that is there now is set
-aside (``gc.freeze``), so the next look has only newer objects. An object that was set aside goes as before when nothing refers to
-it any more. Only a cycle that was set aside while it was in use, and is dropped later, stays. Firn's own long-lived objects break
-their cycles when they end.
+The interpreter looks at young objects by itself, 10,000 or 30,000 at a time: 1 to 3 ms, and several times as much if the
+machine is busy. ``ShortCollections`` looks at old ones in a callback of its own, soon after 30,000 more have become old. If
+that takes half a portion, all that is there now is set aside (``gc.freeze``), so the next look has only newer objects. An
+object that was set aside goes as before when nothing refers to it any more. Only a cycle that was set aside while it was in
+use, and is dropped later, stays. Firn's own long-lived objects break their cycles when they end.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from typing import Final
 
 GARBAGE_THRESHOLD: Final = 10_000
 """Objects made and not freed between two looks at the youngest generation."""
-MIDDLE_THRESHOLD: Final = 5
-"""Looks at the youngest generation before one at the middle one."""
+MIDDLE_THRESHOLD: Final = 1
+"""One look fewer at the youngest generation than there are before one at the middle one. If the machine is busy, a look at 60,000
+objects takes up to 50 ms of CPU."""
 NEVER: Final = 1_000_000
 OLD_AFTER: Final = 1
 """Looks at the middle generation after which old objects are looked at."""
-SET_ASIDE_FROM_S: Final = 0.010
+SET_ASIDE_FROM_S: Final = 0.005
 """CPU time of a look at old objects from which on they are set aside."""
 
 

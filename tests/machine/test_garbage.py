@@ -71,6 +71,17 @@ def test_old_objects_are_looked_at_in_a_turn_of_their_own(loop: Loop) -> None:
         collections.end()
 
 
+def test_a_look_comes_before_40_000_more_objects_are_old(loop: Loop) -> None:
+    collections = ShortCollections(loop.call_soon, cpu_s=lambda: 0.0)
+    collections.begin()
+    try:
+        assert len(grow(loop)) <= 40_000
+        loop.turn()
+        assert len(grow(loop)) <= 40_000
+    finally:
+        collections.end()
+
+
 def test_what_takes_long_to_look_at_is_set_aside_and_goes_with_its_last_reference(loop: Loop) -> None:
     times = iter([0.0, SET_ASIDE_FROM_S, 1.0, 1.0])
     collections = ShortCollections(loop.call_soon, cpu_s=lambda: next(times))
