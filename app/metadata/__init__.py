@@ -41,7 +41,7 @@ The membership of one broker:
 
 - ``membership``: ``Membership``, a broker's view, registration and controller together
 - ``member``: ``ClusterMember``, the life of one of several brokers; ``control``: requests between brokers
-- ``pulses``: what a thread beside the loop says of it to other brokers
+- ``pulses``: a thread beside the loop reports to other brokers when the loop turned last
 - ``registration``, ``node_ids``, ``place``, ``liveness``, ``redis_liveness``: node ids, and which directory may use one
 - ``isolation``, ``pace``: when a broker may no longer trust its own view
 

@@ -41,7 +41,7 @@ def create_acls(draft: ImageDraft, asked: Sequence[Acl]) -> Planned[list[Request
 
 
 def delete_acls(draft: ImageDraft, asked: Sequence[AclFilter]) -> Planned[list[list[Acl] | RequestRejected]]:
-    """Delete the ACLs that filters match. Result: for each filter what it matched, or why it means nothing.
+    """Delete the ACLs that filters match. Result: for each filter the ACLs that it matched, or why it is invalid.
 
     Raises: RequestRejected INVALID_REQUEST for too many at once.
     """

@@ -57,7 +57,7 @@ NO_BROKER_EPOCH = -1
 
 
 class RegistrationAsked(NamedTuple):
-    """What a broker says when it registers."""
+    """A broker's request to register."""
 
     broker_id: int
     """``ANY_NODE_ID`` for a new one."""
@@ -101,7 +101,7 @@ class RegistrationAnswer(NamedTuple):
 
 
 class BrokersChanged(NamedTuple):
-    """What became of a change of brokers."""
+    """The result of a change of brokers."""
 
     brokers: tuple[BrokerId, ...]
     """Brokers that changed. The others had changed before, or were named by an older broker epoch."""
@@ -122,7 +122,7 @@ class ProposedSet(NamedTuple):
 
 
 class AlteredSet(NamedTuple):
-    """What became of a proposal."""
+    """The result of a proposal for one partition."""
 
     topic_id: UUID
     partition: int
@@ -140,14 +140,14 @@ class AlteredSet(NamedTuple):
 def register_broker(
     draft: ImageDraft, around: Surroundings, asked: RegistrationAsked
 ) -> Steps[Planned[RegistrationAnswer]]:
-    """Give a broker its place, fenced, and end what it led (M1 to M4, M8 to M11).
+    """Give a broker its place, fenced, and end its leaderships (M1 to M4, M8 to M11).
 
     A repeated request of the same incarnation gets the same answer and writes nothing. Raises: RequestRejected.
     """
     bound = _bound(draft, asked)
     mine = bound is not None and bound.incarnation == asked.incarnation
     if bound is not None and mine and asked.anew != bound.broker_epoch:
-        # M8: what it asked for is done, and it may be unfenced and lead meanwhile.
+        # M8: this request was carried out before. The broker may be unfenced and lead meanwhile.
         return Planned([], RegistrationAnswer(bound.broker_id, bound.broker_epoch, LogSequence(bound.changed_at)))
     _check_level(draft, asked)
     broker_id = bound.broker_id if bound is not None else BrokerId(asked.broker_id)
@@ -321,8 +321,8 @@ def fence_brokers(
 def unfence_brokers(
     draft: ImageDraft, around: Surroundings, brokers: Iterable[tuple[int, int, int]]
 ) -> Steps[Planned[BrokersChanged]]:
-    """Unfence brokers, and elect leaders where nobody leads. A broker is named by its node id, its broker epoch, and the number of
-    the newest entry that it has applied.
+    """Unfence brokers, and elect leaders for partitions without one. A broker is named by its node id, its broker epoch, and the
+    number of the newest entry that it has applied.
 
     One that is not fenced, has another broker epoch, or has not applied the entry that fenced it (M7) is left out. So is one whose
     write-ahead log has ended, or is to end: it must register again (J14).
@@ -344,7 +344,7 @@ def unfence_brokers(
 
 @Stepwise
 def begin_stop(draft: ImageDraft, around: Surroundings, broker_id: int, broker_epoch: int) -> Steps[Planned[int]]:
-    """Let a broker stop in order: others lead what they can (M13). To be called again for each heartbeat of a broker that stops.
+    """Let a broker stop in order: others lead its partitions where they can (M13). Call it again for each of its heartbeats.
 
     Returns: how many partitions it leads that another living replica could lead once it is in sync, or once it has released them.
     It may stop at 0.
@@ -430,17 +430,17 @@ def alter_in_sync(
 
 
 def no_such_partition(topic: TopicImage | None, topic_id: UUID, index: int) -> AlteredSet:
-    """The refusal of what is asked for a partition that is not there."""
+    """The refusal of a proposal for a partition that does not exist."""
     code = ErrorCode.UNKNOWN_TOPIC_ID if topic is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     what = f"topic with id {topic_id}" if topic is None else f"partition {index} of {topic.name}"
     return AlteredSet(topic_id, index, code, f"There is no {what}: read the cluster log.", None)
 
 
-# --- what plans share -----------------------------------------------------------------------------------------------
+# --- shared by plans ------------------------------------------------------------------------------------------------
 
 
 def _require_several(draft: ImageDraft) -> None:
-    """Raises: RequestRejected INVALID_REQUEST if the cluster is of one broker: level 0 has no record of what brokers do."""
+    """Raises: RequestRejected INVALID_REQUEST if the cluster is of one broker: level 0 has no record of other brokers' states."""
     if draft.level < 1:
         raise RequestRejected(
             ErrorCode.INVALID_REQUEST,

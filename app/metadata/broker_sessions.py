@@ -1,8 +1,8 @@
-"""What a controller knows of the liveness of brokers (ADR 0023: C5, M5, M7, M13, L1, L2, L4 to L6).
+"""A controller's knowledge of the liveness of brokers (ADR 0023: C5, M5, M7, M13, L1, L2, L4 to L6).
 
-Pure: heartbeats and refused connections go in, with the time on the controller's own monotonic clock. Who is to be fenced and
-unfenced comes out. The owner makes the changes, and tells what the image has afterwards (``follow``). A controller makes a new
-``BrokerSessions`` when its term begins, so every session begins anew (C5).
+Pure: heartbeats and refused connections go in, with the time on the controller's own monotonic clock. The brokers to fence and
+to unfence come out. The owner makes the changes, and passes the brokers of the new image in (``follow``). A controller makes a
+new ``BrokerSessions`` when its term begins, so every session begins anew (C5).
 
 Nothing here makes anything safe (L3). A wrong result costs a needless election, or a late one.
 """
@@ -95,7 +95,7 @@ class BrokerSessions:
         """Whether this controller's own loop is starved: then only a longer silence of a broker counts (L5)."""
         self._sessions: dict[int, _Session] = {}
 
-    # --- what happens -------------------------------------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------------------------------
 
     def follow(self, brokers: Mapping[int, BrokerImage], now_s: float) -> None:
         """Take over the brokers of the newest image. A broker epoch that was not known begins a session."""
@@ -142,7 +142,7 @@ class BrokerSessions:
             return ErrorCode.STALE_BROKER_EPOCH
         session.has_beaten = True
         session.alive_s = now_s
-        # Heartbeats may overtake each other. What was applied stays applied, and a broker that stops does not change its mind.
+        # Heartbeats may overtake each other. Applied entries stay applied, and a broker that stops does not change its mind.
         session.applied = max(session.applied, applied)
         session.wal_next = max(session.wal_next, wal_next)
         session.wants_stop |= wants_stop
@@ -155,7 +155,8 @@ class BrokerSessions:
         """A pulse of a broker whose loop is late, and turned last ``turned_ago_s`` before (L6).
 
         It counts for an unfenced broker, and for no longer than a heartbeat: until 9 s after the loop turned last, and a session
-        time-out more after the last heartbeat. It is none: it unfences nobody, ends no refusal, and names nothing that was applied.
+        time-out more after the last heartbeat. A pulse is no heartbeat: it unfences no broker, ends no refusal, and names no
+        applied entry.
 
         Returns: as ``heard``.
         """
@@ -172,7 +173,7 @@ class BrokerSessions:
         return ErrorCode.NONE
 
     def refused(self, broker_id: int, broker_epoch: int, now_s: float) -> None:
-        """A connection to the broker's address was refused: nobody listens there (L2).
+        """A connection to the broker's address was refused: no process listens there (L2).
 
         C5 does not hold this back. It is about heartbeats that went to the predecessor, and this controller saw the refusal itself.
         """
@@ -198,7 +199,7 @@ class BrokerSessions:
                 session.pulsed_s += pause_s
         self._now_s = max(self._now_s, now_s)
 
-    # --- what follows from it -----------------------------------------------------------------------------------------
+    # --- conclusions --------------------------------------------------------------------------------------------------
 
     def expired(self, now_s: float) -> list[int]:
         """Unfenced brokers that are to be fenced: silent (L1), refusing (L2), or at their own wish. Named until they are fenced.

@@ -1,7 +1,7 @@
 """When a broker tries to become the controller (ADR 0023: C3, C4, C6, C7, C10).
 
-Pure: what the broker hears goes in, with the time on its own monotonic clock. ``decide`` returns what to do next. The owner
-does it, reports the outcome, and calls ``decide`` again. It calls only while it is not the controller itself.
+Pure: events go in, with the time on the broker's own monotonic clock. ``decide`` returns the next action. The owner carries it out,
+reports the outcome, and calls ``decide`` again. It calls only while its broker is not the controller itself.
 
 One attempt is a *round*, and a sign of the controller at any point of it ends it:
 
@@ -89,7 +89,7 @@ Action: TypeAlias = Wait | AskOthers | ReadLog | LookAtSignOfLife | Seal
 
 
 class _Answers(Enum):
-    """What the answers of a round say."""
+    """The conclusion from the answers of a round."""
 
     OPEN = auto()
     UNHEARD_BY_MOST = auto()
@@ -113,7 +113,7 @@ class _Round:
     sign_is_stale: bool = False
 
     def answers(self, now_s: float) -> _Answers:
-        """What is known so far. It is final as soon as no further answer can change it."""
+        """The conclusion so far. It is ``OPEN`` while a further answer can change it."""
         voters, most = len(self.voters), len(self.voters) // 2 + 1
         answered, heard = len(self.has_heard), sum(self.has_heard.values())
         if answered - heard >= most:
@@ -179,7 +179,7 @@ class Candidacy:
         This is its answer to others that ask."""
         return self._heard_s is not None and now_s < self._unheard_from_s
 
-    # --- what happens -------------------------------------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------------------------------
 
     def follow(self, unfenced: Collection[int]) -> None:
         """Take over the unfenced brokers of the newest image, this one among them or not."""
@@ -246,7 +246,7 @@ class Candidacy:
             return
         attempt.has_read = True
         if attempt.must_read:
-            # Whoever answered knows of a seal that is not in the log that this broker sees.
+            # Another broker knows of a seal that is missing in the log as this broker sees it.
             self._pause(now_s)
 
     def log_unread(self, now_s: float) -> None:
@@ -273,10 +273,10 @@ class Candidacy:
         self._not_before_s = max(self._not_before_s, now_s + LOST_RACE_S)
         self._round = None
 
-    # --- what follows from it -----------------------------------------------------------------------------------------
+    # --- conclusions --------------------------------------------------------------------------------------------------
 
     def decide(self, now_s: float) -> Action:
-        """What to do now. What was asked for is returned again until its outcome is reported, except for ``AskOthers``."""
+        """The next action. It is returned again until its outcome is reported, except for ``AskOthers``."""
         turn_s = self._turn_s()
         if now_s < turn_s:
             return Wait(turn_s)
@@ -311,7 +311,7 @@ class Candidacy:
 
     @property
     def _controller_is_gone(self) -> bool:
-        """Whether it is certain that nobody is the controller: there is no seal, or it is this broker's, from before its start."""
+        """Whether there is certainly no controller: the log has no seal, or only this broker's own from before its start."""
         return self._controller_id in (NOBODY, self._broker_id)
 
     @property

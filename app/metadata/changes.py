@@ -330,7 +330,7 @@ def _with_durability(broker: BrokerConfig, configs: Mapping[str, str | None]) ->
 def _placed_in_log(
     draft: ImageDraft, around: Surroundings, partitions: int, factor: int, start: int
 ) -> Steps[list[tuple[BrokerId, ...]]]:
-    """The leaders of new partitions in write-ahead logs. They are the only replicas, whatever factor was asked for."""
+    """The leaders of new partitions in write-ahead logs. They are the only replicas, for any requested factor."""
     if factor <= 0:
         raise RequestRejected(ErrorCode.INVALID_REPLICATION_FACTOR, "The replication factor must be greater than 0.")
     available = [each for each in _available(draft, around) if may_lead(draft.brokers[each])]
@@ -552,7 +552,7 @@ def alter_configs(
         definition = resource.definitions.get(change.name)
         match change.operation:
             case Operation.DELETE:
-                # Of a name that nobody knows, too, as in Kafka: an override of an older version can be taken away.
+                # Unknown names can be deleted, too, as in Kafka: an older version may have set them.
                 overrides.pop(change.name, None)
             case Operation.SET:
                 if change.value is None:

@@ -53,9 +53,9 @@ ALL_BROKERS: Final = -1
 """Node id of the configs that apply to every broker."""
 
 LEVEL_FEATURE: Final = "firn.version"
-"""The feature whose level says what may be written."""
+"""The feature whose level says which records may be written."""
 SECURITY_LEVEL: Final = 2
-"""The first level at which access control, quotas and users may be written: programs of a lower level would serve everybody."""
+"""The first level at which access control, quotas and users may be written: programs of a lower level would serve every client."""
 OBJECT_LEVEL: Final = 3
 """The first level at which topics may have ``firn.durability=object``: programs of a lower level would ignore the ranges."""
 PULSE_LEVEL: Final = 4
@@ -188,7 +188,8 @@ class TopicRecord(Versioned, array_like=True, frozen=True):
 
 
 class ObjectTopicRecord(TopicRecord, array_like=True, frozen=True):
-    """A topic that was created with ``firn.durability=object`` (level 3): its partitions have one replica, whatever was asked."""
+    """A topic that was created with ``firn.durability=object`` (level 3). Its partitions have one replica, for any requested
+    factor."""
 
     replication_factor: int = -1
     """The factor that was asked for, to be used if the durability is changed back."""
@@ -207,7 +208,7 @@ class PartitionRecord(Versioned, array_like=True, frozen=True):
     eligible: tuple[BrokerId, ...] = ()
     """Eligible leader replicas (KIP-966): not in sync, and have all committed records."""
     last_known_eligible: tuple[BrokerId, ...] = ()
-    """The last leader, if nobody is in sync or eligible any more."""
+    """The last leader, if no replica is in sync or eligible any more."""
 
 
 class ChangingPartitionRecord(PartitionRecord, array_like=True, frozen=True):
@@ -261,7 +262,7 @@ class AclRecord(Versioned, array_like=True, frozen=True):
 
 
 class ScramRecord(Versioned, array_like=True, frozen=True):
-    """What is kept of a user's password for one mechanism (level 2)."""
+    """The SCRAM credential that is derived from a user's password for one mechanism (level 2)."""
 
     salt: bytes
     stored_key: bytes
@@ -270,7 +271,7 @@ class ScramRecord(Versioned, array_like=True, frozen=True):
 
 
 class ScramSecretRecord(Versioned, array_like=True, frozen=True):
-    """What the salts of users are made of who do not exist (level 2)."""
+    """The secret from which salts are derived for users that do not exist (level 2)."""
 
     secret: bytes
 
@@ -299,7 +300,7 @@ class FeatureRecord(Versioned, array_like=True, frozen=True):
 
 
 class CountersRecord(Versioned, array_like=True, frozen=True):
-    """What is given away once and never again."""
+    """Counters of numbers that are given out only once."""
 
     next_node_id: int
     """The lowest node id that no broker with ``--node-id auto`` ever had."""
@@ -736,7 +737,7 @@ class ImageDraft:
         self._making: dict[UUID, _TopicInTheMaking] = {}
         self._folded_names: dict[str, str] | None = None
 
-    # What planning reads. After ``settle`` these answer like a ClusterImage's.
+    # Read by plans. After ``settle`` these properties are like a ClusterImage's.
 
     @property
     def cluster_id(self) -> str:

@@ -1,4 +1,4 @@
-"""What handlers and coordinators ask of the controller, on this broker or on another one."""
+"""Requests of handlers and coordinators to the controller, on this broker or on another one."""
 
 from __future__ import annotations
 
@@ -109,13 +109,13 @@ class ClusterChanges(Protocol):
         ...
 
     async def allocate_producer_ids(self) -> range:
-        """Allocate a block of producer ids that nobody else ever gets."""
+        """Allocate a block of producer ids. No other caller ever gets them."""
         ...
 
     async def elect_leaders(
         self, partitions: Sequence[tuple[str, int]] | None, *, unclean: bool = False
     ) -> Sequence[Election]:
-        """Have preferred leaders lead or, with ``unclean``, let any living replica lead where nobody does.
+        """Have preferred leaders lead. With ``unclean``, let any living replica lead a partition without a leader.
 
         ``partitions``: by topic and index; None for all. The refusals are in the answer.
         """
@@ -142,13 +142,13 @@ class ClusterChanges(Protocol):
         ...
 
     async def delete_acls(self, asked: Sequence[AclFilter]) -> Sequence[list[Acl] | RequestRejected]:
-        """Delete what filters match. The answer has, for each, the deleted ACLs, or why it means nothing. Rejected with
-        INVALID_REQUEST for too many."""
+        """Delete the ACLs that filters match. The answer has, for each filter, the deleted ACLs, or why it is invalid. Rejected
+        with INVALID_REQUEST for too many."""
 
     async def alter_scram_users(self, asked: Sequence[ScramAsked], secret: bytes) -> Sequence[ScramAnswer]:
         """Add, change and remove SCRAM credentials. The refusals are in the answer.
 
-        ``secret``: random bytes that nobody can guess, kept if the cluster has none yet. Rejected with UNSUPPORTED_VERSION at a
+        ``secret``: random bytes that cannot be guessed, kept if the cluster has none yet. Rejected with UNSUPPORTED_VERSION at a
         level below ``SECURITY_LEVEL``.
         """
         ...

@@ -1,4 +1,4 @@
-"""What brokers of one cluster ask each other, and the seam through which they do (ADR 0023).
+"""Requests between brokers of one cluster, and the seam that carries them (ADR 0023).
 
 ``ControlLink`` reaches other brokers. The composition root implements it with Kafka's protocol; tests and the simulation bring
 their own network. Messages are arrays, so that fields may be appended.
@@ -109,7 +109,7 @@ class EntriesResponse(msgspec.Struct, array_like=True, frozen=True):
 
 
 class LookRequest(msgspec.Struct, array_like=True, frozen=True):
-    """A coordinator whose log may lack its end asks each broker what it has of transactions (ADR 0037, J46)."""
+    """A coordinator whose log may lack its end asks each broker for its facts about transactions (ADR 0037, J46)."""
 
     cluster_id: str
     sequence: int
@@ -121,7 +121,7 @@ class LookRequest(msgspec.Struct, array_like=True, frozen=True):
 
 
 class LookResponse(msgspec.Struct, array_like=True, frozen=True):
-    """What a broker has."""
+    """A broker's facts about transactions."""
 
     error_code: int = 0
     led: tuple[tuple[str, int, int], ...] = ()
@@ -157,7 +157,7 @@ class HoldRequest(msgspec.Struct, array_like=True, frozen=True):
     sequence: int
     """The entry of the cluster log that the leader must have applied before it answers, or before the hold ends."""
     partitions: tuple[tuple[int, int], ...] = ()
-    """What the leader leads of the topic, each with its leader epoch. Empty: the hold is over."""
+    """The topic's partitions that the leader leads, each with its leader epoch. Empty: the hold is over."""
 
 
 class HoldResponse(msgspec.Struct, array_like=True, frozen=True):
@@ -169,7 +169,7 @@ class HoldResponse(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ManifestsRequest(msgspec.Struct, array_like=True, frozen=True):
-    """A follower asks a leader for entries of the segment manifests of what it follows (ADR 0024, T8).
+    """A follower asks a leader for entries of the segment manifests of its partitions (ADR 0024, T8).
 
     With ``asked`` it is answered at once; without, when there is a new entry or the time is over.
     """
@@ -179,14 +179,14 @@ class ManifestsRequest(msgspec.Struct, array_like=True, frozen=True):
     term: str
     """The leader's process that ``place`` is of; empty if none is known."""
     place: int
-    """All entries before it were handed on, whatever partition they are of."""
+    """All entries before it were handed on, of all partitions."""
     wait_ms: int
     asked: tuple[tuple[UUID, int, int], ...] = ()
     """Partitions, each with the number of the next entry that the follower lacks."""
 
 
 class ManifestInfo(msgspec.Struct, array_like=True, frozen=True):
-    """What a leader says of one manifest that it was asked for."""
+    """A leader's answer about one manifest."""
 
     topic_id: UUID
     partition: int
@@ -222,7 +222,7 @@ class ChangeResponse(msgspec.Struct, array_like=True, frozen=True):
     error: int = 0
     message: str = ""
     sequence: int = -1
-    """The broker answers whoever asked when it has applied this entry (F2)."""
+    """The broker answers its client when it has applied this entry (F2)."""
     body: bytes = b""
 
 
@@ -262,7 +262,7 @@ class NodeIdChange(msgspec.Struct, array_like=True, frozen=True):
 
 
 class FirstUsersChange(msgspec.Struct, array_like=True, frozen=True):
-    """Body of ``first-users``: name, mechanism, and what is kept of the password."""
+    """Body of ``first-users``: name, mechanism and SCRAM credential of each user."""
 
     users: tuple[tuple[str, int, ScramCredential], ...]
 
@@ -289,7 +289,7 @@ ENVELOPE_SEQUENCE: Final = Struct(">q")
 
 
 class Heartbeat(NamedTuple):
-    """What BrokerHeartbeat (API 63) is asked with."""
+    """The request of BrokerHeartbeat (API 63)."""
 
     broker_id: int
     broker_epoch: int
@@ -301,7 +301,7 @@ class Heartbeat(NamedTuple):
 
 
 class HeartbeatAnswer(NamedTuple):
-    """What BrokerHeartbeat is answered with."""
+    """The response to BrokerHeartbeat."""
 
     error: ErrorCode = ErrorCode.NONE
     caught_up: bool = False
@@ -316,7 +316,7 @@ NOT_RELEASED: Final = -2
 ANYBODY: Final = -1
 """As the broker to which a partition is released."""
 ANYBODY_OR_NOBODY: Final = -2
-"""The same of a leader that stops: if nobody else can lead now, the leadership ends all the same (J49)."""
+"""The same of a leader that stops: if no other broker can lead now, the leadership ends all the same (J49)."""
 
 
 class MemberEpoch(NamedTuple):
@@ -337,7 +337,7 @@ class InSyncAsked(NamedTuple):
 
 
 class InSyncAnswer(NamedTuple):
-    """The answer for one partition. The image says what became of it; this says whether to ask again."""
+    """The answer for one partition. The caller reads the outcome from the image, and uses this answer only to decide on a retry."""
 
     topic_id: UUID
     partition: int
@@ -370,8 +370,8 @@ class DropAsked(NamedTuple):
 class SwitchAsked(NamedTuple):
     """A leader asks for the second entry of a change of durability (AlterPartition; J40, J41).
 
-    It says that the new rule holds for every record of the partition. On the way to the log, what is not tiered is in these
-    objects. On the way back, every member of the in-sync set has all from the tiered end on.
+    It says that the new rule holds for every record of the partition. On the way to the log, all untiered records are in these
+    objects. On the way back, every member of the in-sync set has all records from the tiered end on.
     """
 
     topic_id: UUID
@@ -428,7 +428,7 @@ class ControlLink(Protocol):
     async def alter_logs(
         self, to: BrokerImage, broker_id: int, broker_epoch: int, asked: Sequence[OfLog]
     ) -> Sequence[InSyncAnswer]:
-        """What a leader asks for partitions in its write-ahead log. Raises also RequestRejected."""
+        """Send a leader's requests for partitions in its write-ahead log. Raises also RequestRejected."""
         ...
 
     async def pass_on(
@@ -439,7 +439,7 @@ class ControlLink(Protocol):
         ...
 
     async def refuses(self, endpoint: Endpoint) -> bool:
-        """Whether the address refuses connections: the machine is there, and nobody listens (L2)."""
+        """Whether the address refuses connections: the machine is there, and no process listens (L2)."""
         ...
 
     async def close(self) -> None: ...

@@ -6,8 +6,8 @@ the seal, and ends when another broker takes over. Of several brokers each has a
 office`` with a seal, and when another has sealed it steps down and goes on as a broker (ADR 0023, C1, C2, C8).
 
 Handlers and coordinators ask for changes by ``ClusterChanges`` (``cluster_changes.py``). They do not know whether the controller
-is on this broker. What a broker asks for by itself goes ``elsewhere`` while this one is not active; what its clients ask for is
-passed on before it comes here.
+is on this broker. While this controller is not active, a broker's own requests go ``elsewhere``. Its clients' requests are passed
+on before they come here.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _pages(named: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 class Elsewhere(Protocol):
-    """The active controller on another broker, for what a broker asks for by itself. Raises: as ``ClusterChanges``."""
+    """The active controller on another broker, for a broker's own requests. Raises: as ``ClusterChanges``."""
 
     async def create_topic(
         self, name: str, partitions: int, configs: Mapping[str, str | None], factor: int, fewer_replicas: bool
@@ -264,12 +264,12 @@ class Controller(ClusterChanges):
         first: Sequence[KeyValue] = (),
         plan: Callable[[ImageDraft, Surroundings], Sequence[KeyValue]] | None = None,
     ) -> bool:
-        """Seal the cluster log with a higher controller epoch, and name this broker in the next entry, with ``first`` and with what
-        ``plan`` makes of the image that has ``first`` (C1).
+        """Seal the cluster log with a higher controller epoch, and name this broker in the next entry (C1). That entry also has the
+        records ``first``, and those of ``plan`` on the image after ``first``.
 
         ``plan`` is called before the seal, so that a refusal deposes no controller, and again after it.
         Returns: whether this broker is the active controller now; if not, another one was faster. The log must have been loaded.
-        Raises: what ``plan`` raises; StorageUnavailable, CorruptionError: it is not known whether the seal is there.
+        Raises: any error of ``plan``; StorageUnavailable, CorruptionError: it is not known whether the seal is there.
         """
         log = self._log
         async with self._in_office:
@@ -299,7 +299,7 @@ class Controller(ClusterChanges):
         return True
 
     def step_down(self) -> None:
-        """Another broker is the controller: make no more changes, and tell whoever waits (C8)."""
+        """Another broker is the controller: make no more changes, and refuse the waiting ones (C8)."""
         self.active = False
         self._log.step_down()
         self.refuse_waiting(not_controller())
@@ -310,7 +310,7 @@ class Controller(ClusterChanges):
             self.step_down()
 
     async def confirm(self) -> None:
-        """Make sure that nobody else has sealed (C6). One GET. Raises: StorageUnavailable, CorruptionError."""
+        """Make sure that no other broker has sealed (C6). One GET. Raises: StorageUnavailable, CorruptionError."""
         before_s = asyncio.get_running_loop().time()
         try:
             await self._log.confirm()
@@ -569,7 +569,7 @@ class Controller(ClusterChanges):
         """Make the change that ``plan`` derives from the newest image, in the order of the calls. Returns its result when it is
         durable.
 
-        ``plan`` may be called again, on a newer image. Raises: what it raises; RequestRejected THROTTLING_QUOTA_EXCEEDED;
+        ``plan`` may be called again, on a newer image. Raises: any error of ``plan``; RequestRejected THROTTLING_QUOTA_EXCEEDED;
         StorageUnavailable (undecided), FencedError.
         """
         self._view.check_not_fenced()
@@ -592,7 +592,7 @@ class Controller(ClusterChanges):
         for number, value, error in answers:
             done = self._asking.pop(number)
             if done.done():
-                continue  # whoever asked has left
+                continue  # the caller was cancelled
             if error is not None:
                 done.set_exception(copy_of(error))
             else:

@@ -1,8 +1,8 @@
-"""The controller's decisions: which waiting changes become the next entry of the cluster log, and who is answered what. Pure.
+"""The controller's decisions: which waiting changes become the next entry of the cluster log, and their answers. Pure.
 
 One entry is under way at a time. ``begin`` starts a draft of the next image, and ``plan`` plans the waiting changes on it, one
-after another. The owner appends ``entry`` and says what became of it. ``durable`` returns the answers, also the refusals: a
-change is refused because of what the draft has, so its refusal counts only when the draft does.
+after another. The owner appends ``entry`` and reports the outcome. ``durable`` returns the answers, also the refusals: a refusal
+follows from the contents of the draft, so it counts only when the draft does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GROUP_CHANGES_MAX: Final = 200
 """Maximum changes of one entry, so that adding them to the image does not delay the event loop."""
 
 Plan = Callable[[ImageDraft, Surroundings], Planned[Any] | Steps[Planned[Any]]]
-"""A change: what it makes of a draft, at once or in steps. It may be called again, on a newer image. Raises: RequestRejected."""
+"""A change: from a draft to its records, at once or in steps. It may be called again, on a newer image. Raises: RequestRejected."""
 
 COUNTED_AT_ONCE: Final = 1_000
 """Records whose bytes are counted in one step."""
@@ -41,7 +41,7 @@ class _Change(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What became of a change."""
+    """The result of a change."""
 
     number: int
     value: Any

@@ -1,9 +1,9 @@
 """The active controller's service for brokers: they register, send heartbeats, fetch entries and ask for changes (ADR 0023).
 
-It serves only while this broker is the active controller and the log was confirmed within two seconds (C6); otherwise whoever asks
-is told NOT_CONTROLLER and counts this controller as unheard. While there is no other broker, the log is confirmed every ten
-seconds, and before the first request of another broker is answered (AL2). Who lives is reckoned by ``BrokerSessions``; what follows
-from it are changes like any others.
+It serves only while this broker is the active controller and the log was confirmed within two seconds (C6). Otherwise callers get
+NOT_CONTROLLER, and count this controller as unheard. While there is no other broker, the log is confirmed every ten seconds, and
+before the first request of another broker is answered (AL2). ``BrokerSessions`` decides which brokers live. The changes that follow
+are made like any others.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from app.seams import shared_wait_s
 from app.units import BrokerId, TopicIdPartition
 
 AGAIN_S: Final = 0.1
-"""Pause before what could not be done is tried again."""
+"""Pause before a failed step is tried again."""
 CONFIRM_S: Final = 1.5
 """After this time without an append, the log is confirmed by a read."""
 CONFIRM_EARLY_S: Final = 0.25
@@ -219,7 +219,7 @@ class Desk:
         end_s = now_s + shared_wait_s(now_s, TICK_INTERVAL_S)
         for due_s in (sessions.next_deadline_s(), self._confirm_due_s(now_s)):
             if due_s is not None:
-                # What is due already was done a moment ago: it is held back (L4), or failed.
+                # A step that is due already was tried a moment ago: it is held back (L4), or failed.
                 end_s = min(end_s, due_s if due_s > now_s else now_s + AGAIN_S)
         with suppress(TimeoutError):
             async with asyncio.timeout_at(end_s):
@@ -347,7 +347,7 @@ class Desk:
             self._sessions.follow(image.brokers, asyncio.get_running_loop().time())
             self._look.set()
 
-    # --- what brokers ask ---------------------------------------------------------------------------------------------
+    # --- requests of brokers ------------------------------------------------------------------------------------------
 
     async def register(self, asked: RegistrationAsked, *, check_endpoints: bool = True) -> RegistrationAnswer:
         """Register a broker whose endpoints answer (M1 to M12). Raises: RequestRejected, StorageUnavailable."""
@@ -371,7 +371,7 @@ class Desk:
             raise RequestRejected(ErrorCode.INVALID_REQUEST, "The broker names no address.")
         for endpoint in asked.endpoints[
             :1
-        ]:  # the others are for clients: their listeners may want what brokers do not have
+        ]:  # the others are for clients: their listeners may demand credentials that brokers do not have
             found = await self._who_answers(endpoint, asked.directory_id, asked.broker_id)
             if isinstance(found, Stranger):
                 raise RequestRejected(
@@ -428,7 +428,7 @@ class Desk:
             wants_stop=beat.wants_stop,
             wal_next=beat.wal_next,
         )
-        self._check()  # not before: while the store is away nobody is answered, and all that live are to be known to live
+        self._check()  # not before: while the store is away no broker is answered, but heartbeats must still count
         if error is not ErrorCode.NONE:
             return HeartbeatAnswer(error)
         broker = self._view.image.brokers.get(beat.broker_id)
@@ -539,7 +539,7 @@ class Desk:
 
     async def entries(self, start: int, wait_s: float) -> list[bytes] | None:
         """The entries from number ``start`` on; waits for the next one if there is none yet. None: they are not at hand, or
-        ``start`` is above what this controller knows. Raises: RequestRejected NOT_CONTROLLER."""
+        ``start`` is above the next entry of this controller. Raises: RequestRejected NOT_CONTROLLER."""
         self._check()
         log = self._view.log
         if start >= log.next_sequence:
@@ -568,7 +568,7 @@ class Desk:
         )
 
     async def alter_logs(self, broker_id: int, broker_epoch: int, asked: Sequence[OfLog]) -> list[AlteredSet]:
-        """Decide what a leader asks for partitions in its write-ahead log (J18, J35, J40). Raises: as ``alter_in_sync``."""
+        """Decide on a leader's requests for partitions in its write-ahead log (J18, J35, J40). Raises: as ``alter_in_sync``."""
         self._check()
         released = [one for one in asked if isinstance(one, ReleaseAsked)]
         done = [one for one in asked if isinstance(one, DropAsked)]

@@ -86,7 +86,7 @@ def _in_log(partition: PartitionImage, broker: BrokerImage, first: int, last: in
         last_known_eligible=(),
         adding=(),
         removing=(),
-        # What stands in ranges of before is tiered by now, or is in this one: an empty range must not lead back to them (J25).
+        # Records in earlier ranges are tiered by now, or are in this range. So an empty range must not lead back to those (J25).
         wal_ranges=written,
     )
     after = stamped(partition, changed)

@@ -13,7 +13,7 @@ from app.metadata.cluster import PartitionImage
 from app.units import BrokerId, LeaderEpoch
 
 NOBODY: Final = BrokerId(-1)
-"""The leader of a partition that nobody can lead."""
+"""The leader of a partition that no broker can lead."""
 
 Active = Callable[[BrokerId], bool]
 """Whether a broker may be elected: it is registered, unfenced and not stopping (M6)."""
@@ -33,10 +33,10 @@ def elect(
 ) -> Elected:
     """The partition with the leader that the rules E1 to E4 give it. A leader that may go on stays.
 
-    ``unclean``: any living replica may lead if nobody else can (E3). ``prefer_other_than``: a leader that is about to stop. It
-    stays only if nobody else can lead without loss (M13).
+    ``unclean``: any living replica may lead if no other can (E3). ``prefer_other_than``: a leader that is about to stop. It
+    stays only if no other replica can lead without loss (M13).
 
-    Who is eligible is not reckoned anew: ``replica_changes`` does that, because it needs ``min.insync.replicas``.
+    The eligible replicas are not computed here: ``replica_changes`` does that, because it needs ``min.insync.replicas``.
     """
     assert not partition.durability.by_log, partition
     leader, isr = partition.leader, partition.isr
@@ -55,7 +55,7 @@ def elect(
     if not isr and not partition.eligible and len(partition.last_known_eligible) == 1:
         last = partition.last_known_eligible[0]
         if active(last):
-            # With one replica there is nobody who could have more (ADR 0018): nothing is lost by electing it. What it lost before
+            # No other broker can have more records than a single replica (ADR 0018), so its election loses nothing. An earlier loss
             # is noted all the same (J46).
             return _alone(partition, last, unclean=len(partition.replicas) > 1)
     if unclean:
@@ -89,7 +89,7 @@ def was_unclean(before: PartitionImage, after: PartitionImage) -> bool:
 def stamped(before: PartitionImage, after: PartitionImage) -> PartitionImage:
     """``after`` with the epochs of one change from ``before``. Returns: ``before`` itself if nothing changes.
 
-    The leader epoch rises by one if the leader changes, also to nobody, or if ``after`` has raised it already (E2). The partition
+    The leader epoch rises by one if the leader changes, also to none, or if ``after`` has raised it already (E2). The partition
     epoch rises by one with every change. An unclean election in ``after`` is one of the new leader epoch.
     """
     ended = after.leader != before.leader or after.leader_epoch > before.leader_epoch
@@ -101,7 +101,7 @@ def stamped(before: PartitionImage, after: PartitionImage) -> PartitionImage:
 
 
 def _alone(partition: PartitionImage, broker: BrokerId, *, unclean: bool) -> Elected:
-    """Led by a replica that was in no set. Its history is the partition's now, so nobody else is eligible."""
+    """Led by a replica that was in no set. Its history is the partition's now, so no other replica is eligible."""
     changed = partition._replace(
         leader=broker,
         isr=(broker,),

@@ -76,7 +76,7 @@ class FeatureAsked(NamedTuple):
 def update_features(
     draft: ImageDraft, around: Surroundings, asked: Sequence[FeatureAsked], *, level_max: int = LEVEL_MAX
 ) -> Steps[Planned[None]]:
-    """Change the levels of features: all of them, or none. ``level_max``: what this program understands.
+    """Change the levels of features: all of them, or none. ``level_max``: the highest level that this program understands.
 
     Raises: RequestRejected INVALID_REQUEST, INVALID_UPDATE_VERSION.
     """

@@ -86,7 +86,7 @@ def missing_replicas(
 
 
 class MoreReplicas:
-    """What one controller has begun for the present brokers (N4)."""
+    """The additions of replicas that one controller has begun for the present brokers (N4)."""
 
     def __init__(self) -> None:
         self._image: ClusterImage | None = None

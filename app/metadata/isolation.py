@@ -1,7 +1,7 @@
 """When a broker of a cluster is isolated, and when it is not any more (ADR 0040: IS1 to IS8).
 
-Pure: what the broker hears goes in, with the time on its own monotonic clock. ``decide`` returns whether the broker is isolated,
-whom to ask, and when to decide again at the latest. The owner asks, reports each response, and shuts or opens the gate.
+Pure: signs of life go in, with the time on the broker's own monotonic clock. ``decide`` returns whether the broker is isolated,
+the brokers to ask, and the latest time to decide again. The owner asks, reports each response, and shuts or opens the gate.
 
 There are three signs of life:
 
@@ -45,7 +45,7 @@ NO_NUMBER: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What ``Isolation.decide`` returns."""
+    """The result of ``Isolation.decide``."""
 
     isolated: bool
     ask: tuple[int, ...]
@@ -88,7 +88,7 @@ class Isolation:
     def isolated(self) -> bool:
         return self._isolated_since_s is not None
 
-    # --- what happens -------------------------------------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------------------------------
 
     def follow(self, hosts: Mapping[int, str]) -> None:
         """Take over the advertised hosts of the unfenced brokers of the newest image, and of this broker."""
@@ -106,7 +106,8 @@ class Isolation:
         self._controller = self._heard(self._controller, now_s, next_sequence)
 
     def log_read(self, at_s: float, next_sequence: int) -> None:
-        """The bucket had no entry ``next_sequence`` at ``at_s`` (sign 2). Older news than what is known changes nothing."""
+        """The bucket had no entry ``next_sequence`` at ``at_s`` (sign 2). A sign that is older than the newest one changes
+        nothing."""
         if at_s > self._log.at_s:
             self._log = self._heard(self._log, at_s, next_sequence)
 
@@ -123,10 +124,10 @@ class Isolation:
             self._reach = max(self._reach, next_sequence)
         return _Sign(max(sign.at_s, now_s), max(sign.numbered_s, now_s))
 
-    # --- what follows from it -----------------------------------------------------------------------------------------
+    # --- conclusions --------------------------------------------------------------------------------------------------
 
     def decide(self, now_s: float) -> Standing:
-        """Whether the broker is isolated, and what to do."""
+        """Whether the broker is isolated, and the brokers to ask."""
         if now_s - self._due_s >= LATE_S:
             self._not_before_s = now_s + GRACE_S
             self._ask_from_s = now_s

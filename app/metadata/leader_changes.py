@@ -22,7 +22,7 @@ PUT_OFF_MAX: Final = 10
 
 
 class Election(NamedTuple):
-    """What became of the election of one partition."""
+    """The result of the election of one partition's leader."""
 
     topic: str
     partition: int
@@ -32,7 +32,7 @@ class Election(NamedTuple):
 
 
 class LeadersElected(NamedTuple):
-    """What became of the elections."""
+    """The results of elections."""
 
     elections: list[Election]
     """One for each partition that was named. If all were asked for, those that need no election are left out, as in Kafka."""
@@ -49,13 +49,13 @@ def elect_leaders(
     unclean: bool,
     at_most: int = ELECTIONS_PER_CHANGE_MAX,
 ) -> Steps[Planned[LeadersElected]]:
-    """Have preferred leaders lead (E5) or, with ``unclean``, let any living replica lead where nobody does (E3).
+    """Have preferred leaders lead (E5). With ``unclean``, let any living replica lead a partition without a leader (E3).
 
     The leader of a partition in write-ahead logs is any broker: none is elected while one leads, nor before the log of the last
     leader has ended (ADR 0037, J16).
 
-    ``asked``: partitions by topic and index; None for all. The refusals are in the answer. Nobody waits here for an election that
-    is not possible now.
+    ``asked``: partitions by topic and index; None for all. The refusals are in the answer. An election that is not possible now is
+    not waited for.
     """
     active = _active(draft)
     of_logs = LogLeaders(draft.topics, draft.brokers, around.wal_next)

@@ -1,8 +1,8 @@
 """Ends the write-ahead logs of brokers that lead no more (ADR 0037, J16, J17).
 
-An entry that ends leaderships leaves ranges open, and their partitions without a leader. Whoever is the controller then seals each
-log that such ranges name, and writes the closing change, which also elects. A log whose seal cannot be put is tried until it can;
-other logs do not wait for it. The seal is put by the callable ``seal`` (``app/wal/taker.py``): a log that has a seal keeps it, so
+An entry that ends leaderships leaves ranges open, and their partitions without a leader. The present controller then seals each log
+that such ranges name, and writes the closing change, which also elects. If a seal cannot be put, it is tried again and again. Other
+logs do not wait for it. The seal is put by the callable ``seal`` (``app/wal/taker.py``): a log that has a seal keeps it, so
 two controllers find the same end, and the cluster log decides whose change counts.
 """
 

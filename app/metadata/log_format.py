@@ -140,7 +140,7 @@ NO_NONCE: Final = bytes(NONCE_BYTES)
 """The previous nonce of the first entry."""
 
 NO_WRITER: Final = Writer("", -1, NOTHING_APPLIED)
-"""The writer of an empty log: nobody has sealed yet."""
+"""The writer of an empty log: no writer has sealed it yet."""
 
 
 class SnapshotStart(NamedTuple):
@@ -283,7 +283,7 @@ def decode_entry(key: str, sequence: int, data: bytes) -> Steps[Entry]:
 
 
 class ProvenEntry(NamedTuple):
-    """An entry with what its proof is checked by."""
+    """An entry, with its proof and the header that the proof covers."""
 
     entry: Entry
     header: bytes

@@ -1,11 +1,13 @@
 """Who leads a partition whose records are in write-ahead logs (ADR 0037, J16 to J23). Pure: a partition goes in, another comes out.
 
 Any broker may lead such a partition, because it needs nothing but the bucket. So neither in-sync sets nor eligible replicas mean
-anything here: the leader is the only replica. What binds a leadership is its *open range*, which names the log that it writes.
+anything here: the leader is the only replica. A leadership is bound by its *open range*, which names the log that the leader
+writes.
 
-- ``ended``: the leadership is over, and nobody leads. The range stays open: it is *orphaned*, because its broker may still write.
+- ``ended``: the leadership is over, and no broker leads. The range stays open: it is *orphaned*, because its broker may still
+  write.
 - ``wal_changes.wal_sealed``: the log was sealed, and its end is known. The range is closed.
-- ``LogLeaders.elect``: somebody leads a partition without an open range, and gets a range.
+- ``LogLeaders.elect``: a broker becomes the leader of a partition without an open range, and gets a range.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ COUNTED_AT_ONCE: Final = 2_000
 
 
 def orphaned(partition: PartitionImage) -> WalRange | None:
-    """The open range whose broker leads no more; None if there is none. While there is one, nobody is named leader."""
+    """The open range whose broker leads no more; None if there is none. While there is one, no leader is named."""
     if partition.leader != NOBODY or not partition.wal_ranges:
         return None
     newest = partition.wal_ranges[-1]
@@ -109,7 +111,7 @@ class LogLeaders:
         """By broker that may lead; reckoned when it is first needed."""
 
     def elect(self, partition: PartitionImage, *, other_than: int = NOBODY, rather: int = NOBODY) -> PartitionImage:
-        """The partition with a leader, if nobody leads, no range is open, and somebody may lead (J23); else the same object.
+        """The partition with a leader, if it has none, no range is open, and some broker may lead (J23); else the same object.
 
         ``other_than``: the broker that has just given it up. ``rather``: the one that it was given up for. A reassignment under
         way decides where ``rather`` does not.

@@ -1,6 +1,6 @@
 """Proofs of the entries and snapshots of the cluster log (ADR 0036): who has made them, and that they lie where they belong. Pure.
 
-A proof is HMAC-SHA-256 under a key that brokers alone have. ``docs/formats.md`` ("Proofs") says what it covers, to the byte.
+A proof is HMAC-SHA-256 under a key that brokers alone have. ``docs/formats.md`` ("Proofs") lists the bytes that it covers.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class LogKey(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """What is remembered of a proof: its key, none if there is no proof; and whether its writer was introducing the key."""
+    """The remembered part of a proof: its key, empty if there is no proof; and whether its writer was introducing the key."""
 
     key_id: bytes
     introducing: bool
@@ -124,12 +124,12 @@ class Prover:
 
 
 class Proofs:
-    """What a broker demands of the objects that it reads, and puts into those that it writes."""
+    """The proofs that a broker demands in the objects that it reads, and puts into those that it writes."""
 
     __slots__ = ("_by_id", "_first", "_introducing")
 
     def __init__(self, keys: Sequence[LogKey] = (), *, introducing: bool = False) -> None:
-        """Without keys nothing is written, and only what is marked as *introducing* is taken (K5)."""
+        """Without keys no proof is written, and only proofs that are marked as *introducing* are accepted (K5)."""
         self._by_id: Mapping[bytes, LogKey] = {one.key_id: one for one in keys}
         self._first = keys[0] if keys else None
         self._introducing = introducing

@@ -277,10 +277,10 @@ class SegmentManifest:
         ``plan`` must not wait and must not change the state. No changes are no request.
         """
         async with self._turn:
-            # Before and not after: once a change is durable nobody who acts on it has to wait for a snapshot.
+            # Before and not after: as soon as a change is durable, callers continue, and do not wait for a snapshot.
             await self._maintain()
             for _ in range(CONFLICTS_MAX):
-                # First of all: to somebody who was overtaken everything else would be a riddle.
+                # Check this first: for a replaced writer, all other errors would be misleading.
                 self._log.check_not_overtaken()
                 state = self._log.state
                 changes = plan(state)
@@ -291,7 +291,7 @@ class SegmentManifest:
                 sequence = self._log.next_sequence
                 try:
                     if not self._log.is_writer:
-                        # Nothing may come between what was planned on and the seal.
+                        # No entry may come between the state of the plan and the seal.
                         sequence = LogSequence(await self._log.seal(sequence) + 1)
                     await self._log.append(sequence, records)
                 except ConflictError:

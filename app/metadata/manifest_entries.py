@@ -1,6 +1,6 @@
 """The newest entries of the segment manifests that this broker leads, at hand for their followers (ADR 0024, T8).
 
-Entries are kept as they are in the bucket, in the order in which they became durable, whatever partition they are of. Each has a
+Entries of all partitions are kept in one order, the one in which they became durable, and as they are in the bucket. Each has a
 *place* in that order. A follower names the place that it has come to, so that one parked request waits for all of its partitions.
 """
 
@@ -16,9 +16,9 @@ from app.units import TopicIdPartition
 
 ENTRIES_MAX: Final = 16_384
 BYTES_MAX: Final = 16 * 1024 * 1024
-"""What is kept. A follower that is further behind asks for each partition, and reads the bucket where it must."""
+"""Limits of the entries kept. A follower that is further behind asks for each partition, and reads the bucket where it must."""
 ENTRY_OVERHEAD_BYTES: Final = 200
-"""About what an entry takes in memory beside its bytes."""
+"""About the memory of an entry beside its bytes."""
 
 
 class HandedEntry(NamedTuple):

@@ -41,7 +41,7 @@ async def list_manifests(
             try:
                 await _list_run(store, topic_id, run, found, page_timeout_s)
             except (StorageUnavailable, TimeoutError):
-                return  # whoever is missing asks for itself
+                return  # a partition that is missing here lists its own keys later
 
     async with asyncio.TaskGroup() as group:
         for topic_id, many in topics.items():

@@ -108,7 +108,7 @@ class SegmentEntry(Versioned, array_like=True, frozen=True, gc=False):
     changed_ms: TimestampMs = TimestampMs(-1)
     """Time of the change to this state, by the writer's clock."""
     stored_key: str = ""
-    """Empty, or the key of ``layout.segment_key``. Any other key is damage: nobody reads or deletes the object there."""
+    """Empty, or the key of ``layout.segment_key``. Any other key is damage: the object there is neither read nor deleted."""
     arrived_ms: TimestampMs = TimestampMs(-1)
     """Arrival time of the newest record, by the broker's clock; -1 in entries of earlier versions. A replacement keeps its
     inputs' time."""

@@ -1,7 +1,7 @@
 """One broker of several: it registers, beats, follows the cluster log, and becomes the controller if it has to (ADR 0023).
 
-The loops of ``run`` know the controller from the newest seal that they have read. What they ask it goes through the
-``ControlLink``; if this broker is the controller itself, it asks its own ``Desk``.
+The loops of ``run`` know the controller from the newest seal that they have read. Their requests to it go through the
+``ControlLink``. If this broker is the controller itself, they go to its own ``Desk``.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ SIGN_S: Final = 10.0
 PULSES_AGAIN_S: Final = 5.0
 """After the end of the thread for pulses by a fault, until another one is started."""
 PLACE_S: Final = 10.0
-"""How long a broker whose node id another directory has waits for the controller to fence that one. Whoever gets here found it
-silent in the bucket; a new controller takes a session time-out to find the same."""
+"""How long a broker whose node id another directory has waits for the controller to fence that one. The waiting broker has found
+the other one silent in the bucket. A new controller takes a session time-out to find the same."""
 ALONE_LOOK_S: Final = 0.5
 """Between two looks whether a broker that stops is the last one."""
 TELL_S: Final = 10.0
@@ -103,8 +103,8 @@ TELL_S: Final = 10.0
 STOP_S: Final = 10.0
 """How long a stop in order waits until others lead."""
 LINGER_S: Final = 0.5
-"""For how long a broker then still answers clients: who has a request under way, or sends the next one, is told who leads now.
-Without an answer a client first has to find out that its connection is closed, and whom else to ask."""
+"""For how long a broker then still answers clients. A client with a request under way, or with a next one, learns the new leader.
+Without an answer, the client would first have to notice that its connection is closed, and then find another broker."""
 
 _logger = logging.getLogger(__name__)
 
@@ -205,12 +205,12 @@ class ClusterMember(Elsewhere):
         self._heard_s = -1e9
         self._candidacy: Candidacy | None = None
         self._isolation: Isolation | None = None
-        """None until this broker is registered: before that it serves nobody."""
+        """None until this broker is registered: before that it serves no client."""
         self._isolation_look = asyncio.Event()
         self.on_isolated: Callable[[bool], Awaitable[None]] = _nothing_shut
         """Shuts (True) and opens the gate of isolation. It returns when the requests are refused that have waited."""
         self.desk.on_beat = self._answered
-        # Set when what the loop of that name goes by may have changed.
+        # Each is set when the inputs of the loop of its name may have changed.
         self._office_look = asyncio.Event()
         self._entries_look = asyncio.Event()
         self._candidacy_look = asyncio.Event()
@@ -294,7 +294,7 @@ class ClusterMember(Elsewhere):
         return True
 
     def _published(self) -> None:
-        """Pass on what was read or taken. Raises: FencedError."""
+        """Pass on the entries that were read or taken. Raises: FencedError."""
         self._view.publish()
         self._controller.notice_successor()
         self._note_seal()  # the winner's seal is its first sign (C7)
@@ -344,7 +344,7 @@ class ClusterMember(Elsewhere):
         if await self._find_wal_store():
             return False  # it waited, and read the log: another broker may have this place, or the office, by now
         try:
-            # Whether the place is free was asked just now, and nobody else could fence who had it.
+            # The place was found free just now, and no other broker could fence its earlier owner.
             answer = await self._controller.register_alone(self._asked(force=True), new_level)
         except RequestRejected as error:
             raise StartRefused(str(error)) from None
@@ -359,7 +359,9 @@ class ClusterMember(Elsewhere):
         await self._take_place(epoch, sequence)
         self._view.registered = True
         self._view.check_place()
-        await self._registration.registered(before)  # whoever had the place is told before anything is led (AL3)
+        await self._registration.registered(
+            before
+        )  # the place's earlier owner is told before this broker leads anything (AL3)
         self._joined.set()
 
     async def _join(self) -> None:
@@ -503,7 +505,7 @@ class ClusterMember(Elsewhere):
     async def _register(self, *, anew: int = -1) -> tuple[int, int] | None:
         """One attempt. ``anew``: the broker epoch of this process that is over.
 
-        Returns: broker epoch, and the number of the entry; None if there is nobody to ask. Raises: FirnError.
+        Returns: broker epoch, and the number of the entry; None if there is no controller to ask. Raises: FirnError.
         """
         asked = self._asked(force=self._take_over, anew=anew)
         if self._controller.active:
@@ -850,7 +852,7 @@ class ClusterMember(Elsewhere):
                 self._isolation_look.set()
 
     def elsewhere(self) -> tuple[int, ...]:
-        """The brokers that may lead, while this one is isolated, what it has led (IS9)."""
+        """The brokers that may lead this broker's partitions while it is isolated (IS9)."""
         if self._isolation is None:
             return ()
         self._isolation.follow(self._hosts())
@@ -927,7 +929,7 @@ class ClusterMember(Elsewhere):
             candidacy.lost_race(self._now_s())
             self._view.check_place()
 
-    # --- what this broker asks for --------------------------------------------------------------------------------------
+    # --- this broker's own requests -------------------------------------------------------------------------------------
 
     async def _change(self, name: str, body: msgspec.Struct | None, *, may_repeat: bool = False) -> bytes:
         """Have the controller make a change. It is sent once (F1); while there is no controller it waits. ``may_repeat``: it does
@@ -1036,11 +1038,11 @@ class ClusterMember(Elsewhere):
         return await self._link.alter_in_sync(to, self._view.identity.broker_id, self.broker_epoch, asked)
 
     async def release(self, asked: Sequence[ReleaseAsked]) -> Sequence[InSyncAnswer]:
-        """Give partitions up that this broker leads in its write-ahead log (J18). From the call on it must take no records of them,
-        whatever this returns or raises, until the image has a higher partition epoch.
+        """Give partitions up that this broker leads in its write-ahead log (J18). From the call on it must take no records of them
+        until the image has a higher partition epoch, also if this call fails.
 
-        The answer is NONE where another broker leads now, and ELIGIBLE_LEADERS_NOT_AVAILABLE where nobody else can. A call without
-        an answer may be repeated. Raises: RequestRejected, BrokerUnavailable, ProtocolError, StorageUnavailable.
+        The answer is NONE where another broker leads now, and ELIGIBLE_LEADERS_NOT_AVAILABLE where no other broker can. A call
+        without an answer may be repeated. Raises: RequestRejected, BrokerUnavailable, ProtocolError, StorageUnavailable.
         """
         return await self._alter_logs(asked)
 
@@ -1065,7 +1067,7 @@ class ClusterMember(Elsewhere):
             raise NotSent("there is no controller")
         return await self._link.alter_logs(to, mine, self.broker_epoch, asked)
 
-    # --- what clients ask for -------------------------------------------------------------------------------------------
+    # --- requests of clients --------------------------------------------------------------------------------------------
 
     def needed(self) -> bool:
         """Whether a client's request is to be passed on: this broker is not the controller."""
@@ -1112,7 +1114,7 @@ class ClusterMember(Elsewhere):
         return all(refusing)
 
     async def leave_in_order(self) -> None:
-        """Have others lead what this broker leads, before it stops (M13). Returns at once if no other broker could, and after
+        """Have others lead this broker's partitions before it stops (M13). Returns at once if no other broker could, and after
         ``STOP_S`` at the latest. Clients are answered for ``LINGER_S`` more. Call it while ``run`` runs."""
         if not self._joined.is_set() or not self._ready.is_set():
             return
@@ -1141,7 +1143,7 @@ class ClusterMember(Elsewhere):
         )
 
     async def left(self) -> None:
-        """After the last write: have the controller fence this broker at once, unless nobody is left to be told."""
+        """After the last write: have the controller fence this broker at once, unless no other broker is left."""
         mine = self._image.brokers.get(self._view.identity.broker_id)
         if mine is not None and mine.ephemeral:
             self._view.registered = False  # it asks to be forgotten: its record may be gone before it has ended (J48)

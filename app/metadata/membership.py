@@ -1,4 +1,4 @@
-"""What a broker is in the cluster: its view, its registration, the controller, and its part among several brokers."""
+"""A broker's membership in the cluster: its view, its registration, the controller, and its part among several brokers."""
 
 from __future__ import annotations
 

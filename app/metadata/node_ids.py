@@ -45,8 +45,8 @@ SIGN_S: Final = 5.0
 """How long a look for a sign of life may take."""
 
 QUIET_S: Final = 10.0
-"""If no broker is registered, an id is taken only after the log had no new entry for so long (B5): whoever has the first id is
-about to register."""
+"""If no broker is registered, an id is taken only after the log had no new entry for so long (B5): the broker with the first id
+is about to register."""
 WAIT_S: Final = 60.0
 """How long a controller is waited for."""
 AGAIN_S: Final = 0.25
@@ -54,7 +54,7 @@ TELL_S: Final = 5.0
 
 
 class NodeIdGiven(NamedTuple):
-    """What a broker without an id got."""
+    """The cluster and the node id that a broker without an id got."""
 
     cluster_id: str
     node_id: BrokerId
@@ -91,7 +91,7 @@ class NodeIds:
     async def obtain(self) -> NodeIdGiven:
         """An id that no other broker has or gets. An empty store becomes a cluster of several brokers.
 
-        Raises: StartRefused (a cluster of one broker; nobody gives an id), StorageUnavailable, CorruptionError.
+        Raises: StartRefused (a cluster of one broker; no controller gives an id), StorageUnavailable, CorruptionError.
         """
         loop = asyncio.get_running_loop()
         view = self._view(ANY_NODE_ID)
@@ -115,7 +115,7 @@ class NodeIds:
                 asleep = self._config.firn_ephemeral and quiet and await self._is_asleep(image)
                 looks = looks + 1 if asleep else 0
                 if asleep and all(broker.fenced for broker in image.brokers.values()):
-                    looks = ASLEEP_LOOKS  # the last one has stopped in order, and nobody listens at its address
+                    looks = ASLEEP_LOOKS  # the last one has stopped in order, and no process listens at its address
                 if looks >= ASLEEP_LOOKS:
                     given = await self._take_one(image)
                     if given is not None:

@@ -202,9 +202,9 @@ class NumberedLog(Generic[S]):
         urgent: bool = False,
     ) -> None:
         """``writer_id`` must be new for every start of a process. ``epoch`` orders writers that something else chooses (a
-        leader epoch): a writer with a lower epoch than the newest seal's never seals. ``proofs``: what entries and snapshots must
-        show, and get (ADR 0036); with None nothing is asked, and none are written. ``urgent``: its long work does not wait for that
-        of others; only one log of a process may be."""
+        leader epoch): a writer with a lower epoch than the newest seal's never seals. ``proofs``: makes
+        the proofs of written entries and snapshots, and checks those of read ones (ADR 0036). With None, none are written or
+        demanded. ``urgent``: its long work does not wait for that of others; only one log of a process may be."""
         self.prefix = prefix
         self.writer_id = writer_id
         self.epoch = epoch
@@ -231,7 +231,7 @@ class NumberedLog(Generic[S]):
         self.on_written: Callable[[LogSequence, bytes], None] | None = None
         """Gets number and bytes of every entry that we wrote, once it is applied."""
 
-    # --- what is known ----------------------------------------------------------------------------------------------
+    # --- the applied log --------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> S:
@@ -365,7 +365,7 @@ class NumberedLog(Generic[S]):
             raise
 
     async def confirm(self) -> None:
-        """Make sure that no other writer has gone on, if we are the writer. One GET if nobody has, since the next number of a
+        """Make sure that no other writer has gone on, if we are the writer. One GET if none has, since the next number of a
         replaced writer is its successor's seal.
 
         Raises: as ``poll``.
@@ -404,8 +404,8 @@ class NumberedLog(Generic[S]):
     async def take(self, sequence: int, body: bytes) -> bool:
         """Apply entry ``sequence`` from its bytes, which another broker has handed on; they are checked as if read from the store.
 
-        Returns: whether it is applied now, or was before. If it is not the next one, or does not follow, ``poll`` finds out what is
-        so. Raises: CorruptionError.
+        Returns: whether it is applied now, or was before. If it is not the next one, or does not follow, ``poll`` reads the store
+        and decides. Raises: CorruptionError.
         """
         async with self._turn:
             at = self._at
@@ -497,7 +497,7 @@ class NumberedLog(Generic[S]):
             try:
                 await self._apply_all(at, at.listed)
             except _Moved:
-                # Compaction only takes what a newer snapshot covers: the same gap after the same snapshot is a loss.
+                # Compaction only deletes entries that a newer snapshot covers: the same gap after the same snapshot is a loss.
                 missing = (at.snapshot_sequence, at.applied + 1)
                 if missing == missing_before:
                     key = layout.entry_key(self.prefix, at.applied + 1)
@@ -548,7 +548,7 @@ class NumberedLog(Generic[S]):
             if at.broken:
                 await self._reload()
                 continue
-            # From the last applied entry on: nothing there at all means that the store has lost what was acknowledged.
+            # List from the last applied entry on. If even this entry is missing, the store has lost acknowledged entries.
             start = max(at.applied, 0)
             entries = await self._list_entries(start) if listed is None else self._entries_among(listed, start)
             if entries and entries[0] == at.applied:
@@ -767,7 +767,7 @@ class NumberedLog(Generic[S]):
         attempt = AppendAttempt(
             writer_id=self.writer_id, nonce=nonce, deadline_s=loop.time() + self._timings.append_deadline_s
         )
-        # Whatever leaves this method early, a cancellation too, leaves the number undecided.
+        # If an error or a cancellation ends this method early, the number stays undecided.
         self._sealed = False
         self._offered = sequence
         self._failure = ""
@@ -871,7 +871,7 @@ class NumberedLog(Generic[S]):
             at.marks = frozenset({mark})
 
     async def _proven_header(self, key: str, header: SnapshotHeader) -> SnapshotHeader:
-        """``header`` with the proof of a snapshot of what is applied, if snapshots get one."""
+        """``header`` with the proof of a snapshot of the applied state, if snapshots get one."""
         at = self._at
         assert self._proofs is not None
         header = counted(header, at.live)
@@ -892,7 +892,7 @@ class NumberedLog(Generic[S]):
         at = self._at
         snapshots = [key.sequence for key in await self._list_all(layout.snapshot_prefix(self.prefix), "")]
         if len(snapshots) < 2 or snapshots[-1] > at.applied:
-            # Whoever is behind does not know every seal; the others will see to it.
+            # This process is behind and does not know every seal, so it deletes nothing. Others will.
             return
         previous = snapshots[-2]
         doomed = [layout.snapshot_key(self.prefix, sequence) for sequence in snapshots[:-2]]

@@ -37,7 +37,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Stranger:
-    """Somebody responds at an address, and who it is cannot be asked: one side does not trust the other, or refuses its login."""
+    """A process at an address that responds but cannot be identified: one side does not trust the other, or refuses its login."""
 
     why: str
 

@@ -1,6 +1,6 @@
 """Where the replicas of new partitions go. Pure, and the same for the same brokers and start number.
 
-What Kafka's StripedReplicaPlacer is for, in this order:
+The goals are those of Kafka's StripedReplicaPlacer, in this order:
 
 - The replicas of a partition are on different brokers.
 - They are on different racks, as far as there are racks, and then on different hosts (of the advertised addresses). Brokers without
@@ -35,7 +35,7 @@ def staying(
     """The brokers among ``available`` that get new replicas: not those that replicas are leaving and none are coming to, because
     such a broker is being drained. Where the others are too few for ``factor``, all are available.
 
-    What is being moved is all that is known of a drain: once it is over, the broker is as any other until it is stopped.
+    A drain is known only by its moves: once they are over, the broker is as any other until it is stopped.
     """
     if len(available) <= factor:
         return available  # there is no choice, as on one broker: do not look at thousands of partitions for it
@@ -111,7 +111,7 @@ def _alternating(groups: Sequence[Sequence[BrokerImage]]) -> list[BrokerImage]:
 
 
 def _pattern(ring: Sequence[BrokerImage], count: int, factor: int, start: int) -> Steps[list[tuple[BrokerId, ...]]]:
-    """Replicas of ``count`` partitions, each chosen by what was chosen before."""
+    """Replicas of ``count`` partitions. Each choice depends on the earlier ones."""
     size = len(ring)
     replicas_on = [0] * size
     second_of = [[0] * size for _ in range(size)]

@@ -35,7 +35,7 @@ AGAIN_S_MAX: Final = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What the loop writes when it turns."""
+    """The note that the loop writes when it turns."""
 
     turned_s: float
     cluster_id: str
@@ -86,7 +86,7 @@ StartPulses = Callable[[TurnBoard], Pulses]
 
 @dataclass(slots=True)
 class _Peer:
-    """What is known of sending to one broker."""
+    """The state of sending to one broker."""
 
     under_way: bool = False
     takes: bool = True
@@ -97,7 +97,7 @@ class _Peer:
 
 
 class PulseSender:
-    """Sends what the board says. ``now_s`` is the clock of the board."""
+    """Sends pulses by the turn on the board. ``now_s`` is the clock of the board."""
 
     def __init__(self, board: TurnBoard, link: PulseLink, *, now_s: Callable[[], float]) -> None:
         self._board = board
@@ -122,7 +122,7 @@ class PulseSender:
         return wait_s if wait_s > SHORTEST_WAIT_S else wait_s + LOOK_S
 
     def due(self) -> list[BrokerImage]:
-        """To whom a pulse is to be sent now. Each is counted as under way until its ``_send`` has ended."""
+        """The brokers to send a pulse now. Each is counted as under way until its ``_send`` has ended."""
         turn, now_s = self._board.turn, self._now_s()
         if turn is None:
             return []

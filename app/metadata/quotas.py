@@ -1,7 +1,7 @@
 """Quotas of clients (KIP-13, 124, 546, 599, 612): their records, changes and filters. Pure, as ``changes.py``.
 
-An entity is a user, a client id, both together, or an address; each part may be the default of its kind. What a quota does is
-in ``app/handlers/client_quotas.py``.
+An entity is a user, a client id, both together, or an address; each part may be the default of its kind. Quotas are
+enforced in ``app/handlers/client_quotas.py``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from app.metadata.changes import Planned, Surroundings
 from app.metadata.cluster import LEVEL_FEATURE, SECURITY_LEVEL, ImageDraft, QuotaEntity, quota_change
 
 DEFAULT: Final = ""
-"""In place of a name: whoever has no quota of their own. A real name is never empty."""
+"""In place of a name: the default, for all entities without a quota of their own. A real name is never empty."""
 
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"
@@ -28,7 +28,7 @@ ENTITY_TYPES: Final = (USER, CLIENT_ID, IP)
 
 
 class QuotaKey(NamedTuple):
-    """What a limit may be set on."""
+    """A kind of limit, and the values that it may have."""
 
     of_address: bool
     whole: bool
@@ -37,9 +37,10 @@ class QuotaKey(NamedTuple):
 
 
 TIER_RATE: Final = "firn.tier_byte_rate"
-"""What each broker copies to the object store in a second. Segments hold records of many users, so it is nobody's own."""
+"""The bytes that each broker may copy to the object store in a second. Segments hold records of many users, so no user has a
+limit of its own."""
 TIER_ENTITY: Final = QuotaEntity(DEFAULT, None, None)
-"""Whose it is."""
+"""The entity of this limit: the default user."""
 
 _BYTE_RATE: Final = QuotaKey(False, True, LONG_MAX)
 

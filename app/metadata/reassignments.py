@@ -2,7 +2,7 @@
 
 A reassignment begins by naming its targets: they become replicas beside the present ones, and fetch. When all targets are in sync,
 the entry that shows it takes the other replicas away (``completed``, a hook of ``replica_changes.altered``). Until then it can be
-cancelled, and the replicas are again what they were before the first reassignment began.
+cancelled, and the partition gets the replicas back that it had before the first reassignment began.
 
 A partition in write-ahead logs has its leader alone as a replica (ADR 0037). To move it is to change its leader: the first target
 stands as the one that is added until the present leader has released the partition, and the other targets mean nothing.
@@ -29,7 +29,7 @@ from app.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPar
 
 
 class ReassignmentAsked(NamedTuple):
-    """What is asked for one partition."""
+    """The request for one partition."""
 
     topic: str
     partition: int
@@ -38,7 +38,7 @@ class ReassignmentAsked(NamedTuple):
 
 
 class ReassignmentAnswer(NamedTuple):
-    """What became of it."""
+    """The result for one partition."""
 
     topic: str
     partition: int
@@ -48,7 +48,7 @@ class ReassignmentAnswer(NamedTuple):
 
 
 class Reassigned(NamedTuple):
-    """What became of all that was asked."""
+    """The results of a request."""
 
     answers: list[ReassignmentAnswer]
     """In the order of the request."""
@@ -82,7 +82,7 @@ def original(partition: PartitionImage) -> tuple[BrokerId, ...]:
 def begin(partition: PartitionImage, targets: Sequence[int]) -> PartitionImage:
     """The partition with these targets. They come first, so the preferred leader is the targets' first.
 
-    A reassignment under way is replaced. What it was adding goes at once if nothing depends on it: it is in no set.
+    A reassignment under way is replaced. A replica that it was adding is removed at once if it is in no set: nothing depends on it.
     """
     before = original(partition)
     wanted = tuple([BrokerId(each) for each in targets])

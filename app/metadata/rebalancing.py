@@ -1,7 +1,7 @@
-"""Which replicas and leaderships move, and what that copies (ADR 0029: O3 to O5). Pure, and the same for the same input.
+"""Which replicas and leaderships move, and how much is copied (ADR 0029: O3 to O5). Pure, and the same for the same input.
 
-What a move costs is the *tail* of a partition: the bytes that are on its leader's disk only. Nobody copies what is in the object
-store.
+The cost of a move is the *tail* of a partition: the bytes that are on its leader's disk only. Records in the object store are not
+copied.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Held(NamedTuple):
     replicas: tuple[int, ...]
     """The preferred leader first."""
     tail_bytes: int = 0
-    """What a new replica copies."""
+    """Bytes that a new replica copies."""
     load: float = 0.0
     """How much it is written and read, in any unit."""
 

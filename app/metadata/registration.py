@@ -42,7 +42,7 @@ _logger = logging.getLogger(__name__)
 
 
 class StartRefused(ConfigError):
-    """This broker must not start. The message says what to do. Nothing was changed."""
+    """This broker must not start. The message names the cause and the mend. Nothing was changed."""
 
 
 class Registration:
@@ -109,7 +109,8 @@ class Registration:
         """As ``prepare``, for one broker of several: only the place of another directory with this node id is taken, and the
         controller has the last word (M11). Only where the other one may commit records by itself must it have been silent.
 
-        ``signs`` are what several brokers use from here on: a Redis that is away or was emptied must not change who starts.
+        ``signs`` replace the present signs of life, as several brokers need: a Redis that is away or was emptied must not decide
+        which broker starts.
         Raises: StartRefused, StorageUnavailable.
         """
         self._liveness = signs
@@ -117,15 +118,15 @@ class Registration:
         self.check_cluster(image)
         bound = image.brokers.get(mine.broker_id)
         if not self._take_over and bound is not None and bound.directory_id != mine.directory_id:
-            # What a broker without a disk may still do by itself counts by its write-ahead log alone, so nobody waits (J47).
+            # Later writes of a broker without a disk count only by its write-ahead log, so its silence is not waited for (J47).
             silent = not bound.ephemeral and (not bound.fenced or _commits_alone(image, bound.broker_id))
             await self._check_gone(image, bound, silent=silent)
         self._predecessor = bound
         await self._patiently(lambda: self._liveness.beat(mine))
 
     async def registered(self, before: ClusterImage) -> None:
-        """The records are durable, and ``before`` was the image without them. Tells whoever had this place, if it may still
-        acknowledge something by itself."""
+        """The records are durable, and ``before`` was the image without them. Tells this place's earlier owner, if it may still
+        acknowledge records by itself."""
         mine = self._view.identity.broker_id
         self._predecessor = before.brokers.get(mine)
         if not before.level or _had_alone(before, mine):
@@ -194,8 +195,8 @@ class Registration:
             )
 
     async def _ask(self, cluster_id: str, broker: BrokerImage, replaced_by: str = "") -> Holder | Stranger | None:
-        """The broker's response from any of its endpoints; None if no endpoint responds as this broker within ``ASK_S``. Whoever
-        could not be asked counts if no other endpoint responds as the broker."""
+        """The broker's response from any of its endpoints; None if no endpoint responds as this broker within ``ASK_S``. A
+        ``Stranger`` counts if no other endpoint responds as the broker."""
         places = self._places
         if places is None:
             return None

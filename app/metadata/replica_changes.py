@@ -1,7 +1,8 @@
-"""What an event of a broker does to one partition (ADR 0024, R and E; ADR 0023, M). Pure: a partition goes in, another comes out.
+"""The effect of a broker's event on one partition (ADR 0024, R and E; ADR 0023, M). Pure: a partition goes in, another comes out.
 
-Each function returns the same object if nothing changes, and otherwise a partition whose epochs are those of *one* change, whatever
-happened inside. All of them end in the same two steps: who is eligible (R9), and who leads (E1 to E4).
+Each function returns the same object if nothing changes. Otherwise it returns a partition whose epochs are those of *one* change,
+even if several fields changed. All functions end in the same two steps: which replicas are eligible (R9), and which one leads (E1
+to E4).
 
 Neither step means anything for a partition whose leaders follow one another by write-ahead logs (``log_leaders.py``).
 """
@@ -21,7 +22,7 @@ from app.units import BrokerId
 
 
 class Terms(NamedTuple):
-    """What decides about the partitions of a topic, beside the partitions themselves."""
+    """The inputs for decisions about the partitions of a topic, beside the partitions themselves."""
 
     active: Active
     """Whether a broker may be elected, after the event."""
@@ -86,7 +87,7 @@ def lost(partition: PartitionImage, broker: BrokerId, terms: Terms, *, new_direc
 
 
 def unfenced(partition: PartitionImage, terms: Terms) -> PartitionImage:
-    """Brokers were unfenced: whoever may lead does, if nobody did."""
+    """Brokers were unfenced: a partition without a leader gets one if any replica may lead."""
     if partition.leader != NOBODY:
         return partition
     return terms.of_logs(partition) if partition.durability.by_log else _settled(partition, partition, terms)
@@ -94,7 +95,7 @@ def unfenced(partition: PartitionImage, terms: Terms) -> PartitionImage:
 
 def stopping(partition: PartitionImage, broker: BrokerId, terms: Terms) -> PartitionImage:
     """A broker is about to stop: another one leads if it can without loss, and the broker leaves the in-sync set. A partition that
-    nobody else can lead stays with it (M13)."""
+    no other broker can lead stays with it (M13)."""
     if broker not in partition.isr:
         return partition
     if partition.durability.by_log:
@@ -107,9 +108,10 @@ def stopping(partition: PartitionImage, broker: BrokerId, terms: Terms) -> Parti
 
 
 def min_in_sync_changed(partition: PartitionImage) -> PartitionImage:
-    """``min.insync.replicas`` changed: nobody is eligible any more (R9).
+    """``min.insync.replicas`` changed: no replica is eligible any more (R9).
 
-    While nobody is in sync, nothing can be committed whatever the setting. Then the eligible ones stay: they have all records.
+    While no replica is in sync, no record can be committed, with any setting. Then the eligible replicas stay: they have all
+    records.
     """
     return stamped(partition, partition._replace(eligible=())) if partition.isr else partition
 
@@ -215,7 +217,7 @@ def _check_member(broker_id: int, broker_epoch: int, broker: BrokerImage | None,
     elif broker.fenced:
         why = "is fenced"
     elif broker.stopping and not leads:
-        # A leader that stops, and has nobody to lead in its place, may let another one in.
+        # A leader that stops, and that no replica can replace, may let another one in.
         why = "is about to stop"
     else:
         return
@@ -233,7 +235,7 @@ def _settled(
     stops = leader != NOBODY and not terms.active(leader) and terms.unfenced(leader)
     elected, unclean = elect(changed, terms.active, unclean=terms.unclean, prefer_other_than=leader if stops else None)
     if not unclean and elected.isr is not changed.isr:
-        # Somebody eligible became the set: the size of the set counts again.
+        # An eligible replica became the in-sync set: the size of the set counts again.
         elected = elected._replace(eligible=_eligible(before, elected, terms, lost))
     return stamped(before, elected)
 

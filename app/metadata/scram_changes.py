@@ -1,6 +1,6 @@
 """Users of SCRAM in the cluster log (KIP-554): added, changed and removed. Pure, as ``changes.py``.
 
-A password never comes here. A client sends it salted, and what is kept cannot be used to log in.
+A password never comes here. A client sends it salted, and the stored keys cannot be used to log in.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ScramAsked(NamedTuple):
 
 
 class ScramAnswer(NamedTuple):
-    """What became of one user."""
+    """The result for one user."""
 
     user: str
     code: ErrorCode = ErrorCode.NONE

@@ -22,7 +22,7 @@ MIN_ISR: Final = "min.insync.replicas"
 
 
 class BrokerState(StrEnum):
-    """What the cluster log says of a broker."""
+    """The state of a broker in the cluster log."""
 
     ALIVE = "alive"
     FENCED = "fenced"

@@ -29,7 +29,7 @@ Listener = Callable[[ClusterImage, ImageDelta], None]
 
 
 class ClusterView:
-    """Belongs to one event loop. Load ``log`` first, then ``publish`` what it has."""
+    """Belongs to one event loop. Load ``log`` first, then call ``publish`` for its image."""
 
     def __init__(
         self,
@@ -66,11 +66,11 @@ class ClusterView:
         """This broker's settings with the dynamic overrides of ``_effective_of``: a thousand topics ask for them at once."""
         self._effective_of: Mapping[int, Mapping[str, str]] = {}
         self._topic_configs: dict[UUID, tuple[BrokerConfig, Mapping[str, str], TopicConfig]] = {}
-        """Settings of topics, and what they were resolved from: each partition of a thousand asks for them."""
+        """Settings of topics, with the inputs that they were resolved from: each partition of a thousand asks for them."""
         self.registered = True
         """Whether the log should have this start of this broker. False while one broker of several has not registered yet."""
 
-    # --- what is known ------------------------------------------------------------------------------------------------
+    # --- the published image ------------------------------------------------------------------------------------------
 
     @property
     def image(self) -> ClusterImage:
@@ -120,7 +120,7 @@ class ClusterView:
                 listener(image, delta)
 
     def check_place(self) -> None:
-        """Check by what is known that no other broker has this broker's place. Raises: FencedError."""
+        """Check by the entries read so far that no other broker has this broker's place. Raises: FencedError."""
         self.check_not_fenced()
         for check in self._checks:
             why = check()

@@ -33,14 +33,14 @@ CLOSED_PER_CHANGE_MAX: Final = 10_000
 
 
 class WalSealed(NamedTuple):
-    """What became of the partitions that waited for the end of a log."""
+    """The results for the partitions that waited for the end of a log."""
 
     closed: int
     """So many partitions know the end now."""
     without_leader: int
-    """So many of them nobody can lead, until a broker is unfenced."""
+    """So many of them no broker can lead, until one is unfenced."""
     damaged: tuple[tuple[TopicIdPartition, str], ...]
-    """Partitions that stay without a leader, each with what was found (J21)."""
+    """Partitions that stay without a leader, each with the damage that was found (J21)."""
     more: bool
     """Whether more partitions wait: plan it again."""
 
@@ -79,7 +79,7 @@ def plan_wal_sealed(
             try:
                 ranges = sealed(image.wal_ranges, wal, end)
             except CorruptionError as error:
-                # The range stays open, so that nobody is elected.
+                # The range stays open, so no leader is elected.
                 damaged.append((TopicIdPartition(TopicId(topic.topic_id), image.partition_index), str(error)))
                 continue
             after = leaders.elect(image._replace(wal_ranges=ranges))
@@ -97,8 +97,8 @@ def release_partitions(
 ) -> Steps[Planned[list[AlteredSet]]]:
     """Close the ranges of leaderships that their leader has given up, and name the next leaders (J18). Each is decided for itself.
 
-    If nobody else can lead, the leadership goes on: only the partition epoch rises, so that the leader hears of it. That of a
-    leader that stops ends all the same (``ANYBODY_OR_NOBODY``): whoever leads next needs no seal then (J49).
+    If no other broker can lead, the leadership goes on: only the partition epoch rises, so that the leader hears of it. The
+    leadership of a leader that stops ends all the same (``ANYBODY_OR_NOBODY``): then the next leader needs no seal (J49).
     Raises: RequestRejected BROKER_ID_NOT_REGISTERED, STALE_BROKER_EPOCH.
     """
     require_broker(draft, broker_id, broker_epoch)
@@ -166,7 +166,7 @@ def switch_partitions(
 def _each(
     draft: ImageDraft, wal: WalId, asked: Sequence[Asked], decide: Callable[[PartitionImage, Asked], PartitionImage]
 ) -> Steps[Planned[list[AlteredSet]]]:
-    """Decide what a leader asks for its partitions, if it leads them by the epochs that it names, and writes this log."""
+    """Decide on a leader's requests for its partitions, if it leads them by the epochs that it names, and writes this log."""
     decided: dict[tuple[UUID, int], PartitionImage] = {}
     answers: list[AlteredSet] = []
     for seen, one in enumerate(asked):

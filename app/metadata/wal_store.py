@@ -30,7 +30,7 @@ class _MarkerText(msgspec.Struct, frozen=True):
 
 
 class Marker(NamedTuple):
-    """What a store of write-ahead logs says of itself."""
+    """The identity of a store of write-ahead logs, as the store names it."""
 
     cluster_id: str
     store_id: str

@@ -62,7 +62,7 @@ def may_change(topics: Iterable[TopicImage]) -> bool:
 
 
 def needs_level(level: int) -> str:
-    """What a cluster of a lower level needs for a WAL store, in a sentence."""
+    """A sentence: the level that a cluster needs for a WAL store, and how to raise it."""
     return (
         f"firn.wal.store.url (--wal-store) needs {LEVEL_FEATURE} {OBJECT_LEVEL}, and the cluster's is {level}: run `firn cluster "
         f"features --upgrade {LEVEL_FEATURE}={OBJECT_LEVEL}` with the brokers that are there, and start again."
@@ -70,7 +70,7 @@ def needs_level(level: int) -> str:
 
 
 def why_not_this_store(named: str, found: str) -> str:
-    """Why a broker cannot join with the store ``found``, in a cluster that names another one; with what to do."""
+    """Why a broker cannot join with the store ``found``, in a cluster that names another one; with the mend."""
     if not named:
         return (
             "The cluster's write-ahead logs are in its main store, and this broker has a WAL store: start it without --wal-store "
