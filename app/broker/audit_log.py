@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from app.seams import BlockingPool, Clock
 
 BUFFER_BYTES_MAX: Final = 4 * MIB
-"""Of lines that wait for the file, and again of those that wait for the topic."""
+"""Limit of the lines that wait for the file. The lines that wait for the topic have the same limit."""
 WINDOW_S: Final = 60.0
 """Identical events are counted together for so long."""
 FINISH_S: Final = 3.0

@@ -60,7 +60,7 @@ class CleanerProcesses:
 
     @property
     def process_ids(self) -> list[int]:
-        """Of those that run."""
+        """The ids of the running processes."""
         return [process.process_id for process in self._processes if process.process_id]
 
     async def stop(self) -> None:

@@ -83,7 +83,7 @@ costs more than a late response."""
 CHANGE_MS: Final = 30_000
 ENDS_MS: Final = 5_000
 ENDS_VERSION: Final = 7
-"""Of ListOffsets: every version of Firn serves it."""
+"""Version of ListOffsets that every version of Firn serves."""
 CONSUMER: Final = -1
 LATEST: Final = -1
 PROPOSAL_MS: Final = 5_000

@@ -46,7 +46,7 @@ SETTLE_AGAIN_S: Final = 60.0
 """From one such stop to the next, where the attempt led to nothing."""
 ANSWER_S: Final = 30.0
 IN_SYNC_S: Final = 30.0
-"""Fewer replicas in sync than there are, but as many as ``min.insync.replicas`` asks, are enough after this time."""
+"""Time to wait for all replicas to be in sync. After it, ``min.insync.replicas`` of them are enough."""
 
 
 def _is_unfinished(partition: PartitionImage) -> bool:
@@ -239,7 +239,7 @@ class DurabilityChanges:
                 wal.take_again(key, self)
 
     async def _drop_leftovers(self, key: TopicIdPartition, partition: Partition, image: PartitionImage) -> None:
-        """The ranges of before leave the record when all that was in them is tiered (J35)."""
+        """Remove earlier ranges from the partition's record when all of their records are tiered (J35)."""
         log = partition.log
         began_at = next((one.start_offset for one in log.leader_epochs() if one.epoch == image.leader_epoch), None)
         if began_at is not None and (self._tier.tiered_end(*key) or 0) >= began_at:

@@ -1,4 +1,4 @@
-"""The first users of a cluster: they must be known before anybody can log in to add users.
+"""The first users of a cluster: they must be known before a client can log in to add users.
 
 `firn user add --offline` leaves them in the data directory of a broker that does not run. The broker makes them when it serves, and
 removes the file. The file has SCRAM credentials, not passwords.

@@ -133,7 +133,7 @@ class Surroundings:
     descriptors_max: int = 1024
     """Limit of open files and sockets together."""
     liveness: Liveness | None = None
-    """Of a broker that is alone. None means heartbeats as objects of ``store``, which those of several brokers always are."""
+    """The heartbeats of a broker that is alone. None: they are objects of ``store``, as they always are for several brokers."""
     timings: LogTimings | None = None
     store_samples: Callable[[], Awaitable[Sequence[Sample]]] | None = None
     """Requests the metrics of the store process."""
@@ -173,7 +173,7 @@ class Node:
         self._sockets: dict[str, socket.socket] = {}
         """Bound, by the name of the listener."""
         self.ports: dict[str, int] = {one.name: one.port for one in config.served}
-        """By the name of the listener; those that the system chose are known after ``start`` has bound them."""
+        """By the name of the listener. A port that the system chooses is known after ``start`` has bound it."""
         self._tasks: asyncio.TaskGroup | None = None
         self._leads = False
         """Whether leader epochs have risen where records may be lost."""
@@ -243,7 +243,7 @@ class Node:
         self.audit: BrokerAudit | None = None
         """None if there are no rights to check, no logins, and nothing is written."""
         self._doors: Doors | None = None
-        """Of listeners that are not plain; None if there are none."""
+        """The authentication of listeners that are not plain; None if there are none."""
         self.load_report: LoadReport | None = None
         self._new_directory = False
         """Whether the data directory is new."""
@@ -355,7 +355,7 @@ class Node:
             elapsed_s=around.elapsed_s,
         )
         member.view.on_fenced(self._on_fenced)
-        # Before the registration: who stands still after it may have been replaced.
+        # Before the registration: a broker that stands still after its registration may have been replaced.
         gate = AcknowledgementGate(around.boot_s, self._log_line)
         self.partitions = Partitions(
             config,

@@ -232,7 +232,7 @@ class Partitions:
         """Whether roles follow the image one by one. Before that ``take_over_all`` opens all partitions together."""
         self._unopened: dict[TopicIdPartition, _Unopened] = {}
         self._opening: set[TopicIdPartition] = set()
-        """Those of which an attempt is under way. There is one at a time, also if the partition is named anew meanwhile."""
+        """Partitions with an attempt under way. There is one attempt at a time, also if the partition is named anew meanwhile."""
         self._wake_opener = asyncio.Event()
         self._unsealed: dict[TopicIdPartition, None] = {}
         """Partitions that this broker leads from the in-sync set, whose manifests it has not sealed yet (T2)."""
@@ -245,7 +245,7 @@ class Partitions:
         self._write_ahead: WriteAhead | None = None
         self._refills = asyncio.Semaphore(REFILLS_AT_ONCE)
         self.high_watermarks: Mapping[TopicIdPartition, int] = {}
-        """Of partitions with several replicas, as the last run has left them."""
+        """High watermarks of partitions with several replicas, as the last run has left them."""
 
     # --- starting ------------------------------------------------------------------------------------------------
 
@@ -890,9 +890,8 @@ class Partitions:
     def _bring_in_line(self, topic: TopicImage, first: int, at_most: int) -> int | None:
         """Give the partitions of a topic from ``first`` on the roles and settings of the image. Create ``at_most`` logs now.
 
-        Partitions that are in line already cost next to nothing. At most so many others are brought in line as are left for this
-        turn, unless all have to be at once: at the start, and for internal topics, whose coordinators follow the image in the same
-        turn (G1).
+        Partitions that are in line already cost next to nothing. The number of others is limited to the rest of this turn's share.
+        There are two exceptions: the start, and internal topics, whose coordinators follow the image in the same turn (G1).
 
         Returns: the partition at which to continue; None if all are in line. Raises: FirnError; some logs may be created.
         """
@@ -1036,7 +1035,7 @@ class Partitions:
 
     @staticmethod
     def _configure(partition: Partition, config: TopicConfig) -> bool:
-        """Give a log its settings. Returns: whether they differ from those that it had."""
+        """Give a log its settings. Returns: whether they have changed."""
         if partition.role is Role.OFFLINE or partition.log.config is config:
             return False
         changed = partition.log.config != config
@@ -1265,7 +1264,7 @@ class Partitions:
         return None
 
     def _detach(self, partition: Partition) -> None:
-        """Give up all that others know of a partition whose topic was deleted, but for its log. Repeated, it does nothing."""
+        """Remove a partition of a deleted topic from all other parts of the broker. Its log stays. A repeated call does nothing."""
         self._forget(partition.key)
         if self._write_ahead is not None:
             self._write_ahead.gone(partition.key)

@@ -78,7 +78,7 @@ certificates is not among them: it may be of the clients' authority alone, and w
 def may_create_store(fs: FileSystem, config: BrokerConfig) -> bool:
     """Whether a missing or empty store directory is a new store, and no file system that is not mounted.
 
-    A data directory with an owner knows a store. One that may be lost can say nothing.
+    A data directory with an owner knows a store. A data directory that may be lost says nothing about the store.
 
     Raises: CorruptionError, StorageUnavailable.
     """
@@ -520,7 +520,7 @@ def http_options(config: BrokerConfig) -> Sequence[str]:
 
 
 def http_client(config: BrokerConfig) -> Mapping[str, str]:
-    """The settings of a client by which the HTTP process reaches its listener, beside those of its file. Secrets are among them."""
+    """The client settings by which the HTTP process reaches its listener, beside the settings in its file. They include secrets."""
     listener = config.http_listener
     if listener.protocol is SecurityProtocol.PLAINTEXT:
         return {}

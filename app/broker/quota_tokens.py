@@ -45,7 +45,7 @@ class Tokens(Protocol):
     """Gives out tokens."""
 
     async def lease(self, asks: Sequence[Ask]) -> Sequence[float]:
-        """How many of each are given. No asks at all ask whether anybody answers. Raises: StorageUnavailable."""
+        """Return the number of granted tokens for each. An empty list checks the connection. Raises: StorageUnavailable."""
         ...
 
     async def close(self) -> None: ...

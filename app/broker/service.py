@@ -111,7 +111,7 @@ class ServiceManager:
         try:
             self._socket.sendto("\n".join(fields).encode(), self._address)
         except OSError as error:
-            # The broker serves whether or not anybody listens. The next message may arrive.
+            # The broker serves also without a listening manager. The next message may arrive.
             if not self._failed:
                 self._log_line(f"cannot notify the service manager: {error.strerror or error}")
             self._failed = True

@@ -223,7 +223,7 @@ class TierViews:
     # --- running ------------------------------------------------------------------------------------------------------
 
     async def restore(self) -> None:
-        """Take the copies of the last run for views, however old they are, before anything is followed."""
+        """Take the copies of the last run for views, also old ones, before anything is followed."""
         views = [view for view in self._views.values() if view.manifest is None]
         for start in range(0, len(views), READ_AT_ONCE):
             some = views[start : start + READ_AT_ONCE]
@@ -246,7 +246,7 @@ class TierViews:
                 await self.look()
 
     async def look(self) -> None:
-        """Apply local retention to all that is followed."""
+        """Apply local retention to all followed partitions."""
         for count, view in enumerate(list(self._views.values()), 1):
             self._drop_local(view)
             if not count % LOOKED_AT_ONCE:

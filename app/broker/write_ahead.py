@@ -115,7 +115,7 @@ class _Led:
         self.rolled = False
         """Whether the segment with the records of earlier ranges was closed, to be tiered."""
         self.stopped_by: set[object] = set()
-        """Who has it take no records."""
+        """The reasons (``stop_taking``) for which it takes no records."""
         self.wrote = False
         """Whether an object of this leadership is acknowledged."""
 

@@ -17,7 +17,7 @@ from typing import Final
 from app.limits import MIB
 
 GROUPS_BYTES_MAX: Final = 256 * MIB
-"""Of all groups of a broker: 250 groups that are as large as they may be by default, or a million members of 250 bytes."""
+"""Limit for all groups of a broker: 250 groups of the largest default size, or a million members of 250 bytes."""
 PER_RECORD: Final = 4
 MEMBER_BYTES: Final = 1_000
 """Memory of a member beside its texts and metadata."""
@@ -35,7 +35,7 @@ class Account:
 
 
 class GroupMemory:
-    """Of all groups of a broker. Belongs to one loop."""
+    """The memory of all groups of a broker. Belongs to one loop."""
 
     __slots__ = ("_accounts", "_bytes_max")
 

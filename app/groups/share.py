@@ -385,7 +385,7 @@ def assign_shared(members: Mapping[str, MemberSpec], topics: Topics) -> dict[str
     counts = dict.fromkeys(members, 0)
     for topic_id in sorted(topics):
         count = topics[topic_id].partition_count
-        # Who has fewest of the topics before gets most of this one.
+        # The member with the fewest partitions of the earlier topics gets most of this one.
         readers = sorted(
             (member_id for member_id, member in members.items() if topic_id in member.topic_ids),
             key=lambda member_id: (counts[member_id], member_id),
@@ -406,7 +406,7 @@ def assign_shared(members: Mapping[str, MemberSpec], topics: Topics) -> dict[str
 def _deal_partitions(count: int, owned: Mapping[str, frozenset[int]]) -> dict[str, set[int]]:
     """Divide ``count`` partitions among at most as many readers. Earlier readers get the larger shares."""
     share, longer = divmod(count, len(owned))
-    order = sorted(owned, key=lambda member_id: len(owned[member_id]) <= share)  # who has a longer share keeps it
+    order = sorted(owned, key=lambda member_id: len(owned[member_id]) <= share)  # a member with a longer share keeps it
     quotas = {member_id: share + (place < longer) for place, member_id in enumerate(order)}
     free = dict.fromkeys(range(count))
     dealt: dict[str, set[int]] = {}

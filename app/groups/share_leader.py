@@ -75,10 +75,10 @@ class _Outgoing:
         self.is_sent = False
         """Whether a write is on its way."""
         self.waiting: list[tuple[int, asyncio.Future[None]]] = []
-        """Who waits until which version is stored."""
+        """The waiting callers, each with the version that it waits for."""
 
     def tell(self, error: RequestRejected | None = None) -> None:
-        """Tell who waits that a version is stored, or (``error``) that it will not be."""
+        """Tell waiting callers that a version is stored, or (``error``) that it will not be."""
         left = []
         for version, future in self.waiting:
             if future.done():
@@ -178,7 +178,7 @@ class ShareLeader:
         self.core.begin(key, start)
 
     def drop(self, key: ShareKey, error: RequestRejected | None = None) -> None:
-        """Hand out nothing more of a share-partition. ``error`` is for those who wait until something is stored."""
+        """Hand out no more records of a share-partition. ``error``: for the callers that wait until a change is stored."""
         self.core.drop(self, key)
         self._unsent.pop(key, None)
         outgoing = self._outgoing.pop(key, None)
@@ -263,7 +263,7 @@ class ShareLeader:
             self._drop_if_unread(key)
 
     def _drop_if_unread(self, key: ShareKey) -> None:
-        """Forget a share-partition that no session reads. Who reads it next reads the state of then (H3)."""
+        """Forget a share-partition that no session reads. The next session reads its state anew (H3)."""
         shared = self.core.partitions.get(key)
         place: Place = (key.topic_id, key.partition)
         if shared is None or shared.window.acquired_count or self.sessions.is_read(key.group_id, place):
@@ -352,7 +352,7 @@ class ShareLeader:
         return batches
 
     async def send_to(self, place: BrokerId | None, batch: Sequence[_Outgoing]) -> None:
-        """Send writes to the share coordinator at ``place``, and tell those who wait for each of them."""
+        """Send writes to the share coordinator at ``place``, and tell the callers that wait for them."""
         sent = []
         for outgoing in batch:
             shared = outgoing.shared

@@ -89,7 +89,7 @@ class ShareSettings(NamedTuple):
 
 
 def epoch_after_reset(state_epoch: int) -> int:
-    """The state epoch after a reset: above all that the leader of the progress before may use."""
+    """The state epoch after a reset: above all epochs that the earlier progress' leader may use."""
     return (state_epoch // RESET_EPOCHS + 1) * RESET_EPOCHS
 
 
@@ -155,7 +155,7 @@ class ShareStateShard:
         self._settings = settings
         self.partitions: dict[ShareKey, StoredShare] = {}
         self._next_epoch = 0
-        """First state epoch of a new state: above those of all states that were deleted, so that their leaders are fenced."""
+        """First state epoch of a new state: above the epochs of all deleted states, so that their leaders are fenced."""
 
     # --- loading ------------------------------------------------------------------------------------------------------
 

@@ -58,7 +58,7 @@ ASK_AGAIN: Final = frozenset(
 )
 
 Verdicts: TypeAlias = Mapping[tuple[TopicRef, int], FirnError | TransactionGuard]
-"""Partitions of a request to which nothing is written, and why; and those in which another broker lets a transaction begin."""
+"""By partition of a request: the error if its batch is refused, or the guard if another broker lets a transaction begin there."""
 
 
 def continues(log: PartitionLog, identity: tuple[int, int]) -> bool:
@@ -72,14 +72,14 @@ def continues(log: PartitionLog, identity: tuple[int, int]) -> bool:
 
 
 def writer_of(records: memoryview) -> ProducerIdentity | None:
-    """Who wrote a transactional batch; None if it is of another kind, or too short to be one."""
+    """The producer of a transactional batch; None if the batch is of another kind, or too short to be one."""
     if len(records) < BATCH_OVERHEAD_BYTES or not records[ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL:
         return None
     return ProducerIdentity._make(PRODUCER.unpack_from(records, PRODUCER_POSITION))
 
 
 def admit(context: Context, version: int, request: ProduceRequest) -> Verdicts | Awaitable[Verdicts]:
-    """Add the partitions in which a transaction begins by this request. Answers those that the coordinator does not allow.
+    """Add the partitions in which a transaction begins by this request. Returns the partitions that the coordinator refuses.
 
     If another broker is the coordinator: ask it, also about partitions that the client has added. Give the verdicts to ``release``
     when the batches are appended.

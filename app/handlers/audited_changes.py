@@ -34,25 +34,25 @@ MISSING_RIGHTS: Final = frozenset(
     }
 )
 PARTS_MAX: Final = 20
-"""Partitions or settings that are told of one thing; of further ones their number."""
+"""Partitions or settings in one entry. Of further ones the entry has the number."""
 CONFIG_TYPES: Final = {2: "TOPIC", 4: "BROKER", 8: "BROKER_LOGGER", 16: "CLIENT_METRICS", 32: "GROUP"}
 OPERATIONS_OF_CONFIGS: Final = {0: "SET", 1: "DELETE", 2: "APPEND", 3: "SUBTRACT"}
 SCRAM: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 
 
 def _some(items: Sequence[Any]) -> list[Any]:
-    """As many as one entry has room for, and how many there are besides."""
+    """The items that fit into one entry, and the number of the others."""
     shown = list(items[:PARTS_MAX])
     return [*shown, f"and {len(items) - PARTS_MAX} more"] if len(items) > PARTS_MAX else shown
 
 
 def _told(changes: Iterable[tuple[int, Change]]) -> list[Change]:
-    """Those that were not refused for want of a right; each with its error code."""
+    """The changes without those that were refused for want of a right. ``changes``: each with its error code."""
     return [one for code, one in changes if code not in MISSING_RIGHTS]
 
 
 def shown_value(name: str, value: str | None) -> str | None:
-    """The value of a setting, if everybody may know it."""
+    """The value of a setting, if it is known not to be sensitive."""
     definition = TOPIC_DEFINITIONS.get(name) or BROKER_DEFINITIONS.get(name)
     return None if value is None or definition is None or definition.sensitive else short(value)
 

@@ -60,7 +60,7 @@ def name_of(api_key: int) -> str:
 
 
 class Sampler:
-    """Chooses one in so many requests. Its cost is that of a subtraction."""
+    """Chooses one in ``one_in`` requests. It costs a subtraction."""
 
     __slots__ = ("_left", "one_in")
 
@@ -90,7 +90,7 @@ class Audit:
         *,
         is_broker: Callable[[Caller], bool] = lambda caller: False,
     ) -> None:
-        """``log``: None for metrics alone. ``one_in``: of so many requests that were allowed, one is told; 0 for none.
+        """``log``: None for metrics alone. ``one_in``: one of this many allowed requests is told; 0 for none.
         ``is_broker``: whether a caller may act as a broker."""
         self._registry = registry
         self._clock = clock

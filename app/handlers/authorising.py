@@ -5,7 +5,7 @@ before the handler is called (``guarded``). They refuse the whole request, or ta
 Each of these is answered with an error beside the rest. ``Asked`` entries are applied by the handler, because only the handler
 knows the names.
 
-Without an authorizer everybody may do everything, and nothing here costs more than one comparison.
+Without an authorizer every caller has all rights, and a check costs one comparison.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Answered(Exception):
 
 
 def new_authorizer(config: BrokerConfig) -> Authorizer | None:
-    """The authorizer that a broker's settings ask for; None if everybody may do everything."""
+    """The authorizer of a broker's settings; None if all callers have all rights."""
     if not config.authorizer_class_name:
         return None
     return Authorizer(
@@ -183,7 +183,7 @@ class Each(NamedTuple):
             asking.take_out(self.items, allowed, denied, self.into, FAILED[self.kind], self.operation)
 
     def _name_of(self, context: Context, item: Any) -> str | None:
-        """None if it is not known: who asks by id is told that there is no such id."""
+        """The name of an item; None if it is unknown: then the caller is told that there is no such id."""
         if not self.name:
             return str(item)
         if self.by_id:
@@ -389,7 +389,7 @@ def _delete_topics(asking: _Asking) -> None:
         if name is None or asking.may(DELETE, TOPIC, name):
             allowed.append(state)  # the handler says if there is no such id
         elif topic is None and asking.may(DESCRIBE, TOPIC, name):
-            allowed.append(state)  # who may see it may know that it is not there
+            allowed.append(state)  # a caller that may see the topic may know that it does not exist
         else:
             told = named is None and asking.may(DESCRIBE, TOPIC, name)
             denied.append(replace(state, name=name) if told else state)
@@ -421,7 +421,7 @@ def _configs(operation: Operation, into: str) -> Callable[[_Asking], None]:
 
 
 def _subscribe(asking: _Asking) -> None:
-    """Who subscribes to topics must be able to see all of them."""
+    """A member must be allowed to see all topics to which it subscribes."""
     names = asking.message.subscribed_topic_names
     for name in names or ():
         if not asking.may(DESCRIBE, TOPIC, name):

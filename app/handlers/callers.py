@@ -68,7 +68,7 @@ class KnownRights:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who speaks on a connection."""
+    """The principal on a connection, its address, and its login."""
 
     rights: Rights
     listener: str = PLAINTEXT
@@ -146,7 +146,7 @@ class Shares:
         mutations: Bucket = NO_LIMIT,
     ) -> None:
         self.terms = terms
-        """Those of the quotas (``ClientQuotas.terms``) under which the buckets were found."""
+        """The ``terms`` of the quotas (``ClientQuotas.terms``) under which the buckets were found."""
         self.produced = produced
         self.fetched = fetched
         self.cold = cold
@@ -180,32 +180,32 @@ class Quotas:
     """Whether there is a limit of time. Without one there need be no ``begin`` and no ``end``."""
 
     def begin(self) -> None:
-        """From now on requests are served, one after the other: the time until ``end`` belongs to those that are charged."""
+        """From now on requests are served, one after the other. The time until ``end`` is charged to their clients."""
 
     def end(self) -> None:
         """No request is served until the next ``begin``."""
 
     def share_out(self, shares: Sequence[Shares | None], seconds: float) -> None:
-        """Requests of clients with these shares were served together, in so many seconds. They belong to no call between ``begin``
-        and ``end``."""
+        """Charge ``seconds`` to clients with these shares, whose requests were served together. The requests belong to no call
+        between ``begin`` and ``end``."""
 
     def charge(self, caller: Caller, client_id: str | None, api_key: int, size_bytes: int) -> int:
-        """A client has sent (Produce) or was sent (Fetch) so many bytes of records, or made a request of so many bytes. The time
-        since ``begin`` or the last call was the client's, too.
+        """Charge a client for ``size_bytes``: of records that it has sent (Produce) or was sent (Fetch), or of another request. The
+        time since ``begin`` or the last call is charged to the client, too.
 
         Returns: the throttle time in milliseconds, which the response tells; the connection is not read for so long.
         """
         return 0
 
     def produced(self, caller: Caller, client_id: str | None, size_bytes: int) -> int:
-        """As ``charge``, for a Produce request of so many bytes. Its time may be told with the client's next request."""
+        """As ``charge``, for a Produce request of ``size_bytes``. Its time may be charged with the client's next request."""
         return self.charge(caller, client_id, int(ApiKey.PRODUCE), size_bytes)
 
     def produced_alike(self, caller: Caller, kind: Remembers, size_bytes: int) -> int:
         """As ``produced``, for a request of a kind that only clients with the ``caller``'s principal send.
 
-        Need not be called while ``producing`` are the shares of the kind (or None, and these are of the present ``terms``), no time
-        is owed, and the bytes are among those that were taken ahead: taking them is all that it would do.
+        A caller may skip this and take the bytes from ``produced.ahead`` itself if three things hold: ``producing`` are the shares
+        of the kind (or None, and these are of the present ``terms``), no time is owed, and so many bytes were taken ahead.
         """
         return self.produced(caller, kind.client_id, size_bytes)
 
@@ -217,11 +217,11 @@ class Quotas:
         return 0.0
 
     def stepped(self, caller: Caller, client_id: str | None, api_key: int, seconds: float) -> None:
-        """A step of a request that is a task took so many seconds by ``between_calls_s``. The client waits for that with its next
+        """Charge a step of a request that is a task: ``seconds`` by ``between_calls_s``. The client waits for that with its next
         request."""
 
     def read_cold(self, caller: Caller, client_id: str | None, size_bytes: int) -> int:
-        """A client was sent so many bytes of the object store. Returns: as ``charge``."""
+        """Charge a client for ``size_bytes`` that it was sent from the object store. Returns: as ``charge``."""
         return 0
 
     def fetch_bytes_max(self, caller: Caller, client_id: str | None) -> int | None:
@@ -229,7 +229,7 @@ class Quotas:
         return None
 
     def mutate(self, caller: Caller, client_id: str | None, partitions: int, *, strict: bool) -> int:
-        """A client makes or takes away so many partitions (KIP-599). Returns: the throttle time in milliseconds.
+        """Charge a client that creates or deletes ``partitions`` partitions (KIP-599). Returns: the throttle time in milliseconds.
 
         Raises: RequestRejected THROTTLING_QUOTA_EXCEEDED with ``strict``, and the client is in debt already.
         """

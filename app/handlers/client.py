@@ -120,7 +120,7 @@ class Client(ConnectionCore):
 
     @property
     def produced_shape(self) -> ProduceShape | None:
-        """Of its last Produce, if that is known."""
+        """The shape of its last Produce, if that is known."""
         return self._shape
 
     def opened(self, host: str, port: int) -> None:

@@ -174,7 +174,7 @@ class ClientQuotas(Quotas):
             self._spend(self.shares_of(caller, client_id), seconds, self.now_s())
 
     def _turn_to(self, shares: Shares | None) -> None:
-        """Another request is charged next, perhaps of another client: first comes the time of those that were produced before.
+        """Another request is charged next, perhaps of another client. First charge the time of the Produce requests before it.
 
         ``shares``: of the client, if the request is a Produce and its time is charged with that of the next ones.
         """
@@ -307,7 +307,7 @@ class ClientQuotas(Quotas):
 
 
 def _lasting(buckets: Mapping[Whose, Bucket], now_s: float) -> dict[Whose, Bucket]:
-    """Without full buckets; if there are hardly any, without those that are nearest to it."""
+    """The buckets without full ones; if hardly any is full, without the fullest ones."""
     kept = {whose: one for whose, one in buckets.items() if one.balance(now_s) < one.capacity}
     if len(kept) > SHARES_MAX // 2:
         deepest = heapq.nsmallest(

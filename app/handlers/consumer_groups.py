@@ -85,7 +85,7 @@ async def _heartbeat_later(
 
 
 def _sees(context: Context, request: Request) -> Callable[[str], bool] | None:
-    """Whether a caller may describe a topic; None if everybody may describe every topic."""
+    """Returns a function that decides whether the caller may describe a topic; None if it may describe every topic."""
     if context.authorizer is None:
         return None
     return lambda topic: may(context, request.caller, Operation.DESCRIBE, ResourceType.TOPIC, topic)

@@ -96,15 +96,15 @@ class Context:
     cluster: ClusterView
     """This broker's copy of the cluster's metadata."""
     controller: ClusterChanges
-    """Makes changes of the cluster, wherever it is."""
+    """Makes changes of the cluster: here, or on the broker that is the controller."""
     logs: LogManager
     """The logs on the disk, their directories, and the free space. ``partitions`` decides which of them may be read and written."""
     partitions: PartitionTable
     reads: PartitionReads
-    """Reads partitions, wherever their records are."""
+    """Reads partitions, from the disk or the object store."""
     remote_log_manager: RemoteLogManager
     copy_holds: CopyHolds
-    """Of this broker, which the controller asks for."""
+    """The holds of copies on this broker, which the controller asks for."""
     holds_of_leaders: HoldsOfLeaders
     """Has all leaders of a topic hold copies, for changes that are made here."""
     metrics: ApiMetrics
@@ -128,7 +128,7 @@ class Context:
     authorizer: Authorizer | None = None
     """Decides about the rights of callers; None if every caller has all rights."""
     brokers: frozenset[str] = frozenset()
-    """Principals of brokers, as far as the settings name them: who passes requests on if there is no authorizer."""
+    """Principals of brokers, as far as the settings name them. Without an authorizer, only they may pass requests on."""
     token_secrets: TokenSecrets | None = None
     """Derives the secrets of delegation tokens; None if there are none."""
     audit: Audit | None = None
@@ -138,7 +138,7 @@ class Context:
     rights: KnownRights = field(default_factory=KnownRights)
     """Where doorkeepers get the rights of callers. They end when the rules change."""
     apis: Mapping[int, Answers] = field(default_factory=dict)
-    """Who answers which API."""
+    """The handler of each API."""
     desk: Desk | None = None
     """Where other brokers ask the controller; None on a broker that is alone."""
     passes_on: PassesOn | None = None
@@ -158,7 +158,7 @@ class Context:
     quotas: Quotas | None = None
     """Limits the rates of clients; None while there are no quotas."""
     faults: Faults = field(default_factory=lambda: Faults(log_line))
-    """Where faults of disks, of the store and of stored bytes are told that clients are answered with."""
+    """Logs the faults of disks, of the store and of stored bytes that clients get as errors."""
     no_room: StorageFull | None = None
     """Why producers are refused for now: the disk is nearly full. Changed by ``refuse_for_room``."""
     replays: ReplayTurns = field(default_factory=ReplayTurns)
@@ -170,7 +170,7 @@ class Context:
     fan_out: FanOut = field(default_factory=FanOut)
     """Responses that many consumers share."""
     back: Sequence[tuple[str, int, int]] = ()
-    """If this start took a place over: each tiered topic, its partitions, and the sum of the offsets at which they went on."""
+    """If this start took over: each tiered topic, its number of partitions, and the sum of the offsets at which they went on."""
     effective: BrokerConfig = field(init=False)
     """``config`` with the settings that were altered since the start."""
     refusal: FirnError | None = field(init=False, default=None)
@@ -184,7 +184,7 @@ class Context:
     client_line: Limited = field(init=False)
     """``log_line`` for notices that clients can cause: at most so many lines in a while."""
     drain: Drain = field(init=False)
-    """Refuses producers, and has all that they wrote tiered, before this broker stops for good."""
+    """Refuses producers, and has all of their records tiered, before this broker stops for good."""
 
     def __post_init__(self) -> None:
         self.effective = self.config
@@ -223,14 +223,14 @@ def new_throttle(config: BrokerConfig) -> Throttle:
 
 
 class Cancellable(Protocol):
-    """Something that goes on for a connection."""
+    """A task or wait of a connection."""
 
     def cancel(self) -> None: ...
 
 
 @dataclass(slots=True)
 class Request:
-    """Who asks, and in which version the answer must be."""
+    """A request's header, its caller, and its state while it is served."""
 
     api_key: int
     api_version: int

@@ -1,4 +1,4 @@
-"""Who is let in by a listener: certificates and logins, between the bytes and the first request that is served."""
+"""Authenticates the clients of a listener, by certificates and logins, before their first request is served."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ BEFORE_LOGIN: Final = frozenset({API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE
 OPAQUE_BYTES_MIN: Final = 1
 MS_PER_S: Final = 1000
 TLS: Final = "TLS"
-"""The mechanism of who is known by a certificate."""
+"""The mechanism of a client that is known by its certificate."""
 NOBODYS: Final = Networks()
 NOBODY: Final = "no rule of ssl.principal.mapping.rules fits its certificate"
 
@@ -53,7 +53,7 @@ class DoorService(Protocol):
 
 
 class Door:
-    """One listener's."""
+    """The authentication of one listener."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Door:
         return TlsLink(server, self.certificates.context, connection, session.shaken, self.config.name)
 
     def principal_of(self, certificate: bytes | None) -> str | None:
-        """Of a client's certificate; None if no rule makes a user of its name."""
+        """The principal of a client's certificate; None if no rule makes a user of its name."""
         if certificate is None or self.rules is None:
             return ANONYMOUS
         from app.security.names import rfc2253, subject_of
@@ -105,7 +105,7 @@ class Door:
 
 
 class ShownSession(Session):
-    """A client that may show who it is by its certificate."""
+    """A client that may authenticate by its certificate."""
 
     __slots__ = ("_certificate", "_door", "_nobody")
 
@@ -298,7 +298,7 @@ class LoginSession(Session):
             audit.login_failed(self.listener, self.caller.host, self._login.chosen, why, user, self.caller.via)
 
     def _enter(self, reply: Reply) -> int:
-        """Speak as the user who has logged in. Returns: for how many milliseconds, 0 for as long as the connection lasts."""
+        """Serve requests as the user who has logged in. Returns: for how many milliseconds; 0: until the connection ends."""
         if reply.failure is not None:
             self._failed(*reply.failure)
         entered = reply.logged_in
@@ -329,7 +329,7 @@ class LoginSession(Session):
             return
         line = f"closing the connection of {self.peer}: its login by {self._login.chosen or 'SASL'} failed"
         self.stop_parsing()
-        # Clients take a refusal for final. They come again if the connection ends without one.
+        # Clients take a refusal for final. They connect again if the connection ends without a refusal.
         _Late(self, b"" if self.context.users_due else frame, line)
 
 

@@ -144,7 +144,7 @@ class Attempt:
         """The broker that asks, if it was found to be one."""
         self.found: list[Found] = []
         self.logs: list[PartitionLog] = []
-        """Whose growth could add to the answer."""
+        """Logs whose next appends could add to the answer."""
         self.misses: list[PageMiss] = []
         """Bytes that must come from the disk before their partition can be looked at."""
         self.remote_waits: list[Callable[[Callable[[], None]], Callable[[], None]]] = []
@@ -160,7 +160,7 @@ class Attempt:
         """Bytes that replicas may still have which a reassignment adds; None: no limit (V9)."""
         self.record_bytes = 0
         self.cold_bytes = 0
-        """Those of reads that began in the object store."""
+        """Bytes of reads that began in the object store."""
         self.offset_span = 0
         self.shareable: PartitionLog | None = None
         """The log of the last records found, if other consumers will find the same: committed, local, and as many as asked for."""

@@ -184,11 +184,11 @@ class FetchSession:
 
     @property
     def restless(self) -> bool:
-        """Of a follower's session: whether there is something that a request which waits is not answered for, yet."""
+        """Of a follower's session: whether it has news that do not end a waiting request yet."""
         return bool(self.moved or self.due or self.moving)
 
     def to_look_at(self, moving_max: int | None = None) -> list[CachedPartition]:
-        """The partitions of a follower's session that may have something to tell; of those that wait for their turn some."""
+        """The partitions of a follower's session that may have news, and up to ``moving_max`` of those that wait for their turn."""
         if self.moving:
             self.due.update(self.take_moving(moving_max))
         if not self.moved:
@@ -196,7 +196,7 @@ class FetchSession:
         return list(self.due | self.moved)
 
     def take_moving(self, count: int | None) -> dict[CachedPartition, None]:
-        """Those of ``moving`` whose turn it is, which wait no longer; None: all."""
+        """Take the next ``count`` partitions out of ``moving``; None: all."""
         if count is None or count >= len(self.moving):
             taken, self.moving = self.moving, {}
             return taken
@@ -309,8 +309,8 @@ class FetchSessions:
     ) -> FetchPlan:
         """Bring the session up to date with a request, and return the partitions that it asks for.
 
-        ``follower``: who asks, if it is a follower; the caller has checked that. A new session of it may take the place of a
-        consumer's. A session has the positions of its follower (ADR 0024, R6), so it is not found by others.
+        ``follower``: the sender, if it is a follower; the caller has checked that. A follower's new session may take the place of a
+        consumer's. A session has the positions of its follower (ADR 0024, R6), so other senders do not find it.
         """
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if self._of(session_id, follower) is not None:
@@ -389,7 +389,7 @@ class FetchSessions:
         return session
 
     def _make_room(self, privileged: bool, size: int, now_ms: int) -> bool:
-        """Drop the session longest unused, or one that counts for less than a new one of ``size`` partitions would."""
+        """Drop the session longest unused, or a session that counts for less than a new one of ``size`` partitions."""
         if not self._sessions:
             return False
         oldest = next(iter(self._sessions.values()))

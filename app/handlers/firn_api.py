@@ -134,11 +134,14 @@ def _packed(sample: Sample, process: str) -> bytes:
 
 
 def handle_place(context: Context, request: Request, message: bytes) -> bytes:
-    """Who this broker is; if it is told that it was replaced, it looks before it answers anything else. Raises: ProtocolError."""
+    """Tell this broker's identity. If the request says that it was replaced, it reads the cluster log before any other response.
+
+    Raises: ProtocolError.
+    """
     asked = unpack(PlaceRequest, message)
     cluster_id, mine = context.image.cluster_id, context.cluster.identity
     is_meant = (asked.cluster_id, asked.node_id, asked.directory_id) == (cluster_id, mine.broker_id, mine.directory_id)
-    # Who it is, everybody is told: a broker without rights must not take silence for a broker that is gone (AZ10).
+    # The identity is told without a right: a broker without rights must not take silence for a broker that is gone (AZ10).
     tells = is_meant and bool(asked.replaced_by)
     if tells and not may(context, request.caller, Operation.CLUSTER_ACTION, ResourceType.CLUSTER):
         note(request, Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
@@ -302,7 +305,7 @@ def handle_tier_segments(context: Context, request: Request, message: bytes) -> 
 
 
 async def handle_tier_replace(context: Context, request: Request, message: bytes) -> bytes:
-    """One step of the replacement of segments by one that a job makes of them. Raises: ProtocolError."""
+    """One step of a replacement: a job has made one segment of several. Raises: ProtocolError."""
     asked = unpack(TierReplaceRequest, message)
     try:
         require(context, request, Operation.ALTER, ResourceType.TOPIC, asked.topic)

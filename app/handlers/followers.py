@@ -169,12 +169,12 @@ MOVES_BYTES_PER_MS: Final = 20_000
 MOVES_SAVED_MAX: Final = 1_000_000
 """An unused share is kept up to so many bytes."""
 BESIDE_MS: Final = 1_000
-"""So long after records of others they have a share, and no more than that."""
+"""For so long after records of in-sync partitions, moves have only their share."""
 GROWTHS: Final = 2
 
 
 def share_of_moves(session: FetchSession, appended_bytes: float, now_ms: int) -> int | None:
-    """How many bytes replicas may have now that a reassignment adds (V9); None for as many as there are.
+    """The bytes that replicas which a reassignment adds may have now (V9); None for no limit.
 
     A follower's next fetch waits for the response before it, and so does every record that it is in sync for. ``appended_bytes``:
     bytes that this broker's producers have appended so far. Moves get twice of that besides, so that they come to an end.

@@ -1,10 +1,10 @@
 """Produce requests of the usual kind that came together, appended by one write for each log.
 
 To write 16 KiB to the page cache costs twice as much alone as among many: the kernel makes larger pages for a longer write, and
-each call has a price of its own. So requests that go the short way are gathered: those that one client has sent together, and, in
-one turn of the loop, those of all clients if several have sent some. Until then a request is as if it were still on its way: it has
-no offset, and no reader sees it. Then the requests of each log are appended in the order in which they came. One that is
-refused, and those behind it in its log, are served one by one, as if they came then. Answers leave in the order of each client's
+each call has a price of its own. So requests of the fast path are gathered: the requests that one client has sent together, or the
+requests of all clients in one turn of the loop if several have sent some. Until then a request counts as not arrived: it has no
+offset, and no reader sees it. Then the requests of each log are appended in the order in which they came. If a request is refused,
+it and the later requests of its log are served one by one, as if they came then. Answers leave in the order of each client's
 requests.
 
 A turn ends when all sockets that were ready have been read. Until then the bytes of gathered requests lie in receive buffers that
@@ -60,7 +60,7 @@ class Gathering:
         self.several = False
         """Whether more than one client has sent something in the last turn: then it is worth it to wait for the others."""
         self._last_id = 0
-        """Whose call was the last. Not the client itself, which would be kept beyond its end."""
+        """The id of the last calling client. Not the client itself, which would be kept beyond its end."""
         self._last_s = -1.0
 
     def take(

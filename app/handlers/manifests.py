@@ -20,9 +20,9 @@ from app.wire.apikeys import ApiKey
 
 WAIT_MS_MAX: Final = 10_000
 BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of one answer; one entry may be longer."""
+"""Limit of one answer. A single entry may be longer."""
 ASKED_MAX: Final = 10_000
-"""Partitions that are answered of one request; the others are asked for again."""
+"""Partitions in one response. The follower asks for the others again."""
 
 
 async def handle_manifests(context: Context, request: Request, message: bytes) -> bytes:

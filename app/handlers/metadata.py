@@ -44,7 +44,7 @@ PARTITIONS_AT_ONCE: Final = 1_000
 TOPICS_AT_ONCE: Final = 250
 """Topics that are described in one turn: some 2 ms."""
 SLICE_TOPICS: Final = 64
-"""Of more topics, so many are described before the clock is looked at. Their names may be long."""
+"""Topics of a long request that are described before the clock is looked at. Their names may be long."""
 TRIES_MAX: Final = 3
 """How often a topic is encoded in turns that changes meanwhile. Then the changed chunks are encoded at once."""
 
@@ -93,7 +93,8 @@ async def _in_portions(
 ) -> Encoded:
     """Describe many topics, some at a time (ADR 0039). Rights and topics are looked at anew for each of these.
 
-    ``listed``: this broker has named them, not the caller. Then those that are gone, or may not be seen any more, are left out.
+    ``listed``: this broker has named them, not the caller. Then deleted topics, and topics that the caller may not see any more,
+    are left out.
     """
     portion = Portion()
     told: set[tuple[str | None, UUID]] = set()
@@ -313,7 +314,7 @@ def _describe(
 def _put_together(
     context: Context, request: Request, message: MetadataRequest, wanted: _Wanted, bodies: Sequence[bytes] | None
 ) -> Encoded:
-    """The response. ``bodies``: encoded topics; None for all that there are."""
+    """The response. ``bodies``: encoded topics; None for all topics."""
     image, version, cache = context.image, request.api_version, context.metadata_cache
     frame = MetadataResponse(
         throttle_time_ms=request.throttle_time_ms,
@@ -341,7 +342,7 @@ def _put_together(
 def _topics_described(
     context: Context, request: Request, message: MetadataRequest, wanted: _Wanted, failed: Mapping[str, ErrorCode]
 ) -> list[bytes]:
-    """Topics that are named, encoded, and those that the caller may not see."""
+    """The encoded descriptions of the named topics, and the errors for topics that the caller may not see."""
     image, version, cache = context.image, request.api_version, context.metadata_cache
     cache.follow(image, context.partitions.offline_changes)
     kind = (version, _operations(context, message))
@@ -368,7 +369,7 @@ def _topics_described(
 
 
 def _name_asked(topic: MetadataRequestTopic) -> str | None:
-    """The name of a topic that is asked for by name. Who asks by id leaves the name out, or (the Java client) empty."""
+    """The name of a topic that is asked for by name. Requests by id leave the name out, or (the Java client) empty."""
     return topic.name if topic.topic_id == NO_TOPIC_ID else None
 
 

@@ -46,7 +46,7 @@ class ApiMetrics:
         self._registry = registry
         self._meters: dict[int, ApiMeter] = {}
         self._unknown: ApiMeter | None = None
-        """Of every API key that does not exist: a peer may send 65,000 of them."""
+        """The one meter of all API keys that do not exist: a peer may send 65,000 of them."""
         self.bytes_in: Counter = registry.counter(
             "firn_bytes_in_total", "Bytes of record batches appended by producers."
         )

@@ -13,7 +13,7 @@ RESTLESS_MS: Final = 500
 EXPECTING_S: Final = 1.0
 """So long after a broker begins to lead partitions, followers are expected that ask for them for the first time."""
 EXPECTING_MS: Final = 20
-"""How long a fetch waits meanwhile: nothing that the new leader takes is committed before all in sync have asked for it."""
+"""Limit of a fetch's wait meanwhile: the new leader's records are committed only when all replicas in sync have fetched them."""
 
 
 class ParkedFollowers:
@@ -56,7 +56,7 @@ class ParkedFollowers:
         """This broker leads a partition that others follow, or leads it under another epoch."""
         expecting = self.expecting
         self._led_s = self._elapsed_s()
-        if not expecting:  # else those that wait were not to wait for long anyway
+        if not expecting:  # else the waiting fetches have a short wait already
             self._hurry(EXPECTING_MS)
 
     def _hurry(self, wait_ms: int) -> None:

@@ -333,7 +333,7 @@ async def serve_split(
 
 
 def look_at_error(awaited: asyncio.Future[Any]) -> None:
-    """Who awaits it looks at it, or it is too late for anybody to want it."""
+    """Mark the error of a future as seen. Its caller looks at it, or has left."""
     if not awaited.cancelled():
         awaited.exception()
 

@@ -26,7 +26,7 @@ ALLOWANCE_BYTES_MIN: Final = 1 * MIB
 
 
 class Preparations:
-    """Who prepares batches, and who waits for that. Belongs to one event loop."""
+    """The batches in preparation, and the batches that wait for memory. Belongs to one event loop."""
 
     def __init__(self, pool: BlockingPool, *, bytes_max: int, batch_bytes_max: int) -> None:
         """``bytes_max``: over all batches in preparation; one alone may exceed it. ``batch_bytes_max``: most that one batch

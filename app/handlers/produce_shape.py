@@ -82,7 +82,7 @@ class ProduceShape:
     ) -> None:
         """``partition``: given if its other replicas have to store the records, within ``timeout_ms``."""
         self.rights = rights
-        """Whose requests may go the short way."""
+        """The rights of callers whose requests may take the fast path."""
         self.version = version
         self.client_id = client_id
         """As the prefix has it."""
@@ -142,9 +142,9 @@ class ProduceShapes:
 
     def __init__(self) -> None:
         self._shapes: dict[tuple[Rights, int, bytes], ProduceShape] = {}
-        """By rights, version and prefix; the one that was learnt first is forgotten first."""
+        """By rights, version and prefix. The oldest shape is forgotten first."""
         self._lengths: list[int] = []
-        """Of prefixes, the one that was found last first."""
+        """Lengths of prefixes. The length of the last hit comes first."""
 
     def __len__(self) -> int:
         return len(self._shapes)

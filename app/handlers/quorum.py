@@ -33,7 +33,7 @@ UNKNOWN: Final = -1
 
 
 def describe_quorum(context: Context, request: Request, message: DescribeQuorumRequest) -> DescribeQuorumResponse:
-    """Who is the controller, and how far the other brokers have applied its entries."""
+    """Describe the controller, and how far the other brokers have applied its entries."""
     del request
     controller = context.image.brokers.get(context.image.controller.broker_id)
     named = [(topic.topic_name, one.partition_index) for topic in message.topics for one in topic.partitions]

@@ -60,7 +60,7 @@ class LeasedBucket(Bucket):
         """When it was given the last block."""
         self._told_rate = rate / self._brokers
         self._waits = False
-        """It is among those that want tokens."""
+        """Whether it is among the buckets that want tokens."""
 
     def take(self, amount: float, now_s: float) -> float:
         self.left = balance = self.balance(now_s) - amount
@@ -96,7 +96,7 @@ class LeasedBucket(Bucket):
         self._waits = False
 
     def granted(self, tokens: float, wanted: float, now_s: float) -> None:
-        """It gets so many, of those that it ``wanted``."""
+        """It gets ``tokens`` of the ``wanted`` ones."""
         before = self.balance(now_s)
         self._waits = False
         passed_s = max(now_s - self._got_s, 0.01)

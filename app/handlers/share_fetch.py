@@ -290,7 +290,7 @@ class _Fetching:
         self._bytes_min = min(message.min_bytes, message.max_bytes)
         self._bytes_left = message.max_bytes
         self._partition_bytes = message.max_bytes
-        """Of one partition, when all are given as much."""
+        """Limit of one partition, when all partitions get the same share."""
         self._records_left = message.max_records
         self._whole_batches = message.share_acquire_mode == BATCH_OPTIMIZED
         self._batch_records = message.batch_size
@@ -340,9 +340,9 @@ class _Fetching:
     async def _look(self, logs: list[PartitionLog], *, bytes_min: int) -> dict[Place, PartitionData]:
         """The records that are there now, unless they are fewer bytes than ``bytes_min``. Ask to be told when there may be more.
 
-        Partitions that the group has read before come first. Of those that it has not, the response holds one. The others are
-        started, and are there for the next request of any member. Kafka does the same, since it responds when the first of them
-        has been looked up. So members that come together share the records that were there before them.
+        Partitions that the group has read before come first. The response holds one new partition. The other new ones are started,
+        and are ready for the next request of any member. Kafka does the same, since it responds when the first of them has been
+        looked up. So members that come together share the records that were there before them.
         """
         self._something.clear()
         self._forget_waits()
@@ -382,7 +382,7 @@ class _Fetching:
         return answers
 
     async def _open(self, places: Iterable[Place], logs: list[PartitionLog]) -> None:
-        """Read the progress of partitions that this broker leads, all that is not known yet at once."""
+        """Read the progress of partitions that this broker leads, all unknown ones at once."""
         leader = self._context.shares.leader
         wanted: list[tuple[ShareKey, int]] = []
         for topic_id, index in places:
@@ -402,7 +402,7 @@ class _Fetching:
         return shared is None or shared.is_begun
 
     async def _has(self, bytes_min: int, logs: list[PartitionLog]) -> bool:
-        """Whether as many bytes could be given, or whether there is news that does not wait for bytes.
+        """Whether ``bytes_min`` could be given, or whether there is news that does not wait for bytes.
 
         Nothing is read to find out. Records that are no longer on the local disk count as enough.
         """

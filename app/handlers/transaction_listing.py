@@ -147,7 +147,7 @@ def refuse_list(
 async def handle_producers(
     context: Context, request: Request, message: DescribeProducersRequest
 ) -> DescribeProducersResponse:
-    """Who writes to each partition, and since where with a transaction open."""
+    """The producers of each partition, and the first offsets of their open transactions."""
     del request
     portion = Portion()
     topics = []

@@ -43,15 +43,15 @@ class ZoneMeter:
         """Zones by client id."""
 
     def produced(self, client_id: str | None, size_bytes: int) -> None:
-        """A producer has sent so many bytes of records."""
+        """Count bytes of records from a producer."""
         self._count(self._in, self._zone_of(client_id), size_bytes)
 
     def consumed(self, client_id: str | None, rack: str, size_bytes: int) -> None:
-        """A consumer is sent so many bytes of records. ``rack``: its ``client.rack``; empty if it has none."""
+        """Count bytes of records to a consumer. ``rack``: its ``client.rack``; empty if it has none."""
         self._count(self._out, rack or self._zone_of(client_id), size_bytes)
 
     def replicated(self, rack: str | None, size_bytes: int) -> None:
-        """A follower on this rack is sent so many bytes of records."""
+        """Count bytes of records to a follower on this rack."""
         self._count(self._replication, rack or "", size_bytes)
 
     def counted(self) -> dict[tuple[str, str], float]:

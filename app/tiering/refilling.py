@@ -75,7 +75,7 @@ async def refill(
         if entry is entries[-1]:
             log.restore_lineage(plan.leader_epochs)
             if plan.producer_snapshot is not None:
-                # Of producers whose batches were compacted away, or deleted below the log start, only the snapshot knows.
+                # The batches of some producers were compacted away, or deleted below the log start. Only the snapshot has those.
                 known = ProducerStates()
                 known.load_rows(parse_snapshot(plan.producer_snapshot))
                 log.restore_producers(known)

@@ -324,7 +324,7 @@ class RemoteLogManager:
     async def _look_at_all(self, group: asyncio.TaskGroup) -> None:
         now_s = loop_time_s()
         begun = 0
-        # Of keys: a list of the partitions would keep those of a deleted topic, and free all of them in one turn.
+        # A list of keys: a list of partitions would keep the partitions of a deleted topic, and free all of them in one turn.
         for index, key in enumerate(list(self._partitions), 1):
             partition = self._partitions.get(key)
             if (
