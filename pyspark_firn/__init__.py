@@ -26,7 +26,7 @@ from pyspark_firn.spark_version import require_spark
 
 require_spark()
 
-from pyspark_firn.source import FirnDataSource as DefaultSource  # noqa: E402 - an older Spark has not what this imports
+from pyspark_firn.source import FirnDataSource as DefaultSource  # noqa: E402 - an older Spark lacks a module that this imports
 
 __all__ = ["DefaultSource", "count"]
 
@@ -34,8 +34,8 @@ __all__ = ["DefaultSource", "count"]
 def count(store: str, topic: str) -> int:
     """Records of a topic in the store, from its manifests alone: no segment is read.
 
-    Counts what batches say, so markers of transactions and aborted records are in it. Raises: ConfigError, CorruptionError,
-    StorageUnavailable, FirnAppShadowed.
+    The count is taken from batch headers, so it includes transaction markers and aborted records. Raises: ConfigError,
+    CorruptionError, StorageUnavailable, FirnAppShadowed.
     """
     require_firn()
     from pyspark_firn.counting import count_records

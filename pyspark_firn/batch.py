@@ -1,6 +1,6 @@
 """Planning a batch read, on the driver.
 
-What its tasks do is in ``tasks.py``, which planning does not import: to load the kernels takes longer than to plan.
+The code of its tasks is in ``tasks.py``. Planning does not import it, because loading the kernels takes longer than planning.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pyspark_firn.splits import Split, TailSplit
 
 
 def plan(options: ReadOptions) -> list[Split]:
-    """The splits of a batch read. The ends are fixed now; what is written later is not read.
+    """The splits of a batch read. The ends are fixed now: records written later are not read.
 
-    Raises: ConfigError (whatever is wrong with the options), DataLoss, CorruptionError, StorageUnavailable, BrokerUnavailable.
+    Raises: ConfigError (for any mistake in the options), DataLoss, CorruptionError, StorageUnavailable, BrokerUnavailable.
     """
     with StoreSession(options.store) as session:
         snapshot = session.run(take_snapshot(session, options))
@@ -26,7 +26,7 @@ def plan(options: ReadOptions) -> list[Split]:
 
 
 def splits_of(snapshot: Snapshot, ranges: Sequence[PartitionRange], options: ReadOptions) -> list[Split]:
-    """Splits of resolved ranges: what is stored, and with ``tail`` what lies above it, joined at the tiered end."""
+    """Splits of resolved ranges: stored records and, with ``tail``, the brokers' records above the tiered end."""
     split_bytes = options.split_bytes
     if split_bytes is None:
         parts = zip(snapshot.partitions, ranges, strict=True)

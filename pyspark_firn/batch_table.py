@@ -16,8 +16,8 @@ BATCH_RECORDS: Final = 8
 BATCH_EPOCH: Final = 9
 BATCH_BODY_START: Final = 10
 BATCH_BODY_END: Final = 11
-"""Where its records lie: in the chunk, or in what was unfolded of it."""
+"""Where its records lie: in the chunk, or in the decompressed bytes."""
 BATCH_FIELDS: Final = 12
 
 UNSOUND: Final = -1
-"""What a kernel answers in the place of a count or an index."""
+"""A kernel returns this in place of a count or an index."""

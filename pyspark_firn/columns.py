@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 HEADERS: Final = "headers"
 KAFKA_COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
-"""What ``format("kafka")`` gives, in its order."""
+"""The columns of ``format("kafka")``, in its order."""
 
 SPARK_TYPES: Final[Mapping[str, DataType]] = {
     "key": BinaryType(),
@@ -63,7 +63,7 @@ def struct_type(names: Sequence[str]) -> StructType:
 
 
 def arrow_schema(names: Sequence[str]) -> pa.Schema:
-    """What Spark expects a reader of these columns to yield."""
+    """The schema that Spark expects from a reader of these columns."""
     return pa.schema([pa.field(name, ARROW_TYPES[name]) for name in names])
 
 

@@ -2,7 +2,7 @@
 
     python -m pyspark_firn.compiling
 
-writes what ``machine_code`` loads to its standard output.
+writes the code that ``machine_code`` loads to its standard output.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def compile_kernels() -> list[Compiled]:
 
 def _compile(kernel: Kernel) -> Compiled:
     flags = compiler.Flags()
-    # What Python or C would call it by is not needed, and refers to symbols that only numba can provide; so does the counting of
-    # references, and a kernel allocates nothing.
+    # Wrappers for Python and C are not needed, and they refer to symbols that only numba provides. So does reference counting, and
+    # a kernel allocates nothing.
     flags.no_cpython_wrapper = True
     flags.no_cfunc_wrapper = True
     flags.nrt = False

@@ -1,4 +1,4 @@
-"""What to say of an object that is damaged or missing: which one it is, and what to do about it."""
+"""Errors about a damaged or missing object: they name the object and the repair."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MEND: Final = "bring the object back from a copy, or leave its offsets out; `fi
 
 
 class ObjectDamaged(CorruptionError):
-    """Its text names an object, what is wrong with it, and the mend."""
+    """Its text names the object, the damage and the repair."""
 
 
 def missing(key: str) -> ObjectDamaged:
@@ -25,11 +25,11 @@ def missing(key: str) -> ObjectDamaged:
 
 @contextmanager
 def naming_the_mend() -> Iterator[None]:
-    """For reads of an object whose errors name it. Raises: FutureFormat, ObjectDamaged, and whatever else comes."""
+    """For reads of an object whose errors name it. Raises: FutureFormat, ObjectDamaged; other errors pass through."""
     try:
         yield
     except (DataLoss, FutureFormat, ObjectDamaged):
-        raise  # They say what to do themselves.
+        raise  # Their sentences name the repair already.
     except CorruptionError as error:
         raise ObjectDamaged(f"{error}: {_MEND}.") from None
 

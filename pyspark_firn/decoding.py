@@ -1,8 +1,8 @@
 """Raw chunks to Arrow: which batches count, unfolding what producers compressed, and the columns.
 
 The work on records is done by ``kernels.py``; here it is a few calls for each portion of a chunk, which becomes a record batch.
-Batches that are not compressed are decoded where they lie. A portion ends where ``PORTION_BYTES`` are reached: what Spark and we
-hold of it at a time is bounded, and in memory that is used again, however far a chunk unfolds.
+Batches that are not compressed are decoded where they lie. A portion ends where ``PORTION_BYTES`` are reached. So Spark and
+this module hold a bounded part of a chunk at a time, in memory that is used again, however large the decompressed chunk is.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class RecordDecoder:
     def _by_batch(
         self, column: str, values: np.ndarray[Any, Any], counts: np.ndarray[Any, Any], count: int, kind: type
     ) -> pa.Array:
-        """A column whose records have what their batch says; nearly always the same in all of them."""
+        """A column whose value comes from the batch of each record; nearly always all batches have the same."""
         first = int(values[0])
         if np.all(values == first):
             return self._constant(f"{column} {first}", first, count, kind)
@@ -161,7 +161,7 @@ class RecordDecoder:
 def _portions(
     data: np.ndarray[Any, Any], table: np.ndarray[Any, Any]
 ) -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
-    """(bytes that have the records, rows of the table) of batches that nobody compressed: they stay where they are."""
+    """(bytes that have the records, rows of the table) of batches that are not compressed: they stay where they are."""
     if len(data) <= PORTION_BYTES:
         if len(table):
             yield data, table
@@ -208,7 +208,7 @@ def _sizes(table: np.ndarray[Any, Any]) -> tuple[int, int]:
     """(bytes of the records of these batches, how many they are at most)."""
     sums = table.sum(axis=0)
     body_bytes = int(sums[batch_table.BATCH_BODY_END] - sums[batch_table.BATCH_BODY_START])
-    # A batch cannot hold more records than bytes for them, whatever it claims: nothing is allocated on its word.
+    # A batch cannot hold more records than bytes for them. The count that it claims allocates nothing.
     return body_bytes, min(int(sums[batch_table.BATCH_RECORDS]), body_bytes // RECORD_BYTES_MIN + 1)
 
 
@@ -288,7 +288,7 @@ def _headers(
 
 
 def _unsound(data: np.ndarray[Any, Any], row: np.ndarray[Any, Any], name: str) -> CorruptionError:
-    """What the plain decoder has to say about a batch that the kernel refused."""
+    """The plain decoder's error for a batch that the kernel refused."""
     position = int(row[batch_table.BATCH_POSITION])
     view = data.data[position : position + int(row[batch_table.BATCH_BYTES])]
     try:

@@ -1,8 +1,8 @@
 """Record batches to columns: the loops that touch every record, compiled by numba.
 
 Nothing here knows of Arrow, Spark or objects in a bucket: arrays of bytes in, arrays of numbers and bytes out. All checks are
-those of ``app.records.record``; a kernel that finds something wrong says only in which batch, and its caller asks the plain
-decoder what it is.
+those of ``app.records.record``; a kernel that finds a fault returns only the batch, and its caller gets the error from the
+plain decoder.
 
 Tasks call them through ``machine_code.py``, which keeps numba out of their processes. Where it cannot, numba runs them there, and
 keeps its own copy of their code on disk.

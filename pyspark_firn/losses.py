@@ -9,7 +9,7 @@ from app.errors import CorruptionError
 
 OPTION_MEND: Final = "write failOnDataLoss=false to go on without them"
 JOB_MEND: Final = "retention or a deletion was quicker than the job"
-"""Jobs have no such option: what they make has no gaps."""
+"""Jobs have no such option: their output has no gaps."""
 
 _logger = logging.getLogger("pyspark_firn")
 
@@ -19,7 +19,7 @@ class DataLoss(CorruptionError):
 
 
 class Losses:
-    """What one planning or one task has found to be gone."""
+    """The offsets that one planning or one task found to be gone."""
 
     def __init__(self, *, fail: bool, mend: str = OPTION_MEND) -> None:
         """``fail``: whether a loss is an error, which ends with ``mend``."""
@@ -29,7 +29,7 @@ class Losses:
         """How many were passed over; not all of them need have held records."""
 
     def report(self, what: str, offsets: int | None) -> None:
-        """Count offsets that are gone, None if nobody knows how many; ``what`` is a sentence without its full stop.
+        """Count offsets that are gone, None if their number is unknown; ``what`` is a sentence without its full stop.
 
         Raises: DataLoss.
         """

@@ -1,6 +1,6 @@
 """The kernels as machine code, without the compiler that made it.
 
-numba and LLVM in a task's process take more memory than what it reads, and time before its first record. So a process that ends
+numba and LLVM in a task's process take more memory than its records, and time before its first record. So a process that ends
 when it is done compiles ``kernels.py`` (``compiling.py``), its code is kept in a file, and tasks load that (``relocatable.py``).
 Where that cannot be done - on another processor than x86-64, say - numba runs the kernels in the task. Both are called alike.
 
@@ -96,7 +96,7 @@ class Compiled(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Kernels(NamedTuple):
-    """What decoding calls; ``kernels.py`` says what each does."""
+    """The kernels that decoding calls; ``kernels.py`` documents each."""
 
     scan_batches: Callable[..., Any]
     read_records: Callable[..., Any]
@@ -171,7 +171,7 @@ def compiled_kernels() -> list[Compiled]:
 
 
 def _key() -> str:
-    """What the code depends on: its source, who compiles it, and the processor that it is made for."""
+    """The inputs of the code: its source, its compiler, and the processor that it is made for."""
     digest = hashlib.sha256(repr(KERNELS).encode())
     for source in SOURCES:
         digest.update(pkgutil.get_data(__package__, source) or b"")
@@ -197,7 +197,7 @@ def cache_folders() -> list[Path]:
 
 
 def kept_code(path: Path) -> list[Compiled] | None:
-    """What a file of code has, unless it is not there, not whole, or somebody else may have put it there."""
+    """The code in a file; None if it is missing, not whole, or another user may have written it."""
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
@@ -207,7 +207,7 @@ def kept_code(path: Path) -> list[Compiled] | None:
     except OSError:
         return None
     if hashlib.sha256(code).digest() != digest:
-        return None  # what a loss of power left of it
+        return None  # cut short by a loss of power
     return msgspec.msgpack.decode(code, type=list[Compiled])
 
 

@@ -8,7 +8,7 @@ from app import allocator
 from app.limits import MIB
 
 KEPT_BYTES_MAX: Final = 48 * MIB
-"""What a task has in hand at a time."""
+"""Bytes that a task works on at a time."""
 
 
 def keep_freed_memory() -> bool:

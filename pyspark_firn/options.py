@@ -1,6 +1,6 @@
 """The options of a read: those of Spark's Kafka source where it has them, checked before anything is asked of a store.
 
-Every mistake is a ``ConfigError`` of one sentence that names the option and says what to write.
+Every mistake is a ``ConfigError`` of one sentence that names the option and the values to write.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Isolation(StrEnum):
 
 
 class WhenTimeIsPastTheEnd(StrEnum):
-    """What a starting time means in a partition that has no record as young (``startingOffsetsByTimestampStrategy``)."""
+    """The meaning of a starting time in a partition that has no record as young (``startingOffsetsByTimestampStrategy``)."""
 
     ERROR = "error"
     LATEST = "latest"
@@ -88,7 +88,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What to read and how."""
+    """The options of a read."""
 
     store: str
     subscription: Subscription
@@ -98,7 +98,7 @@ class ReadOptions:
     columns: tuple[str, ...] = KAFKA_COLUMNS
     isolation: Isolation = Isolation.READ_COMMITTED
     tail: tuple[tuple[str, int], ...] = ()
-    """Addresses of brokers that give what is not in the store yet; empty: it is not read."""
+    """Addresses of brokers, for records that are not in the store yet; empty: those are not read."""
     split_bytes: int | None = None
     """None: as large as ``planning.split_bytes_for`` finds right."""
     fail_on_data_loss: bool = True
@@ -139,7 +139,7 @@ _ELSEWHERE: Final = {
     "path": "write the bucket's address as the option store",
     "topic": "write subscribe",
 }
-"""What others know: options of Spark's Kafka source, of Firn's writer, of files."""
+"""Options that other programs know: those of Spark's Kafka source, of Firn's writer, of files."""
 _ALIKE: Final = 0.8
 """How much a name has of an option's to be taken for a slip of the pen."""
 
@@ -151,7 +151,7 @@ def parse_columns(given: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
-    """What a user's options mean. Names are compared without case, as Spark does. Raises: ConfigError."""
+    """Parse a user's options. Names are compared without case, as Spark does. Raises: ConfigError."""
     known = {name.lower(): name for name in (*BOTH, *BATCH_ONLY, *STREAM_ONLY)}
     unknown = [written for written in given if written.lower() not in known]
     if unknown:
@@ -184,7 +184,7 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
 
 
 def _unknown(names: Sequence[str], known: Sequence[str]) -> str:
-    """What to say of options that are none. A job of another format may have several: all are told of at once."""
+    """The error for unknown options. A job of another format may have several: the error names all."""
     elsewhere = {name.lower(): (name, hint) for name, hint in _ELSEWHERE.items()}
     by_lower = {name.lower(): name for name in known}
     told = []
@@ -235,7 +235,7 @@ def _subscription(options: Mapping[str, str]) -> Subscription:
 def _place(options: Mapping[str, str], which: str, default: Place, *, streaming: bool) -> Place:
     """Where to start or to end; a time for all goes before times by partition, and those before offsets, as in Spark.
 
-    What ends with the newest record does not start there: a batch is told so, as by Spark's Kafka source.
+    A read that ends with the newest record cannot start there: a batch gets this error, as from Spark's Kafka source.
     """
     name = f"{which}Timestamp"
     if name in options:

@@ -1,4 +1,4 @@
-"""From manifests and options to splits. Pure: what has to be read for it is asked for by ``snapshot.py``.
+"""From manifests and options to splits. Pure: ``snapshot.py`` does the reads that it needs.
 
 A split is a run of whole chunks of about ``split_bytes``, of one segment or of several, never of two partitions; the splits of a
 partition are of one size. So a topic of one partition keeps every core busy until the end, and a segment that is read only in part
@@ -20,21 +20,21 @@ from pyspark_firn.splits import Piece, StoredSplit
 
 SPLIT_BYTES_FEWEST: Final = 32 * MIB
 SPLIT_BYTES_MOST: Final = 256 * MIB
-"""A task costs Spark some 25 ms of CPU, which is a tenth of what 64 MiB of 1 KB records cost (docs/adr/0012)."""
+"""A task costs Spark some 25 ms of CPU, which is a tenth of the cost of 64 MiB of 1 KB records (docs/adr/0012)."""
 SPLITS_MULTIPLE: Final = 8
 """Two, four and eight cores end together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRange:
-    """What is to be read of one partition: offsets [start, end)."""
+    """The offsets to read of one partition: [start, end)."""
 
     topic: str
     partition: TopicIdPartition
     start: int
     end: int
     tiered_end: int
-    """Where the store ends: what lies above it comes from the brokers."""
+    """The end of the store's records: later ones come from the brokers."""
 
     @property
     def stored_end(self) -> int:
@@ -73,7 +73,7 @@ def stored_bytes(wanted: PartitionRange, state: ManifestState) -> int:
 
 
 def split_bytes_for(total_bytes: int) -> int:
-    """How large the splits of a read of so many bytes are if nobody says."""
+    """The default size of splits for a read of so many bytes."""
     splits = SPLITS_MULTIPLE * max(1, math.ceil(total_bytes / (SPLITS_MULTIPLE * SPLIT_BYTES_MOST)))
     return max(SPLIT_BYTES_FEWEST, math.ceil(total_bytes / splits))
 
@@ -170,7 +170,7 @@ def _piece(run: _Run, chunk_start: int, chunk_end: int) -> Piece:
 
 
 def _chunk_run(entry: SegmentEntry, footer: SegmentFooter | None, wanted: PartitionRange) -> tuple[int, int]:
-    """The chunks [first, end) of a segment that may hold what is wanted."""
+    """The chunks [first, end) of a segment that may hold wanted records."""
     if footer is None:
         return 0, entry.chunk_count
     first = footer.chunk_index_of(Offset(max(wanted.start, entry.base_offset)))

@@ -1,10 +1,10 @@
 """Reading a split: many ranged GETs under way, every chunk checked, record batches out in order.
 
-What is under way and not yet decoded is bounded by ``IN_FLIGHT_BYTES``; besides it a task holds one chunk, what its batches
-unfold to (in portions, see ``decoding.py``) and one record batch. From a directory a chunk is read by the thread that decodes it,
-when it is its turn, and the kernel is told of those behind it: to hand it over between threads costs as much as to copy it.
+``IN_FLIGHT_BYTES`` bounds the bytes under way and not yet decoded. A task also holds one chunk, its decompressed batches (in
+portions, see ``decoding.py``) and one record batch. From a directory a chunk is read by the thread that decodes it, when it is
+its turn, and the kernel is told of those behind it: to hand it over between threads costs as much as to copy it.
 
-**What may change under a running job.** Offsets are fixed when planning. If a segment object is gone when it is read, the
+**Changes under a running job.** Offsets are fixed when planning. If a segment object is gone when it is read, the
 manifest is read again: if another segment covers the offsets now (compaction wrote it), reading goes on there; if retention
 has taken them, that is data loss, and an error or a warning with a count as ``failOnDataLoss`` says.
 """
@@ -54,7 +54,7 @@ TAIL_IDLE_MS: Final = 30_000
 
 @dataclass(slots=True)
 class ReadCounts:
-    """What reading a split has cost."""
+    """The cost of reading a split."""
 
     requests: int = 0
     bytes: int = 0
@@ -73,7 +73,7 @@ class SplitReader:
         fail_on_data_loss: bool,
         mend: str = OPTION_MEND,
     ) -> None:
-        """``mend``: what an error about lost data ends with."""
+        """``mend``: the last sentence of an error about lost data."""
         self.counts = ReadCounts()
         self.losses = Losses(fail=fail_on_data_loss, mend=mend)
         self._session = session
@@ -108,7 +108,7 @@ class _Chunk:
     stored: bytes | memoryview
     offset_start: int
     offset_end: int
-    """What of it this read is to give: a replacement may reach past the piece that it stands for."""
+    """The end of the offsets that this read returns: a replacement may reach past the piece that it stands for."""
 
 
 @dataclass(slots=True)
@@ -145,7 +145,7 @@ class _Run:
     offset_start: int
     offset_end: int
     piece: Piece | None = None
-    """What it was planned as, if nothing has moved yet."""
+    """The planned piece, if nothing has moved yet."""
 
 
 class _ChunkReads:
@@ -231,7 +231,7 @@ class _ChunkReads:
             stored = self._ask(run.object_key, entry.position, entry.stored_bytes)
             self._asked.append(_Asked(run.object_key, footer, index, run.offset_start, run.offset_end, stored))
 
-    # --- what has moved ---------------------------------------------------------------------------------------------
+    # --- moved segments ---------------------------------------------------------------------------------------------
 
     def _find_chunks_again(self, missing: _Asked) -> None:
         """A chunk's object is gone: all of the object that was not read yet, which is known by its offsets, is found again."""
@@ -244,7 +244,7 @@ class _ChunkReads:
             run = self._runs.popleft()
             assert run.chunk_end is not None
             end = missing.footer.chunk_end_offset(run.chunk_end - 1)
-        # What was asked for behind it is asked for again behind what is found now.
+        # Reads that were requested behind it are requested again behind the replacement.
         behind: list[_Run] = []
         while self._asked:
             asked = self._asked.popleft()
@@ -261,7 +261,7 @@ class _ChunkReads:
         if run.piece is None or run.piece.knows_offsets:
             self._find_again(run.offset_start, run.offset_end, run.object_key)
             return
-        # Without the footer nobody knows which offsets these chunks held, and other tasks read the rest.
+        # Without the footer, the offsets of these chunks are unknown, and other tasks read the rest.
         now = segments_between(self._manifest(), run.offset_start, run.offset_end)
         for entry in now:
             self._check_moved(entry.object_key(*self._partition), run.object_key)
@@ -277,7 +277,7 @@ class _ChunkReads:
         self._in_flight -= asked.footer.chunks[asked.index].stored_bytes
 
     def _find_again(self, start: int, end: int, object_key: str) -> None:
-        """Put what covers [start, end) now before everything that is still to be read. Raises: DataLoss, CorruptionError."""
+        """Put the pieces that cover [start, end) now before all remaining ones. Raises: DataLoss, CorruptionError."""
         at, end = max(start, self._split.offset_start), min(end, self._split.offset_end)
         state = self._manifest()
         found: list[_Run] = []
@@ -306,7 +306,7 @@ class _ChunkReads:
             raise missing(key)
 
     def _manifest(self) -> ManifestState:
-        """What the manifest says now."""
+        """The manifest as of now."""
         return self._session.run(self._session.metadata.manifest(self._partition))
 
     # --- requests ---------------------------------------------------------------------------------------------------
@@ -442,7 +442,7 @@ class _TailFetches:
         return self._consumer.position(self._partition)
 
     async def poll(self) -> list[FetchedBatch]:
-        """What comes next; nothing if only the position moved, perhaps over what is gone."""
+        """The next batches; none if only the position moved, perhaps over deleted offsets."""
         before = self.position
         try:
             batches = await self._consumer.poll(TAIL_IDLE_MS)
@@ -462,7 +462,7 @@ class _TailFetches:
         return batches
 
     def _check_topic(self, start: int) -> bool:
-        """Whether what was read from ``start`` on is of the planned topic: a client goes on in another of the same name unasked."""
+        """Whether the records from ``start`` on are of the planned topic: a client goes on unasked in a new one of that name."""
         topic = self._cluster.view.topics.get(self._partition.topic)
         if topic is None or topic.topic_id.bytes == self._split.topic_id:
             return True

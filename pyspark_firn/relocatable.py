@@ -1,8 +1,8 @@
 """Loading the machine code of an ELF object file, for kernels that were compiled in another process.
 
-A compiler that stays loaded to run four functions costs a process more memory than the records it reads. What such functions need
-of a loader is little: their sections in one mapping, addresses filled in, and that mapping made executable. That is done
-here for x86-64 (ELF-64, System V ABI); whatever else an object asks for is refused, and its caller has another way.
+A compiler that stays loaded to run four functions costs a process more memory than the records it reads. Such functions need
+little of a loader: their sections in one mapping, addresses filled in, and that mapping made executable. That is done here for
+x86-64 (ELF-64, System V ABI); an object that needs more is refused, and its caller has another way.
 
 Written after the ELF-64 object file format and the System V ABI's AMD64 supplement.
 """
@@ -31,7 +31,7 @@ _ALLOCATED: Final = 0x2
 _UNDEFINED, _ABSOLUTE, _COMMON = 0, 0xFFF1, 0xFFF2
 _R_64, _R_PC32, _R_PLT32, _R_PC64 = 1, 2, 4, 24
 _EXTERNAL: Final = ("memcpy", "memmove", "memset")
-"""What a kernel may call: a compiler makes these of loops."""
+"""The functions that a kernel may call: a compiler makes calls of them out of loops."""
 
 
 class UnsupportedObject(Exception):

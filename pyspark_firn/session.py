@@ -106,8 +106,8 @@ class StoreSession:
         await self.store.close()
 
     def _end_with_interpreter(self) -> None:
-        """End before the interpreter stops daemon threads: what is left of a read that nobody finished would close this session
-        after that, and wait for its thread for ever. The store is not closed: its pool takes no more work by then."""
+        """End before the interpreter stops daemon threads: else an unfinished read would close this session later, and wait for
+        its thread for ever. The store is not closed: its pool takes no more work by then."""
         try:
             self.run(_cancel_others())
         finally:

@@ -1,6 +1,6 @@
 """Firn's modules live in a package named ``app``. So may a user's own, and whichever comes first on ``sys.path`` is found.
 
-Who enters here is told so in one sentence, before the imports below fail with one that nobody understands: in the user's program,
+The error says so in one sentence, before the imports below fail with an obscure one: in the user's program,
 in the processes in which Spark plans, and in tasks, whose path may be another. This module imports nothing of Firn's ``app``.
 """
 
@@ -33,7 +33,7 @@ def require_firn() -> None:
 
 
 class Shipped:
-    """For what Spark sends to other processes: it is opened there only if Firn's ``app`` is found there.
+    """For objects that Spark sends to other processes: they are unpickled there only if Firn's ``app`` is found there.
 
     Its class and its state are of modules that import ``app``, and unpickling imports them.
     """

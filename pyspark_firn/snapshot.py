@@ -1,4 +1,4 @@
-"""A consistent view of what is to be read: topics, manifests and offsets as of one moment of planning.
+"""A consistent view of the source of a read: topics, manifests and offsets as of one moment of planning.
 
 Everything that can be wrong with a request is found here, before any task runs.
 """
@@ -158,7 +158,7 @@ async def read_footer(
 
 
 async def resolve_ranges(session: StoreSession, snapshot: Snapshot, options: ReadOptions) -> list[PartitionRange]:
-    """What to read of each partition, without what is gone if that may be passed over.
+    """The offsets to read of each partition. Deleted offsets are left out if the options allow it.
 
     The chunk tables that splits will need are read, too. Raises: ConfigError, DataLoss, CorruptionError, StorageUnavailable,
     BrokerUnavailable.

@@ -1,7 +1,9 @@
-"""``format("firn")``: what Spark calls, thin. Spark makes one of these in a Python process of its own for every query.
+"""``format("firn")``: the class that Spark calls, thin. Spark makes one of these in a Python process of its own for every
+query.
 
 Nothing of Firn but this module, ``shadowing.py`` and ``telling.py`` is imported until a reader or a writer is made: Spark imports
-every package named ``pyspark_*`` only to see what there is, and a mistake there would cost its user every other data source, too.
+every package named ``pyspark_*`` only to list data sources, and a mistake there would cost its user every other data source,
+too.
 """
 
 from __future__ import annotations
@@ -83,8 +85,8 @@ class FirnDataSource(Shipped, DataSource):
 class FirnReader(Shipped, DataSourceReader):
     """Reads a snapshot of some partitions' history.
 
-    It takes no filters from Spark (``pushFilters``). Spark 4.2 keeps one plan with a loaded DataFrame: what one query's filters
-    have pruned would be missing, without an error, in another query of the same DataFrame.
+    It takes no filters from Spark (``pushFilters``). Spark 4.2 keeps one plan with a loaded DataFrame: records pruned by the
+    filters of one query would be missing, without an error, in another query of the same DataFrame.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:

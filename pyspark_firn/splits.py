@@ -1,4 +1,4 @@
-"""What a task is given to read. Pickled into tasks, hence small and plain: numbers, keys, no manifest."""
+"""The input of a task. Pickled into tasks, hence small and plain: numbers, keys, no manifest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Piece(NamedTuple):
     chunk_start: int
     chunk_end: int
     knows_offsets: bool
-    """Whether the offsets are those of these chunks, so that they alone say what is meant."""
+    """Whether the offsets are those of these chunks, so that the offsets alone identify the records."""
 
     @property
     def offsets_about(self) -> int:

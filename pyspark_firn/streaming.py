@@ -1,11 +1,11 @@
-"""``readStream``: history first, as fast as the triggers allow, then whatever becomes readable.
+"""``readStream``: history first, as fast as the triggers allow, then new records as they become readable.
 
 A position is the next offset of every partition, as JSON in Spark's checkpoint:
 
     {"version": 1, "topics": {"<name>": {"id": "<topic id>", "offsets": {"0": 1234}}}}
 
-Between two positions the same records are read, however often and from wherever: what was fetched from a broker the first time
-may come from the bucket the second. That, and Spark's log of positions, is what makes a checkpointed sink exactly-once.
+Between two positions the same records are read, however often and from wherever: records from a broker the first time may come
+from the bucket the second time. Together with Spark's log of positions, this makes a checkpointed sink exactly-once.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from pyspark_firn.telling import plainly
 
 POSITION_VERSION: Final = 1
 UNKNOWN_BYTES_PER_OFFSET: Final = 1024
-"""Assumed of what only brokers hold, whose sizes no manifest tells."""
+"""The assumed size of a record that only brokers hold: no manifest has its size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class FirnStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailable
         self._columns = column_names(schema)
         self._session: StoreSession | None = None
         self._target: Position | None = None
-        """What Trigger.AvailableNow stops at."""
+        """The position where Trigger.AvailableNow stops."""
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_session": None}
@@ -171,7 +171,7 @@ class FirnStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailable
         waiting = sum(end - at for _, at, end in available)
         ends = {}
         for one, at, end in available:
-            # Everyone gets a share of the trigger in proportion to what it has waiting, as with Spark's Kafka source.
+            # Each partition gets a share of the trigger in proportion to its waiting records, as with Spark's Kafka source.
             share = (end - at) / waiting if waiting else 0.0
             ends[one.partition] = (
                 at
@@ -260,7 +260,7 @@ class FirnStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailable
             yield from read_split(self._options, self._columns, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to let go of: the bucket keeps what it keeps, whoever has read it."""
+        """Nothing to release: retention in the bucket does not depend on readers."""
 
     def stop(self) -> None:
         session, self._session = self._session, None
@@ -289,7 +289,7 @@ def _without_deleted(
 ) -> Position:
     """The topics of a position that are still those they were. Raises: DataLoss if one is not.
 
-    What a deleted topic had from ``since`` up to the position is counted; how much it had beyond nobody knows any more.
+    Records of a deleted topic from ``since`` up to the position are counted. The number beyond it is unknown.
     """
     kept: dict[str, TopicPosition] = {}
     for name, topic in position.items():

@@ -1,4 +1,4 @@
-"""What a task does with a split that planning gave it."""
+"""A task: it reads a split that planning made."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def read_split(options: ReadOptions, columns: Sequence[str], split: InputPartiti
 
 @functools.cache
 def leave_out_of_collections() -> None:
-    """Have garbage collections pass over what is loaded now, which stays for as long as the process.
+    """Exclude all loaded objects from garbage collection: they live as long as the process.
 
-    Spark's worker collects after each task, and to walk what the kernels' compiler has loaded takes longer than to read a split
-    of the usual size. Called after a first split: the most is loaded when kernels are first used.
+    Spark's worker collects after each task, and walking over the objects of the kernels' compiler takes longer than reading a
+    split of the usual size. Called after a first split: the most is loaded when kernels are first used.
     """
     gc.freeze()

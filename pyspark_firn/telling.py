@@ -1,7 +1,7 @@
-"""What Spark's user sees of an error.
+"""How an error looks to Spark's user.
 
-Spark prints the traceback of whatever a data source raises, wraps it, and prints a stack of Java behind it. An error of Firn's tree
-says in a sentence what is wrong and what to do: where in Firn it was found is no help to a user, and hides the sentence.
+Spark prints the traceback of each exception of a data source, wraps it, and prints a stack of Java behind it. An error of
+Firn's tree is a sentence with the fault and the repair. Its place in Firn's code is no help to a user, and hides the sentence.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
 """
-"""What Java logs, from its start: the answers are not to stand between Spark's remarks about this machine. (The gateway of Python
-gives the root its own level.)"""
+"""Java's log settings, from its start: the output of the tour must not stand between Spark's remarks about this machine. (The
+gateway of Python gives the root its own level.)"""
 
 
 def run(folder: Path) -> None:
@@ -73,7 +73,7 @@ def _session(folder: Path) -> SparkSession:
 
     log_settings = folder.resolve() / "log4j2.properties"
     log_settings.write_text(ERRORS_ONLY)
-    # All of it is on this machine: nobody is to be warned that its name leads to the loopback.
+    # All of it is on this machine: a warning that its name leads to the loopback would be noise.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     return (
         SparkSession.builder.master("local[*]")

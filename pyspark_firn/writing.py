@@ -5,24 +5,26 @@ Columns as Spark's Kafka sink takes them: ``value`` and, if wanted, ``key``, ``t
 **Batch**: idempotent producers, all in-sync replicas. A task that fails and is run again writes its rows again, as with Spark's
 Kafka sink.
 
-**Stream**: exactly once. Every task attempt opens a transaction of its own, fills it, leaves it open, and returns what is needed
-to end it. The commit of a micro-batch is a record, the *intent*, in a compacted topic (``commitTopic``), keyed by the query: which
-transactions batch n is made of. Only when that is acknowledged is each transaction committed. A batch that is repeated finds its
-own intent: its tasks write nothing, and the commit ends the transactions that the first attempt could not end.
+**Stream**: exactly once. Every task attempt opens a transaction of its own, fills it, leaves it open, and returns the data
+needed to end it. The commit of a micro-batch is a record, the *intent*, in a compacted topic (``commitTopic``), keyed by the
+query: which transactions batch n is made of. Only when that is acknowledged is each transaction committed. A batch that is
+repeated finds its own intent: its tasks write nothing, and the commit ends the transactions that the first attempt could not
+end.
 
-**The fence.** A driver that was given up may still be at work, or what it sent on its way. So an intent is written in a transaction
-too, under one transactional id for the query. A commit first takes that id, by which brokers refuse whatever an earlier holder has
-not brought to its end (INVALID_PRODUCER_EPOCH); looks then whether the batch has an intent, now that no earlier one can come any
-more; and only if it has none writes its own. Hence a batch has one intent for ever. Who finds another's finishes that, and gives
-up its own transactions; who finds that of a later batch stops. Intents are read at read_committed, by a commit up to the end of
-the topic, since another query's open transaction may hide an intent of this one. A task does not wait for that: what it misses,
-the commit finds.
+**The fence.** A driver that was given up may still be at work, or its requests may be on their way. So an intent is written in
+a transaction too, under one transactional id for the query. A commit first takes that id. From then on brokers refuse every
+unfinished request of an earlier holder (INVALID_PRODUCER_EPOCH), so no earlier intent can come any more. Then it looks whether
+the batch has an intent, and writes its own only if there is none. Hence a batch has one intent for ever. A commit that finds
+another's intent finishes that one, and gives up its own transactions. A commit that finds the intent of a later batch stops.
+Intents are read at read_committed, by a commit up to the end of the topic, since another query's open transaction may hide an
+intent of this one. A task does not wait for that: the commit finds an intent that the task missed.
 
-**What is kept.** A coordinator remembers a transactional id for a week (``transactional.id.expiration.ms``), so tasks do not make
-one for every batch: the intent also says which id each task's winner used, and in the batch after it the first attempt at that
-task takes it again. Nobody else can hold it: the winner is done, and what another attempt or another run of the query has used
-is never handed on. (Only a stage that Spark runs again may see two first attempts; the later one then fences the other, and
-the batch fails before its intent.) The topic of intents is made of small segments, so that compaction keeps it small.
+**Reuse of ids.** A coordinator remembers a transactional id for a week (``transactional.id.expiration.ms``), so tasks do not
+make one for every batch: the intent also says which id each task's winner used, and in the batch after it the first attempt at
+that task takes it again. No other writer can hold it: the winner is done, and an id that another attempt or another run of the
+query has used is never handed on. (Only a stage that Spark runs again may see two first attempts; the later one then fences the
+other, and the batch fails before its intent.) The topic of intents is made of small segments, so that compaction keeps it
+small.
 
 **The window.** An open transaction is aborted by its coordinator ``transactionTimeout`` after its first record. One that is over
 when the batch is to be committed fails the batch before its intent, and it is written again when the query is started again. But
@@ -107,7 +109,7 @@ _OVER: Final = frozenset(
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
     }
 )
-"""What a coordinator answers to the commit of a transaction that it has aborted, or has forgotten since."""
+"""A coordinator's errors for the commit of a transaction that it has aborted, or has forgotten since."""
 
 _logger = logging.getLogger("pyspark_firn")
 
@@ -120,7 +122,7 @@ _COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "headers": ("array<struct<key:string,value:binary>>",),
 }
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
-"""What Spark hands on although it is meant for itself."""
+"""Options that Spark passes on although they are meant for Spark itself."""
 _OPTIONS: Final = ("bootstrap", "kafka.bootstrap.servers", "topic", "compression", "commitTopic", "transactionTimeout")
 _STREAM_ONLY: Final = ("commitTopic", "transactionTimeout")
 
@@ -138,7 +140,7 @@ class WriteOptions:
 
 
 def parse_write_options(given: Mapping[str, str], schema: StructType, *, streaming: bool = True) -> WriteOptions:
-    """What a user's options mean for rows of ``schema``. Raises: ConfigError, one sentence."""
+    """Parse a user's options for rows of ``schema``. Raises: ConfigError, one sentence."""
     known = {name.lower(): name for name in _OPTIONS}
     options: dict[str, str] = {}
     for written, value in given.items():
@@ -228,7 +230,7 @@ def _cluster(options: WriteOptions) -> ClusterClient:
 
 @dataclass
 class WrittenRows(WriterCommitMessage):
-    """What a task of a batch write says."""
+    """The message of a task of a batch write."""
 
     count: int
 
@@ -265,7 +267,7 @@ class Slot:
 
 @dataclass
 class OpenTransaction(WriterCommitMessage):
-    """What a task of a micro-batch leaves behind."""
+    """The message of a task of a micro-batch: the transaction that it left open."""
 
     query_id: str
     transaction: tuple[str, int, int] | None
@@ -274,12 +276,12 @@ class OpenTransaction(WriterCommitMessage):
     """The batch had an intent when the task began."""
     slot: Slot | None = None
     transactional_id: str = ""
-    """What the next batch's first attempt may use, if this attempt wins."""
+    """The id that the next batch's first attempt may use, if this attempt wins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """What the newest commit of a query is made of."""
+    """The content of the newest commit of a query."""
 
     batch_id: int
     transactions: tuple[Transaction, ...]
@@ -353,7 +355,7 @@ class FirnStreamWriter(Shipped, DataSourceStreamArrowWriter):
 
         Args:
             attempt: told apart from every other attempt of the query.
-            slot: where a transactional id is taken from and handed on to; without one it is new and nobody's after.
+            slot: where a transactional id is taken from and handed on to; without one the id is new and is not used again.
 
         Raises: FirnError.
         """
@@ -373,7 +375,7 @@ class FirnStreamWriter(Shipped, DataSourceStreamArrowWriter):
                 ) as producer:
                     count = await _produce(self._options, _chained(first, batches), producer)
             except BaseException:
-                # Whatever it dies of, a row that Arrow cannot read or an interrupt: readers would wait for the time-out.
+                # After any failure, also a row that Arrow cannot read or an interrupt: readers would wait for the time-out.
                 await self._abandon(cluster, transaction)
                 raise
             if count == 0:  # It was begun, but nothing has joined it: there is nothing to end.
@@ -466,7 +468,7 @@ class FirnStreamWriter(Shipped, DataSourceStreamArrowWriter):
 
     @staticmethod
     async def check_open(cluster: ClusterClient, intent: Intent) -> None:
-        """Raises: ConfigError if one is over: no intent may name what cannot be committed; RequestRejected, BrokerUnavailable."""
+        """Raises: ConfigError if one is over: an intent must be possible to commit; RequestRejected, BrokerUnavailable."""
         for transaction in intent.transactions:
             if not await is_open(cluster, transaction):
                 raise ConfigError(
@@ -516,10 +518,10 @@ class FirnStreamWriter(Shipped, DataSourceStreamArrowWriter):
         asyncio.run(self.abort_batch([one for one in messages if isinstance(one, OpenTransaction)], batchId))
 
     async def abort_batch(self, messages: Sequence[OpenTransaction], batch_id: int) -> None:
-        """Give up what the tasks of a failed micro-batch left open, unless its intent names it.
+        """Abort the transactions that the tasks of a failed micro-batch left open, unless its intent names them.
 
         Spark asks for this also when the commit itself has failed, perhaps after the intent: then the batch is to be finished
-        when it is repeated. Whatever cannot be told apart from that is left to its time-out.
+        when it is repeated. Transactions in doubt are left to their time-out.
         """
         opened = [(one.query_id, _transaction(*one.transaction)) for one in messages if one.transaction is not None]
         if not opened:
@@ -531,7 +533,7 @@ class FirnStreamWriter(Shipped, DataSourceStreamArrowWriter):
             except FirnError as error:
                 _logger.warning("The transactions of batch %d are left to their time-out: %s", batch_id, error)
                 return
-            # A later intent is another start's, which has ended what this batch's intent named.
+            # A later intent comes from another start, which has ended the transactions of this batch's intent.
             kept = intent.transactions if intent is not None and intent.batch_id == batch_id else ()
             for _, transaction in opened:
                 if transaction not in kept:

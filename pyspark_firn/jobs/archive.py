@@ -1,16 +1,16 @@
-"""``archive``: a topic's history as Parquet files by date, or as an Iceberg table; each run adds what came since.
+"""``archive``: a topic's history as Parquet files by date, or as an Iceberg table; each run adds the records that came since.
 
-Exactly once, whatever is killed when. For Parquet, below ``<target>/<topic>/_firn/``:
+Exactly once, even if processes are killed at any point. For Parquet, below ``<target>/<topic>/_firn/``:
 
     <run as 20 digits>.plan     which offsets this run writes: put if absent before its first file
-    <run as 20 digits>.commit   what it wrote: put if absent after its last
+    <run as 20 digits>.commit   the files that it wrote: put if absent after its last
     <run as 20 digits>.shown    readers see all that the commit names, and nothing else of the plan
 
 A run that finds a plan without a commit does that plan first: the same offsets. Each attempt at a part gives its files names of its
-own, since compaction may have changed what there is to read. They are *pending* (``_….parquet.pending``) until a commit names
+own, since compaction may have removed records in between. They are *pending* (``_….parquet.pending``) until a commit names
 them. The first commit counts: its files get their names, and those of other attempts are removed. A run that finds a commit
-without ``.shown`` does that first. So whatever is killed when, and however many runs are at work, readers of the folder see each
-record once, or not yet. They pass over ``_firn`` and pending files.
+without ``.shown`` does that first. So readers of the folder see each record once, or not yet, with any number of kills and
+parallel runs. They pass over ``_firn`` and pending files.
 
 For Iceberg the table itself says how far it has come: files and the new ``firn.archive.…`` properties are one commit.
 """
@@ -81,7 +81,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class ArchiveSummary:
-    """What an archive run has done."""
+    """The result of an archive run."""
 
     topic: str
     target: str
@@ -170,7 +170,7 @@ def archive_parquet(
     values: ValuesWanted | None = None,
     progress: Progress | None = None,
 ) -> ArchiveSummary:
-    """Write what is in the store and not yet in ``<target>/<topic>/``; ``target`` is an address like a store's.
+    """Write the stored records that are not yet in ``<target>/<topic>/``; ``target`` is an address like a store's.
 
     With ``values``, they are decoded to the column ``data``; records that cannot be decoded go to ``<target>/<topic>_bad/``
     with the column ``reason``. The first run fixes the shape (``_firn/shape.json``).
@@ -228,7 +228,7 @@ def _written(runner: Runner, tasks: Sequence[PartTask], progress: Progress | Non
 
 @contextmanager
 def _swept(*folders: tuple[str, str]) -> Iterator[None]:
-    """Remove what killed writers have left in folders (target, folder): of earlier runs, and of what the block has ended."""
+    """Remove files of killed writers in folders (target, folder): those of earlier runs, and those that the block ended."""
     for address, folder in folders:
         sweep(address, folder)
     try:
@@ -240,7 +240,7 @@ def _swept(*folders: tuple[str, str]) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class ValuesWanted:
-    """How a user says what values are."""
+    """The user's options about the meaning of values."""
 
     kind: str
     """``json`` or ``avro``."""
@@ -265,7 +265,7 @@ class ValuesWanted:
 def _shape(
     source: StoreSession, sink: StoreSession, store: str, topic: str, wanted: ValuesWanted | None, *, is_new: bool
 ) -> ValueShape | None:
-    """The archive's shape: what its first run has written down. Raises: ConfigError if another is asked for."""
+    """The archive's shape, as its first run recorded it. Raises: ConfigError if another is asked for."""
     key = f"{topic}/_firn/shape.json"
     try:
         known = decode_shape(decode_document(sink.run(sink.store.get(key)), key))
@@ -284,7 +284,7 @@ def _shape(
 def _known_shape(
     known: ValueShape | None, wanted: ValuesWanted | None, *, is_new: bool, archive: str
 ) -> ValueShape | None:
-    """What an archive that there is does with values. Raises: ConfigError if another thing is asked for."""
+    """How an existing archive treats values. Raises: ConfigError if the user asks for another way."""
     if known is not None:
         given = wanted.given_shape() if wanted is not None else None
         if wanted is None or wanted.kind != known.kind or (given is not None and given != known):
@@ -319,7 +319,7 @@ def _sample(source: StoreSession, store: str, topic: str) -> list[bytes | None]:
 
 
 def _snapshot(source: StoreSession, store: str, topic: str) -> Snapshot:
-    """What there is to archive now. Raises: ConfigError."""
+    """The records that can be archived now. Raises: ConfigError."""
     snapshot = source.run(take_snapshot(source, _read_options(store, topic)))
     check_has_history(snapshot.image.topics_by_name[topic], (one.state for one in snapshot.partitions))
     return snapshot
@@ -412,7 +412,7 @@ def _commit(
     *,
     with_values: bool,
 ) -> None:
-    """Write down what a run has made, unless another has done the same run: then what that one has written down counts."""
+    """Record the files of a run, unless another process has committed the same run: then the other commit counts."""
     files = sorted((asdict(file) for one in finished for file in one.files), key=lambda file: file["path"])
     document: dict[str, Any] = {
         "version": FORMAT_VERSION,
@@ -436,10 +436,11 @@ def _commit(
 
 
 def _show(sink: StoreSession, target: str, topic: str, plan: ArchivePlan, commit: Mapping[str, Any]) -> None:
-    """Have readers see what a commit names, and nothing else of its plan. Repeatable, also beside others that do the same.
+    """Make the files that a commit names visible to readers, and no other file of its plan. Repeatable, also beside others that
+    do the same.
 
-    Only now is anything removed: before the commit nobody knows which attempt counts. Costs a LIST for each thousand files of the
-    archive. Raises: CorruptionError, StorageUnavailable.
+    Only now is anything removed: before the commit it is undecided which attempt counts. Costs a LIST for each thousand files
+    of the archive. Raises: CorruptionError, StorageUnavailable.
     """
     key = _key(topic, int(commit["run"]), "shown")
     shown = commit["version"] == 1 or bool(sink.run(sink.store.list_objects(key, limit=1)))
@@ -465,7 +466,7 @@ def _tasks(
     folder: str,
     plan: ArchivePlan,
 ) -> Iterator[PartTask]:
-    """The plan's parts with what the store holds of them now. Raises: CorruptionError if some of it is gone."""
+    """The plan's parts with the segments that the store has for them now. Raises: CorruptionError if some of it is gone."""
     states = {int(one.partition.partition): one.state for one in snapshot.partitions}
     for part in plan.parts:
         if part.start == part.end:
@@ -518,15 +519,15 @@ def archive_iceberg(
     values: ValuesWanted | None = None,
     progress: Progress | None = None,
 ) -> ArchiveSummary:
-    """Append what is in the store and not yet in an Iceberg table, which is made if need be, partitioned by day.
+    """Append the stored records that an Iceberg table does not have yet. The table is created if needed, partitioned by day.
 
     ``catalog``: properties of a pyiceberg catalog (``type``, ``uri``, ``warehouse`` …). The files and the new offsets are one
     commit of the table; a run that loses a race against another adds nothing, and removes its files. Files that a killed run
     has left are in no table; below a folder the next run removes them, elsewhere Iceberg's own removal of orphan files does.
 
     With ``values``, they are decoded to the column ``data``; records that cannot be decoded go to the table ``<table_name>_bad``
-    with the column ``reason``. It is committed first: a run that finds it ahead of the other does what is between them first.
-    Raises: ConfigError, CorruptionError, StorageUnavailable.
+    with the column ``reason``. It is committed first. A run that finds it ahead of the other table archives the records between
+    them first. Raises: ConfigError, CorruptionError, StorageUnavailable.
     """
     from pyspark_firn.jobs.iceberg import add_files, address_of, offsets_of
 

@@ -1,8 +1,8 @@
-"""What one run of an archive writes: offset ranges, decided before the first file and written down. Pure.
+"""The plan of one archive run: offset ranges, decided and recorded before the first file. Pure.
 
-A run is a *plan* (which offsets of which partition go into which part) and a *commit* (what came of it). Parts are cut by the
-manifest alone. A part's files are named by its offsets and by the attempt that wrote them, since two attempts at one part may read
-different records: the topic may be compacted between them. Which attempt counts, the commit says.
+A run is a *plan* (which offsets of which partition go into which part) and a *commit* (the files that were written). Parts are
+cut by the manifest alone. A part's files are named by its offsets and by the attempt that wrote them, since two attempts at one
+part may read different records: the topic may be compacted between them. Which attempt counts, the commit says.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ArchivePart:
 
     @property
     def file_stem(self) -> str:
-        """What the names of its files begin with."""
+        """The prefix of the names of its files."""
         return f"{self.partition:05d}-{self.start:020d}-{self.end:020d}"
 
 
@@ -58,7 +58,7 @@ class ArchivePlan:
 def unnamed_files(
     plan: ArchivePlan, before: Mapping[int, int], paths: Iterable[str], named: Container[str]
 ) -> Iterator[str]:
-    """Those of ``paths`` that nobody needs once the plan is committed, with ``named`` as its files. Pure.
+    """Those of ``paths`` that are not needed once the plan is committed with ``named`` as its files. Pure.
 
     They are other files of its parts, whichever attempt wrote them, and pending ones of offsets that were committed ``before``
     (next offset by partition): their writers went on after another had finished their run.
@@ -78,7 +78,7 @@ def overtaken_files(
 ) -> Iterator[str]:
     """Those of ``paths`` that no commit of an Iceberg table can name any more, once one from ``before`` to ``ends`` has ``named``.
 
-    Whoever wrote them began at or above ``before`` and lost: a table that has changed takes no files of theirs. Pure.
+    Their writers began at or above ``before`` and lost: a table that has changed takes none of their files. Pure.
     """
     for path in paths:
         found = _FILE_NAME.fullmatch(path.rpartition("/")[2])
@@ -134,10 +134,10 @@ def decode_document(data: bytes, name: str) -> dict[str, Any]:
 def cut(
     states: Sequence[ManifestState], done: Mapping[int, int], part_bytes: int, until: Mapping[int, int] | None = None
 ) -> tuple[ArchivePart, ...]:
-    """Parts of about ``part_bytes`` of records, of what is readable now and above ``done`` (next offset by partition).
+    """Parts of about ``part_bytes`` of records, out of the readable records at or above ``done`` (next offset by partition).
 
-    With ``until`` (offsets by partition, all of them tiered) exactly what is below it. Parts end where segments end; only a segment
-    longer than a part is cut within.
+    With ``until`` (offsets by partition, all of them tiered) exactly the records below it. Parts end where segments end; only a
+    segment longer than a part is cut within.
     """
     parts: list[ArchivePart] = []
     for partition, state in enumerate(states):
@@ -171,7 +171,7 @@ def beginnings(
 ) -> Iterator[ArchivePart]:
     """Where partitions begin that neither ``done`` nor ``parts`` know, as parts of nothing.
 
-    Without them nobody could tell whether what such a partition gets was there when it is archived.
+    Without them, it would be unknown whether records that such a partition gets later existed when it was archived.
     """
     known = {*done, *(part.partition for part in parts)}
     for partition, state in enumerate(states):

@@ -1,7 +1,8 @@
-"""What an audit leaves behind: a table with a row for each segment, and a page for people, to read and to sign.
+"""The output of an audit: a table with a row for each segment, and a page for people, to read and to sign.
 
-The page is one HTML file that is complete in itself, without scripts. It carries the seal, the SHA-256 of the table: whoever has
-the page can tell whether a table is the one that was signed. What comes from the bucket is text in it, whatever it looks like.
+The page is one HTML file that is complete in itself, without scripts. It carries the seal, the SHA-256 of the table: a reader
+of the page can tell whether a table is the one that was signed. Strings from the bucket are escaped: they are shown as text and
+never as markup.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ MENDS: Final[Mapping[FindingKind, str]] = {
     FindingKind.ORPHAN_UPLOAD: "Nothing needs to be done: a broker that serves the partition aborts it.",
     FindingKind.FOREIGN_OBJECT: "Firn never touches it. Remove it if nobody else needs it.",
 }
-"""What to do about each kind of finding."""
+"""The repair for each kind of finding."""
 
 _STYLE: Final = """
 :root {
@@ -165,13 +166,13 @@ tr.damage td { color: var(--bad); font-weight: 600; }
 }
 """
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
-"""What browsers are told to load and run: nothing."""
+"""The content security policy: browsers load and run nothing."""
 _COLUMNS: Final = ("Partition", "Offsets", "Segments", "Records", "Bytes of records", "First time", "Last time")
 _NUMBERS: Final = frozenset({"Segments", "Records", "Bytes of records"})
 
 
 def _facts_row(facts: SegmentFacts) -> dict[str, Any]:
-    """What the table says of a segment: all but the batches that cannot be read, which an audit does not look for."""
+    """The table's row of a segment: everything except unreadable batches, which an audit does not look for."""
     row = asdict(facts)
     del row["unreadable"]
     return row

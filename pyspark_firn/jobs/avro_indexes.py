@@ -1,7 +1,7 @@
 """Indexes of unions and enums in Avro values, which the decoder takes for Python's.
 
 fastavro looks a branch or a symbol up in a list, so that an index of -1 is the last of them: a damaged value would be archived
-as another one. Whoever decodes has the indexes looked at first; all else that can be wrong the decoder finds by itself.
+as another one. So the indexes are checked before decoding. The decoder itself finds all other faults.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _FIXED_BYTES: Final = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 
 
 def indexes_check(schema: Any) -> Skip | None:
-    """What walks over a value of a schema as ``fastavro.parse_schema`` gives it; None if there is no index in it.
+    """A function that walks over a value of a schema (from ``fastavro.parse_schema``); None if the schema has no index.
 
     The schema must not refer to itself.
     """

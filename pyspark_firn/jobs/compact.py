@@ -2,12 +2,12 @@
 
 A new segment covers exactly the offsets of those it replaces, and takes their place in one entry of the manifest: a consumer sees
 the old ones or the new one, never a mixture. The order is the broker's own: COPY_STARTED durable → upload → every input is still
-COPY_FINISHED → one entry with the inputs' DELETE_STARTED and the output's COPY_FINISHED. The objects of what was replaced are
-deleted by the broker when it is back, so whoever has planned with them can still read them.
+COPY_FINISHED → one entry with the inputs' DELETE_STARTED and the output's COPY_FINISHED. The broker deletes the objects of the
+replaced segments when it is back, so readers that planned with them can still read them.
 
 Beside a running cluster the partition's leader writes the manifest, asked over HTTP (``LeaderManifest``). With no broker running
 the job takes that right by a SEAL (``OfflineManifest``), so a broker that was only silent finds out by its next write. Killed at
-any point, the job leaves an output that nobody reads, which the next leader gives up; running the job again goes on.
+any point, the job leaves an output that is never read, and the next leader abandons it. Running the job again goes on.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class CompactSummary:
-    """What a compaction has done."""
+    """The result of a compaction."""
 
     topic: str
     segments_before: int = 0
@@ -137,15 +137,15 @@ def compact(
     runner: Runner | None = None,
     progress: Progress | None = None,
 ) -> CompactSummary:
-    """Compact every partition of a topic: through the leaders if ``http`` is an address of the cluster, else offline. ``login``: as
-    whom ``http`` is asked, where callers log in.
+    """Compact every partition of a topic: through the leaders if ``http`` is an address of the cluster, else offline.
+    ``login``: the caller's login at ``http``, if callers log in there.
 
-    Beside a running cluster only what has left the local disks is compacted. ``runner`` works at parts beside each other: at
-    runs of segments where leaders write the manifests and nothing has to be known of the whole partition, else at partitions.
-    With ``by_key`` each worker holds keys of a partition, at most ``KEYS_AT_ONCE_MAX``, and a bit for each offset.
+    Beside a running cluster, only segments that have left the local disks are compacted. ``runner`` works at parts beside each
+    other: at runs of segments where leaders write the manifests and nothing has to be known of the whole partition, else at
+    partitions. With ``by_key`` each worker holds keys of a partition, at most ``KEYS_AT_ONCE_MAX``, and a bit for each offset.
 
-    Raises: ConfigError (offline, and a broker lives; no such topic), ConflictError (what was read has changed: run it again),
-    BrokerUnavailable, CorruptionError, StorageUnavailable, FencedError.
+    Raises: ConfigError (offline, and a broker lives; no such topic), ConflictError (the segments that were read have changed:
+    run it again), BrokerUnavailable, CorruptionError, StorageUnavailable, FencedError.
     """
     summary = CompactSummary(topic)
     with StoreSession(store) as session:
@@ -182,7 +182,7 @@ def compact(
 
 @dataclass(frozen=True, slots=True)
 class HttpLogin:
-    """As whom HTTP is asked."""
+    """The login for HTTP requests."""
 
     authorization: str = field(repr=False)
     """The header: ``Basic …`` or ``Bearer …``."""
@@ -206,7 +206,7 @@ class CompactPart:
 
 @dataclass(slots=True)
 class CompactedPart:
-    """What became of them."""
+    """The result of a part."""
 
     segments: int = 0
     records_dropped: int = 0
@@ -439,7 +439,7 @@ class Compaction:
                     superseded.add(before)
                 newest[digest] = record.offset
                 if len(newest) > KEYS_AT_ONCE_MAX:
-                    # What was found is true; of half of the keys the rest is found later, from the start.
+                    # The findings so far are true. Half of the keys are dropped here and found again later, from the start.
                     share, other = share.halves()
                     shares.append(other)
                     newest = {digest: offset for digest, offset in newest.items() if share.has(digest)}
@@ -454,7 +454,7 @@ class Compaction:
                     if not header.is_control and not _is_aborted(header, one.footer.aborted):
                         yield from (record for record in iter_records(batch) if record.key is not None)
             except ObjectMissing:
-                # Deleted or replaced meanwhile. What nobody has seen only takes nothing away.
+                # Deleted or replaced meanwhile. Records that were not seen remove no others.
                 _logger.warning("%s: %s is not there any more", self._partition, entry.object_key(*self._partition))
 
     def _kept(self, one: _Input, superseded: Superseded | None, *, is_first: bool) -> Iterator[bytes | memoryview]:

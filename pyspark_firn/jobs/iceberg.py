@@ -1,4 +1,4 @@
-"""The Iceberg tables of an archive: what their values mean, how far they have come, and opening them in a catalog."""
+"""The Iceberg tables of an archive: the meaning of their values, their progress, and opening them in a catalog."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _check_partitioning(table: Table, name: str) -> None:
 
 
 def made_table(name: str, catalog: Mapping[str, str], schema: pa.Schema, shape: ValueShape | None) -> Table:
-    """A new table of these columns, partitioned by the day of ``timestamp``; what values mean is written down in it.
+    """A new table of these columns, partitioned by the day of ``timestamp``. Its properties record the meaning of values.
 
     Raises: ConfigError.
     """
@@ -75,7 +75,7 @@ def made_table(name: str, catalog: Mapping[str, str], schema: pa.Schema, shape: 
 
 @contextmanager
 def _asked(name: str) -> Iterator[None]:
-    """A catalog is a driver of somebody else's, and what goes wrong in it has no common name. Raises: ConfigError."""
+    """A catalog is a foreign driver, and its errors have no common class. Raises: ConfigError."""
     try:
         yield
     except FirnError:
@@ -109,7 +109,7 @@ def add_files(table: Table, paths: Sequence[str], topic_id: str, ends: Mapping[i
                 transaction.add_files(list(paths), check_duplicate_files=True)
             transaction.set_properties(property_names(topic_id, ends))
     except (CommitFailedException, FileNotFoundError) as error:
-        # Whoever was quicker removes the files of those who were not: they can be gone before this commit is tried.
+        # The quicker run removes the files of the slower ones: they can be gone before this commit is tried.
         name = ".".join(table.name())
         raise ConfigError(
             f"Another writer changed {name} meanwhile. Nothing was added: run the job again ({error})."

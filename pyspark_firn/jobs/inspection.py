@@ -1,8 +1,8 @@
 """``verify`` at scale and ``audit``: every segment read whole, by as many workers as there are, and held against its manifest.
 
-What a worker finds of a segment are *facts*; what is wrong is a *finding*. Objects are LISTed before manifests are read, and
-manifests once more where an object is not there, as ``firn verify`` does, so that what changes meanwhile is not taken for
-damage: what has expired is only counted, and what has taken the place of something is read too.
+The contents of a segment, as a worker read them, are *facts*. Each problem is a *finding*. Objects are LISTed before manifests
+are read, and manifests once more where an object is not there, as ``firn verify`` does, so that changes during the audit are
+not taken for damage. Expired segments are only counted, and segments that replaced others are read too.
 
 The content hash of a segment is the SHA-256 of its record batches one after the other, as they are in the log: it depends neither
 on how they are cut into chunks nor on how those are compressed. Of a segment that several were merged into it is that of all their
@@ -71,7 +71,7 @@ class SegmentTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFacts:
-    """What a segment object holds, recomputed from its bytes, beside what the manifest says of it."""
+    """The contents of a segment object, recomputed from its bytes, beside the manifest's entry for it."""
 
     topic: str = ""
     topic_id: str
@@ -166,7 +166,7 @@ def _inspect(
 
 @dataclass(slots=True)
 class Inspection:
-    """What was found in a bucket, or in some topics of it."""
+    """The findings in a bucket, or in some topics of it."""
 
     store: str
     cluster_id: str
@@ -222,8 +222,8 @@ def inspect(
     records: bool = False,
     progress: Progress | None = None,
 ) -> Inspection:
-    """Check everything in a store, or the named topics: every byte, every gap, every object that nobody names. With ``records``
-    every record is decoded too.
+    """Check everything in a store, or the named topics: every byte, every gap, every object that no manifest names. With
+    ``records`` every record is decoded too.
 
     Changes nothing; a broker may be running. Raises: ConfigError (unknown topic, no cluster), StorageUnavailable.
     """
@@ -328,7 +328,7 @@ def _look_again(
     parallelism: int,
     records: bool,
 ) -> list[SegmentTask]:
-    """Hold what is missing against the manifests as of now; answers what has taken the place of some of it.
+    """Compare missing segments with the manifests as of now. Return the segments that replaced some of them.
 
     Raises: StorageUnavailable, CorruptionError.
     """

@@ -23,7 +23,7 @@ from pyspark_firn.jobs.targets import Target, writing
 
 DAY_US: Final = 86_400_000_000
 ROW_GROUP_BYTES: Final = 32 * MIB
-"""Of records before compression; what a writer holds in memory."""
+"""Bytes of records before compression that a writer holds in memory."""
 OPEN_DAYS_MAX: Final = 16
 """Days written at a time; a part whose records jump between more of them gets several files for a day."""
 ZSTD_LEVEL: Final = 1
@@ -89,8 +89,8 @@ class _DayFile:
         return self._file.publish()
 
     def discard(self) -> None:
-        """Remove what nobody will finish."""
-        # Closed before its file is: it would write its end there when it is collected. What it says does not matter any more.
+        """Remove the unfinished file."""
+        # Closed before its file is: it would write its end there when it is collected. Its errors do not matter any more.
         with suppress(OSError, pa.ArrowException):
             self._writer.close()
         self._file.discard()
@@ -138,13 +138,13 @@ class DayWriter:
             file.add(part)
 
     def close(self) -> list[WrittenFile]:
-        """Make what is still open visible; answers every file."""
+        """Make the open file visible. Return every file."""
         for day in list(self._opened):
             self._finish(day)
         return self._done
 
     def discard(self) -> None:
-        """After a failure: remove what is not visible yet."""
+        """After a failure: remove the files that are not visible yet."""
         for file in self._opened.values():
             file.discard()
         self._opened.clear()

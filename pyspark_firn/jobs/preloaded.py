@@ -1,6 +1,6 @@
 """Imported by the process that a job's workers are forked from: loads the kernels' machine code once for all of them.
 
-It outlives a job that is killed, for a moment, and removes what that could not.
+It outlives a killed job for a moment, and removes the files that the job could not remove.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import atexit
 import os
 import shutil
 
-from pyspark_firn import decoding  # noqa: F401 - what every worker imports
+from pyspark_firn import decoding  # noqa: F401 - every worker imports it
 from pyspark_firn.jobs.running import FOLDER_VARIABLE
 from pyspark_firn.machine_code import load_kernels
 

@@ -7,9 +7,10 @@ Each record goes to the partition of the same number, with its key, value and he
     firn.replay.offset
     firn.replay.timestamp   its original time, in milliseconds
 
-**Resuming.** The state file says how far the source was acknowledged and where the target's partitions ended then. A replay that
-is started again reads what the target got since, and leaves out what is its own: no record is left out and none comes twice. (A
-Produce that a broker is still working on when the replay is started again is not seen; wait for the old process to end.)
+**Resuming.** The state file says how far the source was acknowledged and where the target's partitions ended then. A restarted
+replay reads the records that the target got since, and skips those that it wrote itself: no record is left out and none comes
+twice. (A Produce that a broker is still working on when the replay is started again is not seen; wait for the old process to
+end.)
 
 **A record that is refused** (it is larger than the target allows, say) ends the replay, and the state stays before it. Started
 again, the replay begins with that record, behind those that were on their way with it.
@@ -57,7 +58,7 @@ COLUMNS: Final = ("key", "value", "offset", "timestamp", HEADERS)
 ROWS_AT_ONCE: Final = 256
 """Records of a partition as Python's objects."""
 HELD_BYTES: Final = 256 * MIB
-"""What splits of all partitions have under way, about, where all of them are open: by pace."""
+"""The approximate bytes under way in the splits of all partitions, if all of them are open: by pace."""
 HEADER_ID: Final = "firn.replay.id"
 HEADER_PARTITION: Final = "firn.replay.partition"
 HEADER_OFFSET: Final = "firn.replay.offset"
@@ -69,7 +70,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayRequest:
-    """What to replay, where to, and how fast."""
+    """The source, the target and the pace of a replay."""
 
     store: str
     topic: str
@@ -86,7 +87,7 @@ class ReplayRequest:
 
 @dataclass(slots=True)
 class ReplayState:
-    """What a replay has done, for the next start."""
+    """The progress of a replay, for the next start."""
 
     id: str
     request: dict[str, str]
@@ -100,7 +101,7 @@ class ReplayState:
     """It has come to its end: nothing that could still expire is missing."""
 
     def write(self, path: Path) -> None:
-        """Put it in the place of what the file has held. Raises: StorageUnavailable; then the file is as it was."""
+        """Replace the contents of the file. Raises: StorageUnavailable; then the file is as it was."""
         temporary = path.with_name(f".{path.name}.tmp")
         with writing(str(path)):
             try:
@@ -110,7 +111,7 @@ class ReplayState:
                     os.fsync(file.fileno())
                 temporary.rename(path)
             except OSError:
-                with suppress(OSError):  # What has failed first is what counts.
+                with suppress(OSError):  # The first failure counts.
                     temporary.unlink()
                 raise
 
@@ -165,7 +166,7 @@ class Pace:
         due_s = 0.0
         if self._records_per_s is not None:
             due_s = self._count / self._records_per_s
-        if self._factor is not None and timestamp_ms >= 0:  # One without a time holds nobody back.
+        if self._factor is not None and timestamp_ms >= 0:  # A record without a time is sent at once.
             if self._first_ms is None:
                 self._first_ms = timestamp_ms
             due_s = max(due_s, (timestamp_ms - self._first_ms) / 1000 / self._factor)
@@ -199,7 +200,7 @@ def replay(request: ReplayRequest, *, progress: Progress | None = None) -> Repla
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Source:
-    """What there is to replay now."""
+    """The records that can be replayed now."""
 
     topic_id: str
     splits: Sequence[StoredSplit]
@@ -228,7 +229,7 @@ class Replay:
         self._total = sum(part[-1].offset_end - part[0].offset_start for part in self._by_partition.values())
         self._summary = ReplaySummary(request.topic, request.target)
         self._answers: list[tuple[int, int, asyncio.Future[Acknowledged]]] = []
-        """Of what was sent since the last note: partition, source offset, answer."""
+        """Records sent since the last note: partition, source offset, response."""
         self._found: dict[int, set[int]] = {}
         """Source offsets that an earlier start produced and did not note, by partition; as many as fit between two notes."""
         self._pace = Pace(request.records_per_s, request.pace)
@@ -300,7 +301,7 @@ class Replay:
                 )
 
     def _check_target(self, state: ReplayState, target: TopicPartition, end: int) -> None:
-        """Raises: ConfigError if the target does not hold any more what was replayed into it."""
+        """Raises: ConfigError if the target no longer holds the replayed records."""
         noted = state.target_from.get(int(target.partition), 0)
         if end < noted:
             raise ConfigError(
@@ -337,7 +338,7 @@ class Replay:
             if since_state and (
                 since_state >= STATE_EVERY_RECORDS or max(due_s, loop.time()) - written_s > STATE_EVERY_S
             ):
-                # Before a long pause, not after it: whoever looks or starts again knows how far this is.
+                # Before a long pause, not after it: a user who looks, or a restart, sees this progress.
                 await self.note(producer, state, sent)
                 since_state, written_s = 0, loop.time()
             if due_s > loop.time():
@@ -360,7 +361,8 @@ class Replay:
             sent[partition] = row["offset"] + 1
             self._summary.records += 1
             since_state += 1
-        # Without an end time the next start goes on with what has come since, and must miss what has come and gone.
+        # Without an end time, the next start goes on with records that came since. It misses records that came and were deleted
+        # meanwhile.
         state.finished = bool(self._request.end)
         await self.note(producer, state, sent)
 
@@ -384,7 +386,7 @@ class Replay:
         self._answers.clear()
         state.source_next = dict(sent)
         for partition, end in target_ends.items():
-            # What was found above must be found again as long as the replay has not come past it.
+            # Records found above must be found again until the replay has passed them.
             if sent[partition] > max(self._found.get(partition, ()), default=-1):
                 state.target_from[partition] = max(state.target_from[partition], end)
         if self._request.state_path is not None:

@@ -3,8 +3,8 @@
 A part is a function of one picklable argument; it may be run again after a failure, so it must be repeatable. Results come as
 they are ready, in any order.
 
-Worker processes end with the process that started them, however it ends. Ctrl-C does not reach them; whoever is interrupted ends
-them.
+Worker processes end with the process that started them, however it ends. Ctrl-C does not reach them; the interrupted process
+ends them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ R = TypeVar("R")
 
 
 class WorkerLost(FirnError):
-    """A worker process ended in the middle of a part. What it has done is as after a kill."""
+    """A worker process ended in the middle of a part. Its work is left as after a kill."""
 
 
 class Runner(Protocol):
@@ -61,7 +61,7 @@ class Runner(Protocol):
         ...
 
     def run(self, function: Callable[[A], R], arguments: Sequence[A]) -> Iterator[R]:
-        """Results of ``function`` for each argument, as they are ready. Raises: what ``function`` raises first."""
+        """Results of ``function`` for each argument, as they are ready. Raises: the first error of ``function``."""
         ...
 
 
@@ -80,8 +80,8 @@ class ProcessRunner:
             for argument in arguments:
                 yield function(argument)
             return
-        # Not forked from this process, which may have threads and event loops, but from one that has only what the function needs:
-        # to load Arrow and the kernels once for each worker takes longer than many a part.
+        # Not forked from this process, which may have threads and event loops, but from one that has loaded only the modules
+        # that the function needs: loading Arrow and the kernels once for each worker takes longer than many a part.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["__main__", function.__module__, PRELOADED])
         _begin_forkserver()
@@ -129,7 +129,7 @@ class _Failed:
 
 
 def _work(connection: Connection[Any, Any], function: Callable[[Any], Any]) -> None:
-    """What a worker does: a part for each argument, until there are no more."""
+    """The main loop of a worker: a part for each argument, until there are no more."""
     threading.Thread(target=_end_with_parent, name="firn-attend", daemon=True).start()
     while True:
         try:
@@ -176,7 +176,7 @@ def _begin_forkserver() -> None:
 
 @contextmanager
 def _short_temporary_folder() -> Iterator[None]:
-    """What the block makes of temporary folders has a name that is short enough for a socket, if there is a place for such."""
+    """Temporary folders that the block creates have names short enough for a socket, if there is a place for such."""
     usual = tempfile.gettempdir()
     if len(os.fsencode(usual)) > FOLDER_BYTES_MAX:
         usable = (short for short in SHORT_FOLDERS if os.access(short, os.W_OK | os.X_OK))

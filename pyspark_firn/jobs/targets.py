@@ -1,7 +1,7 @@
 """Where the files of an archive go: a folder, a bucket, or wherever the catalog of an Iceberg table says.
 
 A file has no name until it is whole. In a folder it is written beside its place under a name that readers pass over, held by a
-lock, and moved; what a killed writer leaves is a file that nobody holds (``sweep``). For anything else it is written to an
+lock, and moved; a killed writer leaves a file without a lock (``sweep``). For any other target it is written to an
 unnamed file of this machine, which goes with its process, and sent in one piece.
 """
 
@@ -41,14 +41,14 @@ LIST: Final = "s3:ListBucket"
 CREDENTIALS_KEPT: Final = timedelta(seconds=60)
 """How long obstore uses a copy of them."""
 REGION_DEFAULT: Final = "us-east-1"
-"""What servers other than AWS call themselves; a signature must name one."""
+"""The region of servers other than AWS; a signature must name a region."""
 TEMPORARY_SUFFIX: Final = ".tmp"
 _FILE_ENDINGS: Final = (".parquet", f".parquet{PENDING_SUFFIX}")
 
 
 @contextmanager
 def writing(what: str) -> Iterator[None]:
-    """For a block that writes: its errors say what could not be written. Raises: StorageUnavailable in the place of OSError."""
+    """For a block that writes: its errors name the file. Raises: StorageUnavailable in the place of OSError."""
     try:
         yield
     except OSError as error:
@@ -58,7 +58,7 @@ def writing(what: str) -> Iterator[None]:
 
 
 def temporary_place() -> str:
-    """What files without a name are called in a sentence."""
+    """The words for an unnamed file in a sentence."""
     return f"temporary files in {tempfile.gettempdir()} (TMPDIR names another place)"
 
 
@@ -67,12 +67,12 @@ class NewFile(Protocol):
 
     @property
     def name(self) -> str:
-        """Of what is written now, for people."""
+        """The name of the file being written, for people."""
         ...
 
     @property
     def sink(self) -> str | IO[bytes]:
-        """What to write to."""
+        """The path or file to write to."""
         ...
 
     def publish(self) -> int:
@@ -80,7 +80,7 @@ class NewFile(Protocol):
         ...
 
     def discard(self) -> None:
-        """Nobody will finish it."""
+        """Give up the unfinished file."""
         ...
 
 
@@ -126,11 +126,11 @@ class HeldFile:
         self._written = path.with_name(f"_{path.name}.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
         while True:
             self._lock = os.open(self._written, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
-            with suppress(OSError):  # A file system without locks keeps what killed writers leave.
+            with suppress(OSError):  # A file system without locks keeps the files of killed writers.
                 fcntl.flock(self._lock, fcntl.LOCK_EX)
             if os.fstat(self._lock).st_nlink:
                 break
-            os.close(self._lock)  # Somebody has swept it away before it was held.
+            os.close(self._lock)  # A sweep removed it before it was locked.
 
     @property
     def name(self) -> str:
@@ -146,7 +146,7 @@ class HeldFile:
 
     def _publish(self) -> int:
         size = os.fstat(self._lock).st_size
-        # Whoever writes down that the file is there may believe it, also after a power cut.
+        # After this, the caller may record that the file exists: it survives a power cut.
         os.fsync(self._lock)
         self._written.rename(self._path)
         os.close(self._lock)
@@ -170,16 +170,16 @@ def _sync_folder(path: Path) -> None:
 
 
 def sweep(url: str, folder: str) -> int:
-    """Remove what killed writers have left in the folders of ``folder`` at an address; answers how many. Raises: OSError."""
+    """Remove files of killed writers in the folders of ``folder`` at an address. Return their number. Raises: OSError."""
     if not url.startswith("file:"):
-        return 0  # Nothing but a folder shows what is not whole.
+        return 0  # Only a folder shows unfinished files.
     location = parse_store_url(url)
     assert isinstance(location, DirectoryLocation)
     return sum(_removed(path) for path in (location.path / folder).glob(f"*/_*{TEMPORARY_SUFFIX}"))
 
 
 def sweep_folder(folder: Path, name: str) -> None:
-    """Remove what killed writers of a file ``name`` have left in a folder. Raises: OSError."""
+    """Remove files that killed writers of a file ``name`` left in a folder. Raises: OSError."""
     for path in folder.glob(f"_{name}.*{TEMPORARY_SUFFIX}"):
         _removed(path)
 
@@ -247,13 +247,13 @@ def missing_file(path: str) -> CorruptionError:
 
 
 def _removed(path: Path) -> bool:
-    """Whether a file under way was nobody's, and is removed."""
+    """Whether an unfinished file had no writer, and is removed."""
     with suppress(FileNotFoundError, PermissionError):  # Another was quicker, or it is another user's.
         opened = os.open(path, os.O_RDWR)
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            return False  # Its writer lives, or the file system has no locks, and nobody knows.
+            return False  # Its writer lives, or the file system has no locks and cannot tell.
         else:
             path.unlink()
             return True
@@ -375,7 +375,7 @@ class _UnnamedFile:
         return size
 
     def discard(self) -> None:
-        with suppress(OSError):  # It would write what is still held back, where there may be no room.
+        with suppress(OSError):  # It would write its buffer, and there may be no room.
             self._file.close()
 
 

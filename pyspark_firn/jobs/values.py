@@ -1,4 +1,4 @@
-"""What values mean: JSON or Avro decoded to columns, and what cannot be decoded kept aside with the reason.
+"""The meaning of values: JSON or Avro decoded to columns. Values that cannot be decoded are kept aside with the reason.
 
 A shape is fixed for the life of an archive: given, or inferred from the first records and written down. Fields that are not in it
 are dropped, fields that are missing are null; a value that does not fit is a bad record, never a wrong one.
@@ -56,16 +56,16 @@ _AVRO_LOGICAL: Final[Mapping[tuple[str, str], pa.DataType]] = {
     ("long", "time-micros"): pa.time64("us"),
     ("int", "date"): pa.date32(),
 }
-"""Of an Avro type and its logical type. Of other logical types the values are what their Avro type says."""
+"""Of an Avro type and its logical type. Values of other logical types are read as their Avro type."""
 FLOAT_MAX: Final = float(np.finfo(np.float32).max)
 DECIMAL_DIGITS_MAX: Final = 38
 """More have no place in Parquet as Spark and Iceberg know it."""
 _UNDECODABLE: Final = (
     ValueError, TypeError, KeyError, IndexError, EOFError, OverflowError, RecursionError, struct.error,
 )  # fmt: skip
-"""What decoders raise over a bad value."""
+"""The errors that decoders raise for a bad value."""
 DEPTH_MAX: Final = 16
-"""Objects and arrays within each other that a shape is inferred of; what is deeper has no column."""
+"""The depth of nested objects and arrays to which a shape is inferred; deeper ones have no column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ def inferred_json_shape(values: Sequence[bytes | None]) -> ValueShape:
 
 
 def _inferred_type(values: Sequence[Any], depth: int) -> pa.DataType | None:
-    """What the values have in common, strings if nothing; None if no file could hold it: objects without fields, too deep."""
+    """The common type of the values, by default strings; None if no file could hold it: objects without fields, too deep."""
     kinds = {type(value) for value in values if value is not None}
     if kinds == {dict}:
         fields = []
@@ -166,7 +166,7 @@ def _inferred_type(values: Sequence[Any], depth: int) -> pa.DataType | None:
 
 
 def _known_logical_types(schema: Any) -> Any:
-    """An Avro schema without the logical types that have no column here: what the decoder would make of them."""
+    """An Avro schema without the logical types that have no column here, so that the decoder leaves their values unchanged."""
     if isinstance(schema, list):
         return [_known_logical_types(one) for one in schema]
     if not isinstance(schema, dict):
@@ -233,7 +233,7 @@ def _takes_no_bytes(kind: pa.DataType) -> bool:
 
 
 def _python_type(kind: pa.DataType) -> Any:
-    """What the JSON decoder is to accept for an Arrow type."""
+    """The type that the JSON decoder accepts for an Arrow type."""
     if pa.types.is_struct(kind):
         fields: Any = {field.name: _python_type(field.type) | None for field in kind}
         return TypedDict("_Row", fields, total=False)  # type: ignore[operator]  # names and types are data
