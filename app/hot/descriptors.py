@@ -150,13 +150,13 @@ class DescriptorCache:
         return closed
 
     def close_all(self) -> None:
-        """Close all files without readers and without unsynced bytes: whoever used them has ended."""
+        """Close all files without readers and without unsynced bytes: their users have ended."""
         for handle in list(self._idle):
             if not handle.users:
                 self.close(handle)
 
     def _evict(self) -> None:
-        # A second chance for each that was used since the last look; then whoever comes first goes.
+        # A second chance for each that was used since the last look; then the first file goes.
         for _ in range(2 * len(self._idle)):
             handle = next(iter(self._idle))
             del self._idle[handle]

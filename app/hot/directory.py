@@ -202,7 +202,7 @@ class Syncer:
         try:
             await log.sync()
         except FirnError:
-            # Whoever waits for the log has been told, and the log refuses appends or tries again with the next request.
+            # The waiters of the log have got the error, and the log refuses appends or tries again with the next request.
             return
         finally:
             self._running -= 1

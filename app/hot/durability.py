@@ -166,7 +166,7 @@ class LogDurability:
 
     def _request(self) -> None:
         log = self._ref()
-        if log is not None:  # else it was deleted while somebody read it
+        if log is not None:  # else it was deleted during a read
             self._directory.syncer.request(log)
 
     @property
@@ -236,7 +236,7 @@ class LogDurability:
         except OSError as error:
             raise self._sync_failed(error) from error
         except asyncio.CancelledError:
-            # The sync went on to its end, and the stop that cancelled must not try again what failed.
+            # The sync went on to its end, and the stop that cancelled must not retry a failed sync.
             if plan is not None and plan.failure is not None:
                 self._sync_failed(plan.failure)
             raise
@@ -254,7 +254,7 @@ class LogDurability:
         """Take the directory offline. Returns: the error to raise."""
         if self._refusal is not None:
             return copy_of(self._refusal)  # deleted meanwhile, and its directory is gone
-        # Not retried, whatever it was: the kernel may have dropped what it could not write.
+        # Not retried after any error: the kernel may have dropped the pages that it could not write.
         failure = storage_error(error, f"cannot sync {self._path}")
         self._directory.go_offline(str(failure))
         return DirectoryOffline(f"the log directory is offline: {failure}")
@@ -306,9 +306,9 @@ class LogDurability:
 
     def _finish(self, plan: SyncPlan, side_files_written: bool) -> None:
         if self._refusal is not None:
-            return  # deleted or offline meanwhile: nobody asks any more, and by its name the directory may be another's
+            return  # deleted or offline meanwhile: it is not needed, and a new log may have the directory of this name
         if plan.epochs is not None and plan.epochs != encode_leader_epochs(self._epochs.entries()):
-            # An epoch began while the thread wrote; the file may hold what was true before.
+            # An epoch began while the thread wrote; the file may hold the earlier epochs.
             self.write_epochs()
         for item in plan.segments:
             segment = item.segment

@@ -30,7 +30,7 @@ def encode_high_watermarks(offsets: Mapping[TopicIdPartition, int]) -> bytes:
 
 
 def parse_high_watermarks(data: bytes) -> dict[TopicIdPartition, int]:
-    """What the file says; nothing if it is damaged or of another version."""
+    """The entries of the file; none if it is damaged or of another version."""
     if len(data) < 4 or int.from_bytes(data[:4], "big") != crc32c(data[4:]):
         return {}
     try:

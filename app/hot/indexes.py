@@ -136,7 +136,7 @@ class SegmentIndex:
 
 
 def _rises(values: array[int]) -> bool:
-    # Sorting what is sorted already is one pass in C. Equal neighbours are let through: they do no harm.
+    # Sorting a sorted list is one pass in C. Equal neighbours are let through: they do no harm.
     as_list = values.tolist()
     return as_list == sorted(as_list)
 

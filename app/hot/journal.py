@@ -42,7 +42,7 @@ class JournaledEnd:
         self._failure: FirnError | None = None
 
     def wait(self, offset_end: int) -> Awaitable[None] | None:
-        """None if all records below ``offset_end`` are stored; else an awaitable until they are. It raises what ``fail`` got."""
+        """None if all records below ``offset_end`` are stored; else an awaitable until they are. It raises ``fail``'s error."""
         if offset_end <= self.end:
             return None
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -64,7 +64,7 @@ class JournaledEnd:
                 future.set_result(None)
 
     def end_waits(self, error: FirnError) -> None:
-        """Whoever waits now gets ``error``. The journal goes on."""
+        """Present waiters get ``error``. The journal goes on."""
         waiters, self._waiters = self._waiters, deque()
         for _, future in waiters:
             if not future.done():
@@ -72,7 +72,7 @@ class JournaledEnd:
                 future.exception()  # its owner may have been cancelled, and not look at it
 
     def fail(self, error: FirnError) -> None:
-        """Whether the records above the end are stored is for others to say. Whoever waits gets ``error``, now and later."""
+        """The journal cannot tell whether the records above the end are stored. All waiters get ``error``, now and later."""
         self._failure = error
         while self._waiters:
             _, future = self._waiters.popleft()

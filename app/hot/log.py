@@ -242,14 +242,14 @@ class PartitionLog:
         """Called synchronously when this log has stored more, perhaps from within an append, unless the log commits alone. It may
         call ``commit``, and must neither raise nor change the log otherwise."""
         self.appends_decide = True
-        """Whether ``on_stored`` is called by each append. The owner may set it to False while others decide what is committed."""
+        """Whether ``on_stored`` is called by each append. The owner may set it to False while others move the high watermark."""
         self.truncations = 0
         """How often records were cut away at the end. The same log end after another truncation may be another history (A1)."""
         self._durability = LogDurability(self, directory, new=new, has_files=has_files)
         self._high_watermark: int = 0
         self._commits_alone = True
         self._assumes_committed = True
-        """Whether the high watermark still is what opening took for it: all that is stored here."""
+        """Whether the high watermark is still the assumption of opening: the end of the records stored here."""
         self.leader_epoch = LeaderEpoch(0)
         self.config = config
         self.cleaned_end_offset: Offset | None = None
@@ -263,7 +263,7 @@ class PartitionLog:
         self.start_is_assumed = loaded.start_is_assumed
         """Whether the log may begin in the tier, below the first local segment, which was taken for its start."""
         self.unsure_from = loaded.unsure_from
-        """From where on a compacted log may lack what a loss of power has taken, as its recovery found; None if it is sure."""
+        """From this offset on a compacted log may lack records lost with power, as its recovery found; None if it is sure."""
         self._adopt(loaded)
         self._count_appends_from_here()
         self._follow(config)
@@ -299,7 +299,7 @@ class PartitionLog:
     def __repr__(self) -> str:
         return f"<PartitionLog {self.topic}-{self.partition} [{self._log_start_offset}, {self._end_offset})>"
 
-    # --- what it is -------------------------------------------------------------------------------------------------
+    # --- its properties -------------------------------------------------------------------------------------------------
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -432,20 +432,20 @@ class PartitionLog:
         if self._commits_at_append:
             self.commit(self._end_offset)
         elif self._memory and self.on_stored is not None:
-            self.on_stored()  # what waited for a sync is stored now
+            self.on_stored()  # records that waited for a sync are stored now
 
     def _set_terms(self) -> None:
         self._commits_at_append = self._commits_alone and self._memory and self._journaled is None
         self._tells_of_appends = not self._commits_alone or self._journaled is not None
         self.terms = object()
-        """Another object whenever an append may mean something else than before. What was learnt from earlier appends ends then."""
+        """Another object whenever an append may mean something else than before. Knowledge from earlier appends ends then."""
 
     def forget_short_ways(self) -> None:
-        """Have each producer served the long way next time: what was learnt from earlier appends ends."""
+        """Have each producer served the general way next time: knowledge from earlier appends ends."""
         self._set_terms()
 
     def end_waits(self, error: FirnError) -> None:
-        """Give ``error`` to whoever waits for the journal, and have all waiters look again. Nothing else changes."""
+        """Give ``error`` to the waiters of the journal, and have all other waiters look again. Nothing else changes."""
         if self._journaled is not None:
             self._journaled.end_waits(error)
         self._notify_all()
@@ -456,13 +456,13 @@ class PartitionLog:
             self._commits_alone = alone
             self._set_terms()
         if alone:
-            self._assumes_committed = False  # it is so: nobody else has a say
+            self._assumes_committed = False  # it is so: this replica decides alone
             self.commit(self.stored_end_offset)
 
     def trust_high_watermark(self, offset: int) -> None:
-        """Take ``offset``, bounded by what is on this disk, for the high watermark of a log that was just opened.
+        """Take ``offset``, bounded by the records on this disk, for the high watermark of a log that was just opened.
 
-        It may be lower than what opening assumed: the log has other replicas, so what is stored here need not be committed
+        It may be lower than what opening assumed: the log has other replicas, so records stored here need not be committed
         (ADR 0024, A4). After the first call the high watermark only rises.
         """
         assumed, lowers = self._high_watermark, self._assumes_committed
@@ -503,7 +503,7 @@ class PartitionLog:
                 self.commit(self.stored_end_offset)
 
     def end_journal(self, error: FirnError) -> None:
-        """Nobody says any more how far the journal has stored the records. Appends and those who wait get ``error``."""
+        """The journal will no longer report how far it has stored the records. Appends and waiters get ``error``."""
         if self._journaled is not None:
             self._journaled.fail(error)
             self._led = False
@@ -560,7 +560,7 @@ class PartitionLog:
         self._notify_all()
 
     def seal(self, error: FirnError) -> None:
-        """Raise ``error`` from every append from now on, whoever the caller is. Reads, syncs, copies and closing still work."""
+        """Raise ``error`` from every append from now on, for all callers. Reads, syncs, copies and closing still work."""
         self._sealed = copy_of(error)
         self._guarded = True
 
@@ -632,8 +632,8 @@ class PartitionLog:
         """Check produced batches, assign their offsets, and write them. Synchronous; one write; cost per batch.
 
         ``records`` must be writable: offsets and epochs are patched in place. It is not kept. Several batches are accepted only
-        if none is idempotent. ``prepared``: they come from ``prepare_append``; without it what that does is done here, now, or
-        with ``may_prepare=False`` PreparationNeeded is raised.
+        if none is idempotent. ``prepared``: they come from ``prepare_append``; without it they are prepared here, now, or with
+        ``may_prepare=False`` PreparationNeeded is raised.
 
         Guarantees: on an error nothing was appended, though ``records`` may have been patched. The result is stored as the
         topic's durability asks once ``wait_stored(last_offset_end)`` says so; that holds for a duplicate too.
@@ -736,17 +736,17 @@ class PartitionLog:
         return self.append_generally(records, found, now_ms, prepared, may_prepare)
 
     def check_plain(self, records: memoryview) -> HeaderFields | None:
-        """As ``check_single``: what ``append_run`` is given of a batch. None if only ``append_as_leader`` can say what it is, or
-        the log takes no runs now."""
+        """As ``check_single``: the fields of a batch for ``append_run``. None if the batch needs ``append_as_leader``, or the log
+        takes no runs now."""
         return None if self._guarded else check_single(records, self._max_batch_bytes)
 
     def append_run(self, run: Sequence[tuple[memoryview, HeaderFields]], *, now_ms: int) -> list[AppendResult]:
         """Append the first batches of ``run`` by one write: those that ``append_as_leader`` would take its straight way with.
 
-        ``run``: batches as for ``append_as_leader``, each with what ``check_single`` has found in it.
+        ``run``: batches as for ``append_as_leader``, each with the fields from ``check_single``.
 
         Returns: a result for each batch that was appended; perhaps fewer than there are batches, or none. The caller hands the next
-        one to ``append_as_leader``, which says what is the matter with it. Raises: StorageFull, StorageUnavailable; nothing was
+        one to ``append_as_leader``, which raises its error. Raises: StorageFull, StorageUnavailable; nothing was
         appended then, though batches may have been patched, as by ``append_as_leader``.
         """
         writer = self._writer
@@ -1004,7 +1004,7 @@ class PartitionLog:
     def append_from_coordinator(self, batch: memoryview, *, now_ms: int) -> AppendResult:
         """Write one batch of this broker's own coordinator to an internal topic. Its offsets begin at 0.
 
-        A transactional one has a producer but no sequence: it is told apart from repetition by what the coordinator knows.
+        A transactional one has a producer but no sequence: the coordinator's knowledge tells it apart from repetition.
 
         Raises: RequestRejected MESSAGE_TOO_LARGE, INVALID_PRODUCER_EPOCH; StorageFull; StorageUnavailable. Then nothing was
         appended.
@@ -1049,7 +1049,7 @@ class PartitionLog:
         Raises: RequestRejected INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED; StorageFull; StorageUnavailable.
         """
         if self._guarded:
-            self._check_append(0)  # a marker is small, and whoever waits for it holds others up
+            self._check_append(0)  # a marker is small, and a transaction that waits for it holds others up
         base = self._end_offset
         batch = bytearray(
             build_marker(
@@ -1421,8 +1421,8 @@ class PartitionLog:
         return await self._reader.max_timestamp_offset(self._log_start_offset)
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Aborted transactions that overlap ``[start_offset, end_offset)``, in order of their markers: what a reader at
-        read_committed must filter.
+        """Aborted transactions that overlap ``[start_offset, end_offset)``, in order of their markers. A reader at
+        read_committed must filter them.
 
         Raises: PageMiss if a transaction index is not in memory: have it fetched and ask again. CorruptionError.
         """
@@ -1487,7 +1487,7 @@ class PartitionLog:
         return self._cleaning
 
     def finish_cleaning(self, cleaning: LogCleaning) -> None:
-        """Release what ``begin_cleaning`` returned. No other process uses files of this log for it any more."""
+        """Release the result of ``begin_cleaning``. No other process uses files of this log for it any more."""
         assert cleaning is self._cleaning, self
         cleaning.release()
         self._cleaning = None
@@ -1495,8 +1495,8 @@ class PartitionLog:
     def delete_local_before(self, offset: int) -> list[SegmentView]:
         """Delete rolled segments that end at or before ``offset`` from this disk, oldest first, up to the first held segment.
 
-        The log start offset stays. Readers at work finish. Whoever calls this has made sure that the records are on the tier or no
-        longer wanted (INV-4). Answers what was dropped; the bytes are freed in the background.
+        The log start offset stays. Readers at work finish. The caller has made sure that the records are on the tier or no
+        longer wanted (INV-4). Returns the dropped segments; the bytes are freed in the background.
 
         Raises: StorageFull (nothing was dropped), StorageUnavailable, also once the log is closed.
         """
@@ -1524,9 +1524,9 @@ class PartitionLog:
         return self._files.rolled()
 
     def keep_for_replacement(self, holds: Sequence[SegmentHold]) -> None:
-        """Nobody but whoever has these holds may hold their segments from now on, as they will be replaced.
+        """From now on only these holds may hold their segments, as they will be replaced.
 
-        Raises: ConflictError if somebody else does already; StorageUnavailable.
+        Raises: ConflictError if there is another hold already; StorageUnavailable.
         """
         if self._refusal is not None:
             raise copy_of(self._refusal)
@@ -1580,7 +1580,7 @@ class PartitionLog:
             self._log_start_offset = Offset(offset)
 
     def restore_producers(self, known: ProducerStates) -> None:
-        """Take over what ``known``, the producers as of the log end, has more than this log: a log that was restored from segments
+        """Add the producers of ``known`` (as of the log end) that this log lacks: a log that was restored from segments
         and batches knows only the last batch of those that it got from a snapshot (J28)."""
         entries = self._producers.entries
         for producer_id, theirs in known.entries.items():
@@ -1648,7 +1648,7 @@ class PartitionLog:
 
         Raises: CorruptionError below the high watermark, unless the log commits alone or the records are ``given_up``: they were
         acknowledged, and the partition has to go offline (ADR 0024, A3); ConflictError while a sync or a swap is under way;
-        StorageUnavailable. Compactions, and copies of what is cut away, have ended in each case but the first.
+        StorageUnavailable. Compactions, and copies of the records cut away, have ended in each case but the first.
         """
         if self._guarded:
             self._check_guard()
@@ -1675,7 +1675,7 @@ class PartitionLog:
             self._snapshots.delete_above(segment.end_offset)
             self._epochs.truncate_from_end(Offset(segment.end_offset))
             self._durability.write_epochs()
-            # A dropped segment that came back after a loss of power could continue what is appended from now on.
+            # A dropped segment that came back after a loss of power could seem to continue later appends.
             self._directory.fs.fsync_dir(self.path)
             self._reload()
         except OSError as error:

@@ -185,7 +185,7 @@ class LogManager:
         )
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self._aside: dict[tuple[str, int], PartitionLog] = {}
-        """Logs that nobody reads or writes. They are kept, and closed with the other logs."""
+        """Logs that are neither read nor written. They are kept, and closed with the other logs."""
         self._doomed: list[_Doomed] = []
         self._leaving: list[_Leaving] = []
         self._lock = lock
@@ -387,8 +387,8 @@ class LogManager:
                 if not done:
                     at_once = min(at_once + 1, LOADS_AT_ONCE_MAX)
         if any(log.recovery_point < recovery_points.get(log.topic_partition, 0) for log in self._logs.values()):
-            # A log ends before its recovery point: what is appended there must not be trusted by the next recovery, nor be taken
-            # for compacted.
+            # A log ends before its recovery point: records appended there must not be trusted by the next recovery, nor be
+            # taken for compacted.
             await run_to_end(self._pool, self._plan_checkpoint())
         report.logs = len(self._logs)
         metrics = self.log_directory.metrics
@@ -466,7 +466,7 @@ class LogManager:
         return list(self._logs.values())
 
     def set_aside(self, log: PartitionLog) -> None:
-        """Keep a log and its files, but let nobody use it: its partition is offline."""
+        """Keep a log and its files, but allow no use of it: its partition is offline."""
         del self._logs[log.topic, log.partition]
         self._aside[log.topic, log.partition] = log
 
@@ -494,7 +494,7 @@ class LogManager:
         if any(log.path == path and (log.syncing or log.cleaning) for log, _ in self._leaving):
             raise StorageUnavailable(f"the deleted log of {topic}-{partition} is still being written to; try again")
         if TopicPartition(topic, PartitionIndex(partition)) in self._checkpointed:
-            # The checkpoint files know partitions by name alone: what they say of an older topic must not be believed of this.
+            # The checkpoint files know partitions by name alone: their entry may belong to an older topic and must not be used.
             try:
                 self._write_checkpoint_now()
             except OSError as error:
@@ -595,7 +595,7 @@ class LogManager:
                 if log.maybe_roll_by_time(now_ms):
                     await asyncio.sleep(0)
             except (StorageUnavailable, CorruptionError) as error:
-                # Full, offline or damaged: appends say so to whoever writes; the next tick tries again.
+                # Full, offline or damaged: appends raise this to producers; the next tick tries again.
                 if self._faults is not None and self.log_directory.offline_reason is None:
                     self._faults.met_error("rolling", str(log.topic_partition), error)
 
@@ -684,7 +684,7 @@ class LogManager:
         }
 
     def abandon(self) -> None:
-        """Close all logs as they are, without a sync, and release the lock: nobody will read them. Cancel ``run`` first."""
+        """Close all logs as they are, without a sync, and release the lock: they will not be read. Cancel ``run`` first."""
         if self._closed:
             return
         self._closed = True
@@ -736,7 +736,7 @@ class LogManager:
         fs, data_dir, trash = self._fs, self.data_dir, self.log_directory.trash
 
         def work() -> None:
-            # After a clean stop nobody looks for them.
+            # After a clean stop they are not looked for.
             while trash:
                 unlink_quietly(fs, trash[0])
                 trash.popleft()

@@ -205,7 +205,7 @@ class ProducerStates:
             del self.guards[guard.producer_id]
 
     def spend_all(self) -> None:
-        """Whatever coordinators answer to questions of before counts no more."""
+        """Later responses of coordinators to earlier questions are ignored."""
         for guard in self.guards.values():
             guard.spent = True
         self.guards.clear()
@@ -215,7 +215,7 @@ class ProducerStates:
         if guard is not None:
             guard.spent = True
 
-    # --- applying what is in the log ---
+    # --- applying records of the log ---
 
     def apply(
         self,
@@ -314,7 +314,7 @@ class ProducerStates:
             del self.undecided[first]
 
     def doubt(self, from_offset: int, below: int) -> None:
-        """What ends below ``below`` was taken for decided, and need not be.
+        """Transactions that end below ``below`` were taken for decided, and need not be.
 
         Which transactions that are, and where they began, is not known any more. If there were any at all, the last stable offset
         is no higher than ``from_offset`` until everything below ``below`` is committed.
@@ -323,8 +323,8 @@ class ProducerStates:
             self.undecided[from_offset] = max(self.undecided.get(from_offset, NO_OFFSET), below - 1)
 
     def leave_undecided(self, before: Mapping[int, int], end_offset: int) -> None:
-        """After the log was cut at ``end_offset`` and read again: keep undecided what was so before. The state that was read lacks
-        transactions that ended before its snapshot."""
+        """After the log was cut at ``end_offset`` and read again: transactions that were undecided before stay undecided. The
+        state that was read lacks transactions that ended before its snapshot."""
         for first, marker in before.items():
             self.undecided[first] = max(self.undecided.get(first, NO_OFFSET), min(marker, end_offset - 1))
 

@@ -500,8 +500,8 @@ def _find_record(
     in_batch: Callable[[bytes], tuple[TimestampMs, Offset] | None],
     passed: list[UnreadableBatch],
 ) -> tuple[TimestampMs, Offset] | None:
-    """What ``in_batch`` finds in the first batch from position ``start`` on in which it finds anything; only batches are looked
-    into that say that they have a record as new as ``timestamp``, and reach the log start, or that are ``PassedBatches``.
+    """The first result of ``in_batch`` for the batches from position ``start`` on. Only batches are read whose header has a
+    time of at least ``timestamp`` and that reach the log start, or that are ``PassedBatches``.
 
     Batches with a right checksum whose records cannot be decoded are put into ``passed``. Raises: CorruptionError, OSError.
     """

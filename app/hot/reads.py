@@ -191,7 +191,7 @@ class FileRange:
     def reference(self, start: int, length: int) -> int:
         file = self._file
         if self._cached and not start:
-            return file.fileno()  # what is left of it when the client has read on may have gone meanwhile
+            return file.fileno()  # the rest may have left the cache before the client reads on
         return file.fileno() if self._lasting and file.is_cached(self.position + start, length) else -1
 
     def read_nowait(self, start: int, into: memoryview) -> int:

@@ -173,7 +173,7 @@ def load_log(
     now_ms: TimestampMs,
     cleaned: bool = False,
 ) -> LoadedLog:
-    """Read a partition's directory and repair it. Damage is cut off, and is never an error; ``problems`` says what was done.
+    """Read a partition's directory and repair it. Damage is cut off, and is never an error; ``problems`` lists the repairs.
 
     ``recovery_point`` is ``FOR_EVER`` after a clean stop: then nothing is checked. ``cleaned``: the log was compacted, so gaps
     between offsets are not damage.
@@ -195,7 +195,7 @@ def load_log(
             unlink_quietly(fs, snapshot_path(directory, offset))
         loaded.segments = [new_segment(descriptors, directory, start)]
         create_file(fs, loaded.segments[0].handle.path)
-        # A loss of power must not bring back the dropped files, nor take the new one with what is stored in it.
+        # A loss of power must not bring back the dropped files, nor take the new one with its records.
         fs.fsync_dir(directory)
         loaded.producers.clear()
         loaded.recovery_point = start
@@ -205,13 +205,13 @@ def load_log(
     loaded.epochs.truncate_from_end(loaded.end_offset)
     entries, on_disk = loaded.epochs.entries(), loaded.epochs_on_disk
     if on_disk is None or on_disk != entries[: len(on_disk)]:
-        # At once: an epoch that is in the file but not in the log would claim what is appended from now on.
+        # At once: an epoch that is in the file but not in the log would claim records appended from now on.
         path = f"{directory}/{LEADER_EPOCHS_FILE}"
         written = _replace_if_room(fs, path, encode_leader_epochs(entries), loaded.problems, durable=True)
         # Without room it stays to be done: the next sync writes it, and recovery would hold the old one against the batches.
         loaded.epochs.dirty = not written
     else:
-        # What the file lacks the batches say; it need not be synced for each log of many before anything is served.
+        # The batches have the epochs that the file lacks. It need not be synced for each of many logs before serving begins.
         loaded.epochs.dirty = on_disk != entries
     return loaded
 
@@ -280,7 +280,7 @@ class _Loader:
                 self._names.add(name)
         segments = self._list_segments()
         if self._recovery_point < FOR_EVER and self._config.firn_durability is Durability.DISK:
-            # What is found here counts as stored from now on, so its names must not get lost either.
+            # Records found here count as stored from now on, so the names of the files must not get lost either.
             fs.fsync_dir(directory)
         on_disk = self._read_epochs()
         segments = self._find_end(segments)
@@ -317,7 +317,7 @@ class _Loader:
             self._open[1].close()
             self._open = None
 
-    # --- what there is ---
+    # --- reading the directory ---
 
     def _list_segments(self) -> list[Segment]:
         bases = sorted(
@@ -328,7 +328,7 @@ class _Loader:
         if not bases:
             bases = [0]
             create_file(self._fs, f"{self._directory}/{file_name(Offset(0), LOG_SUFFIX)}")
-            self._fs.fsync_dir(self._directory)  # or a loss of power takes the file with what is stored in it
+            self._fs.fsync_dir(self._directory)  # or a loss of power takes the file with its records
         segments = []
         for base in bases:
             segment = new_segment(self._descriptors, self._directory, Offset(base))
@@ -371,7 +371,7 @@ class _Loader:
                 if last:
                     return segments
                 if segment.index is not None:
-                    # As its roll did, or would have done: whoever trusts the segment later reads only its last entry.
+                    # As its roll did, or would have done: a later recovery that trusts the segment reads only its last entry.
                     finish_times(segment, segment.index)
                 follower = segments[number + 1]
                 if segment.end_offset == follower.base_offset or (
@@ -556,7 +556,7 @@ class _Loader:
                         continue
                     while offsets and header.end_offset > offsets[0]:
                         yield offsets.popleft(), header
-                    # Only past what the walk has read already is it worth looking into the index again.
+                    # The index helps again only past the batches that the walk has read already.
                     if (
                         not offsets
                         or index.position_before(offsets[0] - segment.base_offset) > position + HEADER_WINDOW_BYTES
@@ -574,7 +574,7 @@ class _Loader:
             try:
                 return self._replay(segments, epochs, epochs_from)
             except _DamageBelow as damage:
-                # Bytes that were synced are not what was written. All that can be kept is what comes before them.
+                # Synced bytes differ from the written ones. Only the bytes before them can be kept.
                 self._problems.append(str(damage))
                 number = segments.index(damage.segment)
                 try:
@@ -648,7 +648,7 @@ class _Loader:
             if offset < first:
                 break
             if offset > usable_end and offset != first:
-                # What is left of the log begins at the first segment, so its snapshot is all there is to know before it.
+                # The remaining log begins at the first segment. Only its snapshot knows of earlier records.
                 continue
             try:
                 producers.load_rows(parse_snapshot(read_file(self._fs, path)))
@@ -704,7 +704,7 @@ class _Loader:
         try:
             return parse_marker(batch)
         except CorruptionError as error:
-            # Its CRC may be right all the same: it is what was written, and means nothing to us.
+            # Its CRC may be right all the same: it was written so, and cannot be read here.
             self._problems.append(f"{segment.handle.path}: {error}")
             return None
 

@@ -1,7 +1,7 @@
 """Work that reads a log's segments by name: uploads and compactions. While it holds a segment, the segment's file is not deleted.
 
 Such work may take long, and must never keep a log from being cut. So the log ends the work: a truncation ends each hold above the
-cut and every compaction, in the same turn of the event loop. What was read after that is of no use to anybody.
+cut and every compaction, in the same turn of the event loop. Bytes read after that are of no use.
 """
 
 from __future__ import annotations

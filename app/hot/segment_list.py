@@ -50,7 +50,7 @@ class SegmentList:
         self.segments.append(segment)
         self.bases.append(segment.base_offset)
 
-    # --- what others may know ---------------------------------------------------------------------------------------
+    # --- for other modules ---------------------------------------------------------------------------------------
 
     def views(self, count: int | None = None) -> list[SegmentView]:
         """A copy of the list of the oldest ``count`` segments, or of all."""

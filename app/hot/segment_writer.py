@@ -91,7 +91,7 @@ class SegmentWriter:
         segment, config = self.segment, self._config
         wait_ms = config.segment_ms
         if config.compacted:
-            # What is in the active segment cannot be compacted (KIP-354).
+            # Records in the active segment cannot be compacted (KIP-354).
             wait_ms = min(wait_ms, max(1, config.max_compaction_lag_ms))
         if config.segment_jitter_ms > 0:
             wait_ms -= self._directory.rng.randrange(min(config.segment_jitter_ms, wait_ms + 1))
@@ -122,7 +122,7 @@ class SegmentWriter:
 
     def _roll_if_full(self, index: SegmentIndex) -> None:
         if len(index.offsets) >= self._index_entries_max or len(index.times) >= self._time_entries_max:
-            # Full: whatever comes next goes to a new segment.
+            # Full: the next batch goes to a new segment.
             self.segment.roll_after_now_ms = -1
 
     # --- failed writes ----------------------------------------------------------------------------------------------

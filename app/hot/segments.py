@@ -121,7 +121,7 @@ class SegmentHold:
         self.segment = segment
         self._on_end = on_end
         self.ended = False
-        """Whether the log ended the hold. What was read of the file may not be used any more."""
+        """Whether the log ended the hold. Bytes read from the file may not be used any more."""
         segment.holds += (self,)
 
     def release(self) -> None:

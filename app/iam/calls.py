@@ -13,7 +13,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a call needs: ``action`` on the bucket or on the object, and ``kms`` on the key that encrypts the object."""
+    """The rights for a call: ``action`` on the bucket or on the object, and ``kms`` on the key that encrypts the object."""
 
     action: str
     on_bucket: bool = False
@@ -43,8 +43,8 @@ DOCTOR_NEEDS: Final[dict[str, Needs]] = {
     "GetBucketVersioning": Needs("s3:GetBucketVersioning", on_bucket=True),
     "GetBucketLifecycleConfiguration": Needs("s3:GetLifecycleConfiguration", on_bucket=True),
 }
-"""The calls by which ``firn doctor`` asks what a bucket does by itself. No role needs them: without the right the doctor says that
-it could not look."""
+"""The calls by which ``firn doctor`` reads the bucket's own rules. No role needs them: without the right the doctor says that it
+could not look."""
 
 TARGET_NEEDS: Final[dict[str, tuple[str, ...]]] = {
     "put": ("PutObject", "CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload", "AbortMultipartUpload"),

@@ -128,7 +128,7 @@ def _spark(bucket_arn: str, root: str, topic_ids: Sequence[TopicId]) -> list[Pol
         _objects(bucket_arn, _READING, [f"{root}{prefix}*" for prefix in (*known, *history)]),
         _list(bucket_arn, [f"{root}{prefix}*" for prefix in (f"{cluster}/", *history)]),
     ]
-    # An audit holds the whole bucket against all manifests, and tells what uploads left.
+    # An audit holds the whole bucket against all manifests, and reports leftovers of uploads.
     return statements if topic_ids else [*statements, _list_uploads(bucket_arn)]
 
 

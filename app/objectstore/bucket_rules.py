@@ -1,4 +1,4 @@
-"""What a bucket does to objects by itself: versions of them, and lifecycle rules. Pure.
+"""The rules of a bucket that change objects without a request: versions, and lifecycle rules. Pure.
 
 Write-ahead logs are written and deleted all the time. In a versioned bucket nothing of them ever goes, and a rule that deletes or
 moves their objects takes acknowledged records away (ADR 0037).
@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 HARMLESS: Final = frozenset(
     {"AbortIncompleteMultipartUpload", "NoncurrentVersionExpiration", "NoncurrentVersionTransitions"}
 )
-"""What a rule may do: to uploads that were given up, and to versions that are not the present ones."""
+"""The permitted effects of a rule: on uploads that were given up, and on versions that are not current."""
 ACTIONS: Final = ("Expiration", "Transitions", "Transition")
 
 

@@ -34,9 +34,9 @@ class CheckResult:
     name: str
     passed: bool
     detail: str
-    """What the check found: a sentence or less."""
+    """The finding of the check: a sentence or less."""
     mend: str = ""
-    """What to do; empty if the check passed."""
+    """The repair; empty if the check passed."""
 
 
 class _Failed(Exception):
@@ -101,7 +101,7 @@ class _Check:
         return self._results[-1].passed
 
     async def _clean(self) -> None:
-        """Remove what an earlier run left; needs LIST."""
+        """Remove objects of an earlier run; needs LIST."""
         for info in await self._store.list_uploads(f"{self._prefix}/") if self._uploads else ():
             await self._store.abort_upload(info.key, info.upload_id)
         left = [info.key for info in await self._store.list_objects(f"{self._prefix}/")]

@@ -18,8 +18,8 @@ compares it with the directory at the path. A store that comes back is known by 
 
 Files of a new store are for its user alone. The permissions of ``.instances`` are those of the store.
 
-Temporary files name the instance that made them, and an instance's lock tells whether it still lives: what a crash left
-over can be removed while other processes use the same directory.
+Temporary files name the instance that made them, and an instance's lock tells whether it still lives. So files left by a crash
+can be removed while other processes use the same directory.
 """
 
 from __future__ import annotations
@@ -440,8 +440,8 @@ class DirectoryWork:
                 # Another thread made it, and may have removed it as empty again: then the next step does not find it.
         if not os.path.isdir(directory):
             raise FileNotFoundError(errno.ENOENT, f"{directory} was removed")
-        # A parent that exists may have been made by somebody who has not synced it yet: sync all up to the root, and
-        # above it what was missing.
+        # Another process may have made an existing parent and not synced it yet: sync all up to the root, and the missing ones
+        # above it.
         unsynced = set(missing)
         step = directory
         while len(step) > len(self.root):
@@ -620,7 +620,7 @@ class DirectoryWork:
         self._instance = self._release = self._registered = None
 
     def prepare(self, *, create: bool = True) -> int:
-        """Open the root and remove what crashed instances left over. Returns how many things it removed.
+        """Open the root and remove files of crashed instances. Returns how many entries it removed.
 
         Walks the tree only if an instance did die. ``create``: a root that is missing or empty becomes a new store.
 
@@ -784,7 +784,7 @@ class UploadWork:
             with self._changed:
                 self._completing = False
             raise storage_error(error, f"could not complete {self._key}") from error
-        # From here on the file may be an object, whatever is answered: no part may be written to it any more.
+        # From here on the file may be an object, even if this fails: no part may be written to it any more.
         self._work.publish_upload(self._key, self._upload_id, whole)
 
     def _is_last(self, number: int) -> bool:
@@ -900,9 +900,9 @@ def _write_all(descriptor: int, view: memoryview, position: int) -> None:
 def _write_past_the_cache(path: str, view: memoryview, position: int) -> int:
     """Write the whole blocks at the start of ``view`` to an existing file straight from its memory; answers the bytes written.
 
-    Copying an object into the page cache costs several times what checking it does, and pushes out what producers and consumers
-    want there. 0 where it cannot be done (a small or unaligned buffer, a file system that does not know how): then the cache is
-    used. Raises: OSError.
+    Copying an object into the page cache costs several times as much as checking it, and evicts pages that producers and
+    consumers want. 0 where it cannot be done (a small or unaligned buffer, a file system that does not know how): then the
+    cache is used. Raises: OSError.
     """
     whole = len(view) - len(view) % DIRECT_BLOCK_BYTES
     if whole < DIRECT_BYTES_MIN or position % DIRECT_BLOCK_BYTES or not hasattr(os, "O_DIRECT"):
@@ -940,7 +940,7 @@ def _unlink_if_there(path: str) -> None:
 
 
 def _remove_tree(path: str) -> None:
-    """Remove a flat directory, ``key`` first: without it the upload does not exist, whatever a crash leaves."""
+    """Remove a flat directory, ``key`` first: without it the upload does not exist, even if a crash leaves other files."""
     _unlink_if_there(f"{path}/key")
     for _ in range(_VANISHED_DIRECTORY_ATTEMPTS):
         try:

@@ -15,7 +15,7 @@ PROBE_END_S: Final = 5.0
 """After this time a probe ends without an answer, so that the next one can be sent: one that hangs may be older than an answer to
 another request."""
 KNOWN_S: Final = 30.0
-"""What the last request found is known for so long. Then the next one may find out."""
+"""The result of the last request counts for so long. Then the next request may find out."""
 
 
 class StoreHealth:
@@ -105,7 +105,7 @@ class StoreHealth:
             self._probe_s = self._now_s()
 
     def probe_ended(self, *, answered: bool) -> None:
-        """``answered``: whether the store said anything. What a probe fails with says nothing of other requests."""
+        """``answered``: whether the store said anything. The error of a probe says nothing of other requests."""
         self._probes = False
         if answered:
             self._heard()

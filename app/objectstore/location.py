@@ -86,7 +86,7 @@ def _place(location: StoreLocation) -> tuple[object, ...]:
 def parse_store_url(url: str) -> StoreLocation:
     """Parse ``--store`` or ``--wal-store``.
 
-    Raises: ConfigError, which says what is wrong and what to write.
+    Raises: ConfigError, which names the fault and a valid address.
     """
     try:
         parts = urlsplit(url)

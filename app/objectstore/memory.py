@@ -4,8 +4,8 @@ It is the reference for the guarantees of every adapter, and the object store of
 only from the running loop and the ``Clock`` seam, and randomness only from the given ``random.Random``. The same calls with the
 same seed get the same faults.
 
-An operation takes effect at one instant, between two waits for the way there and the way back. A ``Fault`` defines what goes
-wrong, for which operations and keys, and how often. The store checks its faults in order, and every matching fault counts:
+An operation takes effect at one instant, between two waits for the way there and the way back. A ``Fault`` defines a failure,
+its operations and keys, and how often it occurs. The store checks its faults in order, and every matching fault counts:
 latencies add up, and the first fault of another kind decides the outcome.
 """
 
@@ -33,7 +33,7 @@ HISTORY_LENGTH_MAX: Final = 200_000
 
 
 class FaultKind(Enum):
-    """What goes wrong with an operation that a fault strikes."""
+    """The failure of an operation that a fault strikes."""
 
     LATENCY = auto()
     """It takes ``latency_ms`` longer, half of it before it takes effect and half after."""
@@ -65,7 +65,7 @@ class Fault:
 
     It strikes operations named ``operation`` (a method's name of the seam; uploads: ``put_part``, ``complete``, ``abort``;
     ``"*"`` is all) on keys or prefixes that start with ``key_prefix``: the first ``skip`` of them are spared, then each is
-    struck with ``probability``, until ``times`` were (None: no end). Read faults spare what is no read.
+    struck with ``probability``, until ``times`` were (None: no end). Read faults spare all other operations.
     """
 
     kind: FaultKind
@@ -103,7 +103,7 @@ class Operation(NamedTuple):
     operation: str
     key: str
     outcome: str
-    """``ok``, or the class name of what was raised (``CancelledError`` included)."""
+    """``ok``, or the class name of the exception (``CancelledError`` included)."""
     applied: bool
     """Whether it had taken effect when it ended; APPLIED_LATE ends before."""
     size_bytes: int
@@ -277,7 +277,7 @@ class MemoryStore:
     async def close(self) -> None:
         """Nothing to release; the objects stay, as a bucket's do."""
 
-    # --- for tests and the simulation: what no client of a store can do ---------------------------------------------
+    # --- for tests and the simulation: no client of a store can do this ---------------------------------------------
 
     def contents(self) -> dict[str, bytes]:
         """Every object, in key order, without an operation."""
@@ -447,7 +447,7 @@ class MemoryUpload:
 
 
 def _apply_late(work: Callable[[], object]) -> None:
-    """Apply a request whose sender has given up; a refusal has nobody left to hear it."""
+    """Apply a request whose sender has given up; no caller is left to hear a refusal."""
     try:
         work()
     except (AlreadyExists, ObjectMissing):

@@ -46,7 +46,7 @@ CLUSTER: Final = "cluster"
 
 
 def kind_of(key: str) -> str:
-    """What an object is for, by its key or by the beginning of its key (``docs/formats.md``)."""
+    """The purpose of an object, by its key or by the beginning of its key (``docs/formats.md``)."""
     return _KINDS.get(key.partition("/")[0], "other")
 
 
@@ -64,10 +64,10 @@ GIVEN_UP_S: Final = 2.0
 class MeteredStore:
     """``inner`` with metrics: an ObjectStore whose operations are counted in ``registry``.
 
-    ``firn_store_requests_total{operation,kind,outcome}``, ``firn_store_bytes_total{direction}`` (``up`` and ``down``, payloads of
-    what succeeded) and ``firn_store_request_seconds{operation}``. An operation counts once, whatever its adapter retries. The kind
-    is that of its key: reads and listings of kind ``wal`` are those of take-overs, seals and sweeps. A store for write-ahead logs
-    alone has the label ``store="wal"`` besides.
+    ``firn_store_requests_total{operation,kind,outcome}``, ``firn_store_bytes_total{direction}`` (``up`` and ``down``, payloads
+    of successful requests) and ``firn_store_request_seconds{operation}``. An operation counts once, with all retries of its
+    adapter. The kind is that of its key: reads and listings of kind ``wal`` are those of take-overs, seals and sweeps. A store
+    for write-ahead logs alone has the label ``store="wal"`` besides.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class MeteredStore:
         return await self._measure("head", key, self.inner.head(key))
 
     def encrypted_with(self, kms_key_id: str) -> MeteredStore:
-        other = copy.copy(self)  # what is counted is shared
+        other = copy.copy(self)  # the counters are shared
         other.inner = self.inner.encrypted_with(kms_key_id)
         return other
 
@@ -169,7 +169,7 @@ class MeteredStore:
             self._faults.met(self._name, operation, sentence)
 
     def look_for_hanging(self, now_s: float) -> None:
-        """Report operations without a response for long, even if nobody waits for them any more."""
+        """Report operations without a response for long, even if no caller waits for them any more."""
         if self._faults is None:
             return
         oldest: dict[str, float] = {}
@@ -236,7 +236,7 @@ class MeteredUpload:
 
 
 def directory_of(store: ObjectStore) -> DirectoryStore | None:
-    """The directory store under ``store``, if that is what it is: its objects can be served from their own files."""
+    """The directory store under ``store``, if there is one: its objects can be served from their own files."""
     store = main_of(store)
     while isinstance(store, MeteredStore):
         store = store.inner

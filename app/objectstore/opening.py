@@ -27,8 +27,8 @@ async def open_store(
     counted (``MeteredStore``), and ``faults`` is told of those that fail.
 
     A directory is created if necessary, unless ``create`` is False, and cleaned of leftovers of crashes. This does not check
-    whether S3 is reachable and what it allows, because a broker must start even if S3 is unreachable (``check.check_store``
-    checks it).
+    whether S3 is reachable or which calls it allows, because a broker must start even if S3 is unreachable
+    (``check.check_store`` checks it).
 
     Raises: ConfigError (the URL, or an S3 client that cannot be made of it), StorageUnavailable (the directory), StoreNotThere (the
     directory is missing or empty, and ``create`` is False).

@@ -208,7 +208,7 @@ class StoreProxy:
         self._probe = self._loop.create_task(self._ask_for_little(method, key))
 
     async def _ask_for_little(self, method: str, key: str) -> None:
-        """Whoever may make the request may ask for this."""
+        """A caller that may make the request may ask for this."""
         answered = False
         try:
             if method in _OF_PREFIXES or not key:

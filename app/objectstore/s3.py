@@ -10,8 +10,8 @@ operation of the seam may be sent again with the same bytes, and a conditional w
 AlreadyExists, which callers expect anyway.
 
 **Integrity.** Every upload carries the CRC-32C of its bytes, which S3 checks before it stores them; in turn the payload is
-not hashed a second time for the signature. Reads check lengths here; what the bytes mean is checked by those who know
-their format.
+not hashed a second time for the signature. Reads check lengths here; readers that know the format check the meaning of the
+bytes.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ UPLOAD_PAGES_MAX: Final = 1000
 _SEND_BYTES: Final = MIB
 
 _TRANSPORT_ERRORS: Final = (HTTPClientError, IncompleteReadError, aiohttp.ClientError, ResponseParserError, OSError)
-"""What a network does to a request; a TimeoutError is an OSError. botocore's connection errors are HTTPClientErrors or
+"""Failures of the network; a TimeoutError is an OSError. botocore's connection errors are HTTPClientErrors or
 BotoCoreErrors that derive from OSError's relatives, hence the last clause of ``_failure``."""
 
 PERMISSIONS: Final = {
@@ -114,7 +114,7 @@ BUCKET_PERMISSIONS: Final = {
     "get_bucket_versioning": "s3:GetBucketVersioning",
     "get_bucket_lifecycle_configuration": "s3:GetLifecycleConfiguration",
 }
-"""Of what only checks ask."""
+"""For requests that only checks make."""
 
 _CREDENTIALS_MEND: Final = (
     "give this process credentials: an instance or pod role, AWS_PROFILE, "
@@ -225,7 +225,7 @@ class S3Store:
             session.register_component("data_loader", ServiceModels(session.get_config_variable("data_path")))
             region = location.region or session.get_config_variable("region")
             if region is None and location.endpoint is not None:
-                region = "us-east-1"  # what servers other than AWS call themselves; a signature must name one
+                region = "us-east-1"  # the region of servers other than AWS; a signature must name one
             self._client = await self._resources.enter_async_context(
                 session.create_client("s3", region_name=region, endpoint_url=location.endpoint, config=config)
             )
@@ -367,7 +367,7 @@ class S3Store:
             after = {"ContinuationToken": answer["NextContinuationToken"]}
 
     async def bucket_rules(self) -> BucketRules:
-        """What the bucket does to objects by itself, for checks. Raises: StorageUnavailable, also without the right to know."""
+        """The bucket's own rules for objects, for checks. Raises: StorageUnavailable, also without the right to know."""
         bucket = {"Bucket": self.location.bucket}
 
         async def versioning() -> bool:
@@ -553,7 +553,7 @@ class S3Store:
     ) -> T:
         """The response of ``send``, with retries while they can help and time is left.
 
-        ``first`` is tried once before it. If that returns None, ``send`` says what is wrong.
+        ``first`` is tried once before it. If that returns None, ``send`` finds the error.
         """
         assert self._client is not None, "open() first"
         loop = asyncio.get_running_loop()
@@ -723,7 +723,7 @@ def _certificates(session: AioSession) -> bytes | None:
 
 
 async def _frozen_credentials(session: AioSession) -> ReadOnlyCredentials:
-    """Raises: ValueError where there are none; aiobotocore says what to do about it."""
+    """Raises: ValueError where there are none; aiobotocore's error names the repair."""
     found = await session.get_credentials()
     if found is None:
         raise ValueError("no credentials")
@@ -760,7 +760,7 @@ def _take_listing(response_dict: dict[str, Any], customized_response_dict: dict[
 
 
 def _parse_time(text: str) -> datetime:
-    """A time in an answer: botocore's own parser costs most of what a page of a LIST does."""
+    """A time in an answer: botocore's own parser takes most of the time of a page of a LIST."""
     try:
         time = datetime.fromisoformat(text)
         if time.tzinfo is not None:

@@ -36,6 +36,6 @@ class ServiceModels(Loader):  # type: ignore[misc] # botocore has no types
         super().__init__(extra_search_paths=folders, file_loader=_JsonFiles())
 
     def list_available_services(self, type_name: str) -> list[str]:
-        """The services that there are folders of; the one that is loaded shows whether it has what is wanted."""
+        """The services that there are folders of; loading one shows whether it has the wanted model."""
         found = {name for folder in self.search_paths if Path(folder).is_dir() for name in os.listdir(folder)}
         return sorted(found)

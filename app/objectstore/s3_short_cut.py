@@ -4,8 +4,8 @@ aiobotocore takes up to ten times the CPU of obstore for a request, and reads by
 does everything else, because it knows every credential of AWS's chain and reports errors precisely. This class is only a short
 cut: if it fails, aiobotocore repeats the request, and its result counts.
 
-obstore signs the SHA-256 of what it puts, so S3 refuses bytes that were damaged on their way. That costs more than aiobotocore's
-CRC-32C of a large object: ``PUT_BYTES_MAX`` is the largest that is put here.
+obstore signs the SHA-256 of each payload, so S3 refuses bytes that were damaged on their way. That costs more than
+aiobotocore's CRC-32C of a large object: ``PUT_BYTES_MAX`` is the largest that is put here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = TypeVar("T")
 PUT_BYTES_MAX: Final = 1 << 20
 """Above this, aiobotocore puts an object at less CPU."""
 PAGE_KEYS: Final = 1000
-"""What S3 returns for one LIST; obstore cannot be told to ask for less."""
+"""The size of S3's response to one LIST; obstore cannot ask for less."""
 CREDENTIALS_S: Final = 60.0
 """How long a copy of the credentials is used; aiobotocore renews its own in time."""
 FAILURES_MAX: Final = 3
@@ -41,7 +41,7 @@ PAUSE_S: Final = 60.0
 
 
 class ShortCut:
-    """Requests to one bucket. Belongs to one event loop. Each method returns None if it failed, for whatever reason."""
+    """Requests to one bucket. Belongs to one event loop. Each method returns None after any failure."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class ShortCut:
             config=config,
             credential_provider=provide,
             client_options=options,
-            retry_config={"max_retries": 0},  # whoever asks knows better whether and when
+            retry_config={"max_retries": 0},  # the caller decides whether and when to retry
         )
         self._failures = 0
         self._paused_until_s = 0.0
@@ -168,7 +168,7 @@ class ShortCut:
             if "status code: 412" in str(error):
                 self._failures = 0
                 raise AlreadyExists(f"{key} exists") from error
-            return None  # 409: somebody else writes it just now
+            return None  # 409: another client is writing it
         except (BaseError, OSError, ValueError):
             self._failures += 1
             if self._failures >= FAILURES_MAX:

@@ -31,7 +31,7 @@ HEADER: Final = Struct(">qiibIhiqqqhii")
 _unpack_header: Final = HEADER.unpack_from
 HEADER_BYTES: Final = 61
 LENGTH_PREFIX_BYTES: Final = 12
-"""Base offset and batch length: what ``batch_length`` does not count."""
+"""Base offset and batch length: ``batch_length`` does not count these bytes."""
 CRC_START: Final = 21
 """First byte that the CRC covers."""
 MAGIC_V2: Final = 2
@@ -46,7 +46,7 @@ HAS_DELETE_HORIZON: Final = 0x40
 
 _CODEC_MAX: Final = 4
 _PRODUCED_ATTRIBUTES: Final = frozenset(codec | bit for codec in range(_CODEC_MAX + 1) for bit in (0, TRANSACTIONAL))
-"""What a client may set."""
+"""The attributes that a client may set."""
 _LENGTH_MIN: Final = HEADER_BYTES - LENGTH_PREFIX_BYTES
 """Smallest value of the length field."""
 _MAGIC_POSITION: Final = 16
@@ -228,7 +228,7 @@ def lacks_maximum(header: BatchHeader) -> bool:
 
 
 def _refuse_bad(batch: memoryview, header: BatchHeader, max_batch_bytes: int) -> None:
-    """Raises: what ``_bad_batch`` returns. The error is kept by no frame that it holds."""
+    """Raises: the error that ``_bad_batch`` returns. The error is kept by no frame that it holds."""
     error = _bad_batch(batch, header, max_batch_bytes)
     if error is not None:
         try:
@@ -345,8 +345,8 @@ def check_stored_batch(view: memoryview, position: int = 0) -> BatchHeader:
 
 def stored_batches(view: memoryview, after: int, epoch: int) -> list[tuple[int, BatchHeader]] | None:
     """(position, header) of each batch of ``view``, all checked as ``check_stored_batch`` checks one, if they begin at offset
-    ``after``, follow one another without a gap, and their leader epochs, from ``epoch`` on, do not fall: what a leader sends nearly
-    always. None of everything else."""
+    ``after``, follow one another without a gap, and their leader epochs, from ``epoch`` on, do not fall. Nearly all batches
+    from a leader do so. None for all others."""
     found: list[tuple[int, BatchHeader]] = []
     position, end = 0, len(view)
     while position < end:

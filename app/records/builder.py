@@ -58,8 +58,8 @@ def build_batch(
     """One v2 batch of ``records``.
 
     Without ``offset_deltas`` the records have deltas 0, 1, 2…; with them (compaction keeps gaps) they must rise, and
-    ``last_offset_delta`` may be greater than the last. Without any record, ``last_offset_delta`` says what is covered.
-    ``log_append_time`` makes it a LogAppendTime batch stamped so; the records' own timestamps stay inside unseen.
+    ``last_offset_delta`` may be greater than the last. Without any record, ``last_offset_delta`` is the end of the covered
+    offsets. ``log_append_time`` makes it a LogAppendTime batch stamped so; the records' own timestamps stay inside unseen.
     ``level`` is the codec's; None is its default.
     """
     count = len(records)
@@ -180,7 +180,7 @@ def rebuilt_batch(
 
 
 def emptied_batch(header: BatchHeader) -> bytes:
-    """The batch of ``header`` without its records: it still says which offsets it covered, and what its producer wrote."""
+    """The batch of ``header`` without its records: it keeps the offsets that it covered and the producer's sequences."""
     bare = header._replace(attributes=header.attributes & ~CODEC_MASK)
     return rebuilt_batch(
         bare, b"", record_count=0, base_timestamp=-1, max_timestamp=header.max_timestamp, delete_horizon=False

@@ -1,7 +1,7 @@
 """The five codecs of a record batch, with a limit that holds while data unfolds.
 
-A compressed batch comes from a peer, so its own claims about its size are never believed further than the limit: nothing is
-allocated beyond ``max_bytes`` (plus one step of a few MiB), whatever the bytes say, and work stops there.
+A compressed batch comes from a peer, so its own claims about its size are never believed further than the limit: no bytes can
+make it allocate more than ``max_bytes`` (plus one step of a few MiB), and work stops there.
 
 Work is bounded, too, for bytes that unfold to nothing. The number of a stream's parts is limited (``MEMBERS_MAX``, ``BLOCKS_MAX``),
 and the stream may not be far longer than its content (``WASTED_BYTES_MAX``). Otherwise 10 MB of empty gzip members take minutes.
@@ -120,7 +120,7 @@ def compress(codec: Codec | int, data: Buffer, level: int | None = None) -> byte
 
 
 def decompress(codec: Codec | int, data: Buffer, max_bytes: int) -> bytes:
-    """What ``data`` unfolds to.
+    """Decompress ``data``.
 
     Raises: CorruptionError if ``data`` is not a whole, sound stream of ``codec`` and nothing else; LimitExceeded as soon as
     it is known to unfold to more than ``max_bytes``.
@@ -151,7 +151,7 @@ def _too_many(codec: int, parts: str, parts_max: int) -> CorruptionError:
 
 
 def _check_waste(codec: int, consumed_bytes: int, content_bytes: int) -> None:
-    """Raises: CorruptionError if a stream is far longer than what it has unfolded to."""
+    """Raises: CorruptionError if a stream is far longer than its decompressed content."""
     if consumed_bytes > 2 * content_bytes + WASTED_BYTES_MAX:
         raise CorruptionError(
             f"{consumed_bytes} bytes of {Codec(codec).name.lower()} data unfold to only {content_bytes} bytes"
@@ -324,7 +324,7 @@ def _decompress_zstd(data: Buffer, max_bytes: int) -> bytes:
             raise _too_large(Codec.ZSTD, max_bytes)
         if (
             size > 0 and len(data) <= 2 * size + WASTED_BYTES_MAX
-        ):  # of size 0, what follows the frame would not be looked at
+        ):  # with size 0, zstd would ignore bytes after the frame
             try:
                 return context.decompress(data, max_output_size=size, allow_extra_data=False)
             except zstandard.ZstdError:

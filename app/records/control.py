@@ -28,7 +28,7 @@ class ControlType(IntEnum):
 
 
 class EndTransactionMarker(NamedTuple):
-    """What a marker batch says."""
+    """The content of a marker batch."""
 
     control_type: ControlType
     coordinator_epoch: int

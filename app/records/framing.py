@@ -66,7 +66,7 @@ _ZSTD_MAGIC_NUMBER: Final = int.from_bytes(_ZSTD_MAGIC, "big")
 _LZ4_START: Final = Struct("<7sI")
 """The header of a frame without a content size, and the size of its first block."""
 _LZ4_USUAL: Final = LZ4_MAGIC + b"\x60\x40\x82"
-"""Blocks of 64 KiB, no checksums: what Java's client, librdkafka and Go's clients write of small batches."""
+"""Blocks of 64 KiB, no checksums: Java's client, librdkafka and Go's clients write small batches so."""
 _LZ4_SIZE_MASK: Final = 0x7FFFFFFF
 _LZ4_AROUND_BLOCK_BYTES: Final = _LZ4_START.size + 4
 """Bytes of a frame of one block besides that: the header, the block's size, the mark of the end."""
@@ -75,7 +75,7 @@ _XERIAL_START: Final = Struct(">16si")
 
 
 def is_readable(codec: int, data: Buffer, position: int = 0) -> bool:
-    """Whether ``framing_fault`` is None. Costs less than half a microsecond for what clients usually write, one block."""
+    """Whether ``framing_fault`` is None. Costs less than half a microsecond for one block, the usual case."""
     left = len(data) - position
     if left >= _USUAL_BYTES_MIN:
         if codec == _ZSTD:

@@ -38,7 +38,7 @@ class Record(NamedTuple):
 
 
 class NewRecord(NamedTuple):
-    """One record that has no place yet: what ``build_batch`` takes. A plain tuple of four will do as well."""
+    """One record without an offset yet, as input of ``build_batch``. A plain tuple of four will do as well."""
 
     timestamp: TimestampMs
     key: bytes | None
@@ -119,8 +119,8 @@ def walk_records(
     """Where each of ``count`` records of a records section is, which is ``data`` from ``position`` to ``data_end``, decompressed.
 
     Yields: offset delta, timestamp delta, start and end of the key, start and end of the value, end of the record. The end of a
-    null key or value is -1. Headers follow the value. Raises: ValueError or IndexError where a record, or what follows the last
-    one, is not sound. A header's key is not decoded.
+    null key or value is -1. Headers follow the value. Raises: ValueError or IndexError if a record is corrupt, or if bytes
+    follow the last one. A header's key is not decoded.
     """
     # The one decoder of records in Python. Numbers are read in line where they fit in one byte, which is nearly always.
     if count < 0 or count * RECORD_BYTES_MIN > data_end - position:

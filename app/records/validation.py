@@ -1,8 +1,8 @@
 """The interior of a record batch: whether every record decodes, without making records of it.
 
-What ``check_batches`` cannot see: lengths and fields of each record, offset deltas 0 to count-1, keys, timestamps, compression, and
-that nothing follows the last record. Costs a step of Python per record (``loadtests/micro_validation.py``), so only topics that ask
-for it pay (``firn.produce.validation``), and those that compaction needs keys of.
+Checks that ``check_batches`` cannot make: lengths and fields of each record, offset deltas 0 to count-1, keys, timestamps,
+compression, and that nothing follows the last record. Costs a step of Python per record (``loadtests/micro_validation.py``), so
+only topics that ask for it pay (``firn.produce.validation``), and those that compaction needs keys of.
 """
 
 from __future__ import annotations

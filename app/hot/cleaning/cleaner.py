@@ -208,10 +208,11 @@ class LogCleaner:
         return best[0]
 
     def _dirt(self, log: PartitionLog, now_ms: int) -> Dirt:
-        # Below the recovery point everything of a segment is durable, indexes included, and nobody writes to it.
+        # Below the recovery point everything of a segment is durable, indexes included, and no more bytes are written to it.
         stable_end = min(log.last_stable_offset, log.recovery_point)
         if log.config.tiered:
-            # A take-over may cut what is above, and then nothing newer stands for what was removed for its sake (J56).
+            # A take-over may cut the records above. Then the newer record that was the reason for a removal would be gone
+            # (J56).
             stable_end = min(stable_end, Offset(self._tiered_end(log)))
         return find_dirt(
             log.rolled_segments(),
@@ -259,7 +260,7 @@ class LogCleaner:
             log.cleaned_end_offset = Offset(dirt.start)
             await self._logs.checkpoint()
         elif log.config.tiered:
-            # Nor may it take them for what a loss of power has left out: they come below a recovery point that is on the disk.
+            # Nor may it take the gaps for records lost with power: they come below a recovery point that is on the disk.
             await self._logs.checkpoint()
         task.check()
         rolled = [segment for segment in log.rolled_segments() if segment.base_offset < dirt.end]
@@ -326,8 +327,8 @@ class LogCleaner:
         )
 
     async def _unless_ended(self, task: _Task, asked: Coroutine[Any, Any, T]) -> T:
-        """The result of the work. Raises: ConflictError as soon as the log has ended the work, whatever the work found meanwhile:
-        it may have read what was cut. The caller ends the work."""
+        """The result of the work. Raises: ConflictError as soon as the log has ended the work. Its result is dropped then: it may
+        have read records that were cut. The caller ends the work."""
         asking = asyncio.ensure_future(asked)
         ending = asyncio.ensure_future(task.ended.wait())
         try:

@@ -110,7 +110,7 @@ ENTRIES = 7
 TIMES = 8
 INDEX_WORDS = 9
 
-# What was found out about the records of one batch.
+# The facts about the records of one batch.
 KEPT = 0
 FIRST_TIMESTAMP = 1
 GREATEST_TIMESTAMP = 2

@@ -136,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     options = parser.parse_args(arguments)
     end_with_parent(options.socket)
-    # Ctrl-C in a terminal reaches the whole group; the end of the socket is what ends this process.
+    # Ctrl-C in a terminal reaches the whole group; only the end of the socket ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if _COMPILED not in os.environ:
         give_way(NICENESS)

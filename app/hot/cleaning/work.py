@@ -94,7 +94,7 @@ class InlineCleanerWork:
             compaction.abandon()
         if running is not None:
             await asyncio.wait([running])
-            look_at_error(running)  # it was told to whoever waited for it, if anybody did
+            look_at_error(running)  # its waiters, if any, have got the error
         self._compaction = self._running = None
 
     async def rest(self) -> None:
