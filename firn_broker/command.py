@@ -1,6 +1,6 @@
 """The command ``firn``: its console script and ``python -m firn_broker`` begin here.
 
-What comes before Firn's own modules on ``sys.path`` under the name ``app`` is told of in one sentence and not run.
+A foreign module ``app`` that precedes Firn's own on ``sys.path`` is named in one sentence and not run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main() -> int:
 
 
 def _mend(place: str) -> str:
-    """What the user can do about a foreign ``app``, by the way in which Python came to it."""
+    """The advice about a foreign ``app``, by the way in which Python found it."""
     folders = {str(parent) for parent in Path(place).absolute().parents}
     variable = os.environ.get("PYTHONPATH", "")
     named = [entry for entry in variable.split(os.pathsep) if os.path.abspath(entry) in folders] if variable else []

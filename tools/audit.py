@@ -46,14 +46,14 @@ def asked_for(requirements: str) -> int:
 
 
 def verdict(asked: int, report: str, code: int, said: str) -> tuple[int, list[str]]:
-    """What came of it.
+    """The outcome of an audit.
 
     Args:
-        asked: packages that were to be looked at.
-        report: what pip-audit wrote as JSON; empty for nothing.
+        asked: number of packages to audit.
+        report: the JSON that pip-audit wrote; empty if there was none.
         code, said: its exit code, and its standard error.
 
-    Returns: our exit code, and what to print; the last line is the outcome.
+    Returns: our exit code, and the lines to print; the last line is the outcome.
     """
     why = (said.strip().splitlines() or ["pip-audit said nothing"])[-1]
     try:

@@ -1,10 +1,10 @@
 """Write ``app/coordinator/schemas`` from the record schemas inside Apache Kafka's own jars (``make kafka-libs``).
 
-What coordinators keep in internal topics is described by JSON files in the jars of Kafka's coordinators. This script turns them
+The jars of Kafka's coordinators have JSON files that describe the records of internal topics. This script turns them
 into dataclasses and rows as ``generate_wire.py`` does for the APIs, so that the same compiler reads and writes them.
 
     python tools/generate_coordinator_records.py            write the modules
-    python tools/generate_coordinator_records.py --check    exit 1 and name the first module that differs from what would be written
+    python tools/generate_coordinator_records.py --check    exit 1 and name the first module that differs from the generated one
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ FAMILIES: Final = {
     "share_state": ("kafka-share-coordinator", ("ShareSnapshot", "ShareUpdate"), "State of share-partitions (KIP-932)"),
     "transaction": ("kafka-transaction-coordinator", ("TransactionLog",), "Transactions by transactional id (KIP-98)"),
 }
-"""By module: the jar, the records in it, and what they are about. Records of streams groups (KIP-1071) are not served."""
+"""By module: the jar, the records in it, and their subject. Records of streams groups (KIP-1071) are not served."""
 
 
 def read_schema(jar: str, name: str) -> dict[str, Any]:

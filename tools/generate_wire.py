@@ -4,7 +4,7 @@ kio has one class per struct and version. This script merges the versions of a s
 all of them, and into rows that say which version has which field, in wire order (``app/wire/schema.py``).
 
     python tools/generate_wire.py            write the modules
-    python tools/generate_wire.py --check    exit 1 and name the first module that differs from what would be written
+    python tools/generate_wire.py --check    exit 1 and name the first module that differs from the generated one
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ PRIVATE_FIELDS: Final[dict[str, tuple[Run, ...]]] = {
         Run(Spec("switched_first", "int64", False, False, PRIVATE_TAG + 3, -2), 2, 3),
     ),
 }
-"""By struct: what brokers of one cluster tell each other beyond Kafka's schema (docs/adr/0026-transactions-across-brokers.md,
-docs/adr/0037-object-durability.md)."""
+"""By struct: the private fields, beyond Kafka's schema, between brokers of one cluster
+(docs/adr/0026-transactions-across-brokers.md, docs/adr/0037-object-durability.md)."""
 
 
 @dataclass
@@ -241,7 +241,7 @@ def rename_collisions(request: Message, response: Message) -> None:
 
 
 def add_private_fields(message: Message) -> None:
-    """Add what Firn has beyond Kafka's schema, by the names that the structs have in the end."""
+    """Add Firn's fields beyond Kafka's schema, by the final names of the structs."""
     for name, struct in message.structs.items():
         struct.runs += PRIVATE_FIELDS.get(name, ())
 
@@ -268,7 +268,7 @@ def literal(value: Any) -> str:
 
 
 def describe(struct: Struct, uses: list[tuple[str, str]]) -> str:
-    """The docstring of a struct's class: what it is part of, or which versions it has."""
+    """The docstring of a struct's class: its message, or its versions."""
     if uses:
         return ", ".join(f"``{name}`` of {parent}" for name, parent in uses) + "."
     return "The request." if struct.name.endswith("Request") else "The response."

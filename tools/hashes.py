@@ -4,7 +4,7 @@
 
 The file says which bytes a build takes, on every platform that the index has wheels for, and on machines that have another index
 of the same packages. It names no index. pip asks the one that it is configured for, as for an installation. ``--check`` writes
-nothing, and fails if the file does not fit ``constraints.txt``; it asks nobody.
+nothing, and fails if the file does not fit ``constraints.txt``; it uses no network.
 
 ``tools/wheelhouse.py`` takes a file only if its hash is there. An editable installation (`make run`, `make test`) cannot be checked
 by pip, so development environments hold the versions of ``constraints.txt``, and the wheelhouse and the image hold these bytes.
@@ -28,7 +28,7 @@ _OTHER_PYTHONS: Final = re.compile(r"-(cp2\d*|cp3[0-9]|cp310|pp\d+|graalpy\d+)-(
 
 
 class Refused(Exception):
-    """What happened, to what, and what to do."""
+    """The user's error: the event, the object and the repair."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -29,7 +29,7 @@ MB: Final = 1_000_000
 
 
 class Failed(Exception):
-    """What happened, and what to do."""
+    """The user's error: the event and the repair."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -96,7 +96,7 @@ def install(package: Path, extras: Sequence[str], environment: Path) -> float:
 
 
 def measure(environment: Path) -> dict[str, int]:
-    """Name to bytes on the disk of what is installed."""
+    """Name to bytes on the disk, for each installed package."""
     places = [str(place) for place in environment.glob("lib/python*/site-packages")]
     found = {}
     for one in metadata.distributions(path=places):

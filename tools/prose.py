@@ -27,7 +27,7 @@ WORDS: Final = re.compile(r"\b(what|whoever|whatever|whom|nobody|somebody)\b", r
 CODE: Final = ("app", "pyspark_firn", "firn_broker", "tools")
 GENERATED: Final = ("app/wire/apis/", "app/coordinator/schemas/")
 NOT_OURS: Final = frozenset({"CHANGELOG.md", "loadtests/RESULTS.md"})
-"""What was written once and stays: a history, and figures that a program writes."""
+"""Not counted: a history, which stays as it was written, and figures that a program writes."""
 STEP: Final = 0.5
 """Ceilings are multiples of this many percent, so that a single sentence does not break them."""
 CHARS_MIN: Final = 8

@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     out = archive.with_name(f"firn-sbom-{named[1]}.cdx.json")
     with tempfile.TemporaryDirectory(prefix="firn-sbom-") as folder:
         requirements = Path(folder) / "requirements.txt"
-        # Firn itself is what the bill is of.
+        # Firn itself is the subject of the bill.
         requirements.write_text("".join(line for line in lines if not line.startswith("firn-broker")))
         command = [
             *(sys.executable, "-m", "cyclonedx_py", "requirements", "--output-reproducible", "--of", "JSON"),

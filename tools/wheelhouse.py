@@ -56,26 +56,26 @@ STORED_BLOCK_BYTES: Final = 65_535
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What an archive is for."""
+    """The platform and the packages of an archive."""
 
     name: str
     extras: frozenset[str]
     """Of Firn's own."""
     glibc_minor: int
     there: frozenset[str] = frozenset()
-    """Packages that the target has, and what these alone need."""
+    """Packages that the target has, and dependencies of these alone."""
     copied: tuple[str, ...] = ()
     """Folders of infra/."""
 
 
 BROKER: Final = Contents("firn-wheelhouse", frozenset({"redis", "security"}), 36, copied=("bootstrap", "systemd"))
-"""For Debian 12, whose glibc is 2.36, with what a broker may be told to use in its settings."""
+"""For Debian 12, whose glibc is 2.36, with the optional packages that a broker's settings can ask for."""
 SPARK: Final = Contents("firn-spark", frozenset({"spark"}), 34, there=frozenset({"pyspark"}))
 """For Amazon Linux 2023, whose glibc is 2.34, and all that is newer."""
 
 
 class Refused(Exception):
-    """What happened, to what, and what to do."""
+    """The user's error: the event, the object and the repair."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -262,7 +262,7 @@ def read_hashes(path: Path) -> Mapping[tuple[NormalizedName, str], Sequence[str]
 
 
 def requirements_of(wheel: Path, extras: Iterable[str], arch: str) -> Iterator[Requirement]:
-    """What a wheel needs on the target machine."""
+    """The requirements of a wheel on the target machine."""
     from packaging.requirements import Requirement
 
     with zipfile.ZipFile(wheel) as archive:
@@ -320,7 +320,7 @@ def fetch(pinned: Sequence[str], folder: Path, arch: str, glibc_minor: int) -> N
 
 
 def _download(pinned: Sequence[str], folder: Path, tags: Sequence[str]) -> str | None:
-    """None, or what pip says."""
+    """None, or the error of pip."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as wanted:
         wanted.write("\n".join(pinned))
         wanted.flush()
@@ -359,7 +359,7 @@ def requirements(wheels: Iterable[Path], own_extras: Iterable[str]) -> str:
 
 
 def walk(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Files below ``folder`` with their path inside it. Raises: Refused for what is neither file nor folder."""
+    """Files below ``folder`` with their path inside it. Raises: Refused for an entry that is neither file nor folder."""
     for path in folder.rglob("*"):
         inner = path.relative_to(folder)
         if any(Path(part).match(pattern) for part in inner.parts for pattern in LEFT_OUT):

@@ -3,9 +3,9 @@
 The provider itself cannot be had everywhere that this repository's checks run, but ``cdktf-cdktf-provider-aws`` can: it carries,
 for every resource and data source, TypeScript that was generated from the provider's schema. The source maps in it hold the
 generated text with its comments, and each member has one that says ``name - computed: …, optional: …, required: …``. So names,
-types, blocks, and what is required, optional or computed are as in the provider. The package lacks, and ``terraform validate``
-does not check here: what the provider's own code refuses (a malformed ARN, two arguments that exclude each other), ``max_items``
-above 1, and which values are sensitive or deprecated.
+types and blocks are as in the provider, and so are the flags required, optional and computed. The package lacks, and
+``terraform validate`` does not check here: refusals by the provider's own code (a malformed ARN, two arguments that exclude
+each other), ``max_items`` above 1, and which values are sensitive or deprecated.
 
 The result is JSON: ``{"version", "provider", "resources": {type: block}, "data": {type: block}}``. A block is
 ``{"attributes": {name: [type, flags]}, "blocks": {name: [nesting, min, max, block]}}``: a type is Terraform's own JSON form of a
@@ -131,7 +131,7 @@ class _Source:
                 least = 1 if member.required else 0
                 inner = self.block(f"{kind}OutputReference", depth + 1)
                 if nesting == "set" and _holds_dynamic(inner):
-                    nesting = "list"  # Terraform takes no set of what has any type
+                    nesting = "list"  # Terraform has no sets whose elements have any type
                 blocks[member.name] = [nesting, least, most, inner]
         return {"attributes": attributes, "blocks": blocks}
 

@@ -1,4 +1,4 @@
-"""What the policy of a cluster's bucket must say, out of the layout of its keys (docs/formats.md, "Object layout"). Pure.
+"""The required policy of a cluster's bucket, derived from the layout of its keys (docs/formats.md, "Object layout"). Pure.
 
 ``infra/terraform/modules/storage`` makes the policy; a check holds it against this one, and a test lets a broker work under it.
 """
@@ -20,9 +20,9 @@ WRITTEN_ONCE: Final = (
     layout.DATA_PREFIX,
     layout.WAL_PREFIX,
 )
-"""Keys below these are written if nothing is there, and never again. Signs of life and what ``firn doctor`` writes are not."""
+"""Keys below these are written if nothing is there, and never again. Signs of life and objects of ``firn doctor`` are not."""
 CLUSTERS: Final = (f"{layout.CLUSTER_PREFIX}/", layout.TOPICS_PREFIX, layout.DATA_PREFIX, layout.WAL_PREFIX)
-"""What only brokers and operators write."""
+"""Only brokers and operators write these."""
 
 
 def bucket_policy(bucket_arn: str, root: str, writers: Sequence[str]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from tools.infra.toolbox import Terraform
 
 @dataclass(slots=True)
 class Bench:
-    """A tree of modules under check, and what checks share: Terraform with the stub provider, and one run of the tests."""
+    """A tree of modules under check, and its shared parts: Terraform with the stub provider, and one run of the tests."""
 
     tree: Path
     scratch: Path

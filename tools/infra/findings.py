@@ -1,4 +1,4 @@
-"""What a check says, and which folders of a tree of Terraform modules it looks at."""
+"""The findings of a check, and the folders of a tree of Terraform modules that it reads."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _uncommented(line: str) -> str:
 
 
 def blocks(text: str, kind: str) -> Iterator[tuple[list[str], str]]:
-    """The blocks of one kind in HCL without comments, at any depth: their labels, and what stands between their braces."""
+    """The blocks of one kind in HCL without comments, at any depth: their labels, and the text between their braces."""
     for match in re.finditer(rf'^[ \t]*{kind}((?:[ \t]+"[^"\n]*")*)[ \t]*\{{', text, re.MULTILINE):
         depth, at, quoted = 1, match.end(), False
         while depth and at < len(text):

@@ -1,4 +1,4 @@
-"""What IAM decides, as far as the policies of infra/ need it: identity and resource policies of one account.
+"""The decisions of IAM, as far as the policies of infra/ need them: identity and resource policies of one account.
 
 From AWS's "Policy evaluation logic": a Deny that applies wins, else an Allow that applies, else it is denied.
 """

@@ -1,6 +1,6 @@
-"""Checks of infra/ against the program: what modules, user data and documents name must be there, and mean the same.
+"""Checks of infra/ against the program: names in modules, user data and documents must exist, and mean the same.
 
-The ``text`` checks read files and need nothing but this repository. The ``planned`` ones look at what test runs planned.
+The ``text`` checks read files and need nothing but this repository. The ``planned`` ones read the plans of test runs.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def check_settings(tree: Path) -> list[Finding]:
 
 
 def check_instance_types(tree: Path) -> list[Finding]:
-    """Instance types, and whatever an argument or default of such a name says, are of the list that botocore has of EC2's."""
+    """Instance types, and values of arguments and defaults with such a name, are in botocore's list of EC2's types."""
     known = set(get_session().get_service_model("ec2").shape_for("InstanceType").enum)
     families = {name.partition(".")[0] for name in known}
     found = []
@@ -213,7 +213,7 @@ def _wrong_command(said: str) -> str:
             break
         path = (*path, word)
     if not path:
-        # Prose says "firn is …" too: only what comes with a flag, or is quoted whole, is meant as a command.
+        # Prose says "firn is …" too: only text with a flag, or quoted whole, is a command.
         return f"there is no command {words[0]}" if any(word.startswith("--") for word in words) else ""
     flags = {word.partition("=")[0].rstrip(".,:") for word in words if re.match(r"--?[a-z]", word)}
     unknown = sorted(flags - known[path] - known[()])
@@ -282,8 +282,8 @@ def _wrong_user_data(data: bytes) -> Iterator[str]:
 
 
 def check_iam(tested: Tested) -> list[Finding]:
-    """Policies of roles: the bucket's are those of ``firn iam policy``; the rest allows what bootstrap and agent call, and no more
-    than AWS knows; an http process may not touch the bucket."""
+    """Policies of roles: the bucket's are those of ``firn iam policy``; the rest allows the calls of bootstrap and agent, all of
+    which AWS knows; an http process may not touch the bucket."""
     found: list[Finding] = []
     policies = [
         (each, json.loads(each.values["policy"]))
@@ -323,7 +323,7 @@ def _role_of(resource: Resource) -> str | None:
 
 
 def _differs_from_program(role: str, document: dict[str, Any]) -> Iterator[str]:
-    """What a role's policy of the bucket says otherwise than ``firn iam policy`` would."""
+    """The differences between a role's policy of the bucket and ``firn iam policy``."""
     resources = [text for one in document["Statement"] for text in _texts(one["Resource"]) if ":s3:::" in text]
     objects = next((text for text in resources if text.endswith(("cluster/*", "cluster/log/*"))), None)
     if objects is None:
@@ -352,7 +352,7 @@ def _differs_from_program(role: str, document: dict[str, Any]) -> Iterator[str]:
 
 
 def _wrong_target(document: dict[str, Any]) -> Iterator[str]:
-    """What a job may do where its archive goes, otherwise than ``app/iam/calls.py`` says."""
+    """The differences between a job's rights on its archive and ``app/iam/calls.py``."""
     calls = [NEEDS[call] for needed in TARGET_NEEDS.values() for call in needed]
     writing = [one for one in document["Statement"] if "s3:PutObject" in _texts(one["Action"])]
     wanted = {False: set(), True: set()}
@@ -392,7 +392,7 @@ _NOT_A_CALL: Final = frozenset(
         "ssm:UpdateInstanceInformation",
     }
 )
-"""Actions that IAM has and no SDK: the halves of a re-encryption, and what the agent of Session Manager calls itself (AWS's policy
+"""Actions that IAM has and no SDK: the halves of a re-encryption, and the calls of Session Manager's agent (AWS's policy
 AmazonSSMManagedInstanceCore names them)."""
 
 
@@ -467,7 +467,7 @@ _NETWORK_FIRST: Final = ("broker", "http")
 
 
 def check_promises(tree: Path, tested: Tested) -> list[Finding]:
-    """What infra/README.md promises of every plan, whatever the variables say."""
+    """The promises of infra/README.md for every plan, with any variables."""
     found = {
         Finding("promises", f"{each.run}, {each.address}", what) for each in tested.resources for what in _broken(each)
     }
@@ -499,7 +499,7 @@ _KEPT: Final = frozenset({"aws_ebs_volume", "aws_s3_bucket", "aws_kms_key"})
 
 
 def check_bills(tree: Path, tested: Tested) -> list[Finding]:
-    """The bill in the README of each example counts what its tests plan: the output ``bill``, and the size of the volume."""
+    """The bill in each example's README counts the planned resources: the output ``bill``, and the size of the volume."""
     found = set()
     for folder in sorted((tree / "examples").glob("*/")):
         name = str(folder.relative_to(tree))

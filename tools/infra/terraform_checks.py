@@ -34,7 +34,7 @@ _SECOND_SENTENCE: Final = re.compile(r"[.?!] +\S")
 
 SUPPRESSION: Final = re.compile(r"#\s*checkov:skip=(\w+)(?::(.*))?$", re.MULTILINE)
 REASON_WORDS_MIN: Final = 6
-"""A shorter reason names what was suppressed again, and does not say why."""
+"""A shorter reason only repeats the name of the suppressed check, and does not say why."""
 
 
 def check_fmt(tree: Path) -> list[Finding]:
@@ -88,11 +88,11 @@ class Resource:
 
 @dataclass(slots=True)
 class Tested:
-    """What the runs of a tree's test files said."""
+    """The output of the runs of a tree's test files."""
 
     findings: list[Finding] = field(default_factory=list)
     resources: list[Resource] = field(default_factory=list)
-    """Of every run that planned or applied. What is computed has a value that the mock made up."""
+    """Of every run that planned or applied. Computed attributes have a value that the mock made up."""
     outputs: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     """The outputs of every such run."""
 
@@ -167,8 +167,8 @@ def _made(place: str, module: dict[str, Any]) -> list[Resource]:
 def check_refusals(tree: Path) -> list[Finding]:
     """Every validation of a variable, and every pre- and postcondition, has a run that expects it to fail.
 
-    Counted, in each folder by itself: as many runs with ``expect_failures`` on a variable as it has validations. A run cannot see
-    what a refusal says, so messages are read here: the first sentence says what is wrong, a second one what to do.
+    Counted, in each folder by itself: as many runs with ``expect_failures`` on a variable as it has validations. A run cannot
+    see the text of a refusal, so messages are read here: the first sentence names the fault, a second one the repair.
     """
     found = []
     for folder in folders(tree):

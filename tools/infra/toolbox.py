@@ -59,7 +59,7 @@ def run(
     env: Mapping[str, str] | None = None,
     timeout_s: float = RUN_TIMEOUT_S,
 ) -> Outcome:
-    """Run a program to its end; whatever it returns is an outcome."""
+    """Run a program to its end; every exit code is an outcome."""
     done = subprocess.run(
         [str(part) for part in command],
         cwd=cwd,
@@ -195,8 +195,8 @@ def checkov() -> Path:
 class Terraform:
     """Terraform with the stub as its AWS provider, for the modules of one tree.
 
-    The stub serves the types that the tree names, out of all: Terraform asks for them anew several times a run. ``scratch`` takes
-    what Terraform writes; the modules' folders stay clean.
+    The stub serves the types that the tree names, out of all: Terraform asks for them anew several times a run. Terraform
+    writes to ``scratch``; the modules' folders stay clean.
     """
 
     tree: Path
