@@ -89,8 +89,8 @@ class CountedBroker:
         )
 
     def rest(self) -> None:
-        """Count what a second at rest costs. Under Valgrind a request takes fifty times as long, and timers run meanwhile: their
-        part is taken off what is counted later."""
+        """Count the cost of a second at rest. Under Valgrind a request takes fifty times as long, and timers run meanwhile: their
+        part is subtracted from later counts."""
         self._at_rest = 0.0
         self._at_rest = self._counted(lambda: time.sleep(REST_S)) / REST_S
 
