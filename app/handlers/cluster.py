@@ -11,7 +11,7 @@ from app.handlers.api import Api, ApiTable
 from app.handlers.authorising import cluster_operations, may, operations
 from app.handlers.context import Context, Request
 from app.handlers.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
-from app.handlers.partitions import offline_replicas, shown_leader
+from app.handlers.partitions import offline_replicas, shown_leader, shown_leader_epoch
 from app.metadata.cluster import LEVEL_MAX, PartitionImage, TopicImage
 from app.metadata.features import OF_PROTOCOL
 from app.metadata.standing import standing
@@ -144,7 +144,7 @@ def _described(
                 error_code=ErrorCode.NONE if leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
                 partition_index=partition.partition_index,
                 leader_id=leader,
-                leader_epoch=partition.leader_epoch,
+                leader_epoch=shown_leader_epoch(context, partition),
                 replica_nodes=list(partition.replicas),
                 isr_nodes=list(partition.isr),
                 eligible_leader_replicas=list(partition.eligible),

@@ -16,7 +16,7 @@ from app.handlers.context import Context, Request
 from app.handlers.metadata_cache import put_together, with_operations
 from app.handlers.mutations import Refusal, each
 from app.handlers.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
-from app.handlers.partitions import offline_replicas, shown_leader
+from app.handlers.partitions import offline_replicas, shown_leader, shown_leader_epoch
 from app.metadata.changes import check_topic_name
 from app.metadata.cluster import ClusterImage, PartitionImage, TopicImage
 from app.security.acls import Operation, ResourceType
@@ -394,7 +394,7 @@ def topic_shown(
                 error_code=ErrorCode.NONE if leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
                 partition_index=partition.partition_index,
                 leader_id=leader,
-                leader_epoch=partition.leader_epoch,
+                leader_epoch=shown_leader_epoch(context, partition),
                 replica_nodes=list(partition.replicas),
                 isr_nodes=list(partition.isr),
                 offline_replicas=offline_replicas(context, topic, partition),

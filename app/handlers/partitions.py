@@ -69,7 +69,10 @@ def led_in_epoch(context: Context, topic: str, index: int, claimed: int) -> Part
 
 
 def hint(context: Context, partition: Partition | None, error: FirnError) -> tuple[int, int] | None:
-    """Leader and leader epoch to name beside an error (KIP-951); None for other errors, and for a partition without leader (V6)."""
+    """Leader and leader epoch to name beside an error (KIP-951); None for other errors, for a partition without leader (V6), and
+    while this broker is isolated (IS10)."""
+    if context.partitions.isolated:
+        return None
     if isinstance(error, NotLeader):
         return (error.leader, error.leader_epoch) if error.leader >= 0 else None
     if partition is None or kafka_code(error) not in LEADER_CODES:
@@ -89,6 +92,15 @@ def shown_leader(context: Context, topic: TopicImage, partition: PartitionImage)
     if offline and (topic.topic_id, partition.partition_index) in offline:
         return BrokerId(-1)
     return partition.leader
+
+
+def shown_leader_epoch(context: Context, partition: PartitionImage) -> int:
+    """The leader epoch that clients are told. While this broker is isolated, its image may be old: -1 (not known) unless no other
+    broker may lead the partition (IS10)."""
+    table = context.partitions
+    if table.isolated and (partition.leader != context.node_id or table.is_shut(partition)):
+        return -1
+    return partition.leader_epoch
 
 
 def others_that_may_lead(context: Context, partition: PartitionImage) -> list[BrokerId]:

@@ -23,7 +23,6 @@ from app.errors import (
     RETRIABLE,
     ErrorCode,
     FirnError,
-    NotLeader,
     ProtocolError,
     RecordsRejected,
     RequestRejected,
@@ -45,7 +44,7 @@ from app.handlers.admission import (
 from app.handlers.authorising import denial, may
 from app.handlers.client import Asked
 from app.handlers.held_sequences import HeldSequences, sequenced, tell_refused
-from app.handlers.partitions import check_not_internal, node_endpoints, topic_name
+from app.handlers.partitions import check_not_internal, hint, node_endpoints, topic_name
 from app.handlers.portions import look_at_error
 from app.handlers.produce_shape import NO_TAGS, ProduceShape, learn
 from app.handlers.serving import request_of, spawn_told
@@ -845,7 +844,7 @@ def failure(context: Context, partition: Partition | None, index: int, error: Fi
         tell_refused(context, partition, error)
     if partition is not None and context.refusal is None:
         context.faults.met_error(WRITING, str(partition.log.topic_partition), error)
-    leader = (error.leader, error.leader_epoch) if isinstance(error, NotLeader) and error.leader >= 0 else None
+    leader = hint(context, None, error)
     start = -1 if partition is None else partition.log.log_start_offset
     named = error.record_errors if isinstance(error, RecordsRejected) else ()
     return PartitionResult(index, code, -1, -1, start, named, str(error), leader)

@@ -249,10 +249,10 @@ async def _acknowledge(
 def _led_elsewhere(context: Context, place: Place, code: ErrorCode) -> tuple[int, int]:
     """Leader and epoch to name beside the error of an acknowledgement (KIP-951).
 
-    ``NOBODY`` for other errors, for a partition without leader, and if this broker leads it and only cannot look up the group's
-    progress.
+    ``NOBODY`` for other errors, for a partition without leader, while this broker is isolated (IS10), and if this broker leads it
+    and only cannot look up the group's progress.
     """
-    partition = context.image.partition(*place) if code in LEADER_CODES else None
+    partition = context.image.partition(*place) if code in LEADER_CODES and not context.partitions.isolated else None
     if partition is None or partition.leader < 0 or partition.leader == context.node_id:
         return NOBODY
     return partition.leader, partition.leader_epoch

@@ -150,6 +150,24 @@ async def leaders(client: Talk, *topics: str) -> dict[str, list[int]]:
     }
 
 
+async def epochs(client: Talk, *topics: str) -> dict[str, list[int]]:
+    """Leader epochs by topic and partition, as Metadata tells them."""
+    asked = [MetadataRequestTopic(name=topic) for topic in topics]
+    answer = await client.ask(ApiKey.METADATA, 12, MetadataRequest(topics=asked))
+    return {
+        topic.name: [part.leader_epoch for part in sorted(topic.partitions, key=lambda part: part.partition_index)]
+        for topic in answer.topics
+    }
+
+
+async def hinted(client: Talk, topic: str, partition: int) -> int:
+    """The leader epoch beside the error of a Produce to a broker that does not lead (KIP-951); -1 if there is none."""
+    answer = (await client.produce(10, [(topic, [(partition, batch())])], acks=1)).responses[0].partition_responses[0]
+    assert answer.error_code == NOT_LEADER
+    epoch: int = answer.current_leader.leader_epoch
+    return epoch
+
+
 async def brokers(client: Talk, *topics: str) -> list[int]:
     asked = [MetadataRequestTopic(name=topic) for topic in topics]
     answer = await client.ask(ApiKey.METADATA, 12, MetadataRequest(topics=asked))
@@ -240,6 +258,26 @@ async def test_an_isolated_broker_lists_itself_as_others_do_that_have_not_fenced
         await cluster.shut()
         for asked in ((), (REPLICATED, OBJECT), (REPLICATED, SINGLE)):
             assert await brokers(client, *asked) == await brokers(other_client, *asked) == both
+
+
+@pytest.mark.ci
+async def test_an_isolated_broker_tells_no_leader_epoch_that_may_be_old(tmp_path: Path) -> None:
+    """Clients ignore a leader of an older epoch than they know, and would come back here until the broker is isolated no more."""
+    async with two(tmp_path) as cluster, talk(cluster.one.port) as client:
+        foreign = cluster.led(REPLICATED, by=int(cluster.other.node.config.node_id))
+        before = await epochs(client, REPLICATED, SINGLE)
+        assert -1 not in [*before[REPLICATED], *before[SINGLE]]
+        assert await hinted(client, REPLICATED, foreign) >= 0
+
+        await cluster.shut()
+        shown = await epochs(client, REPLICATED, SINGLE)
+        assert shown[REPLICATED] == [-1] * PARTITIONS
+        assert shown[SINGLE][cluster.led(SINGLE)] == before[SINGLE][cluster.led(SINGLE)], "it serves this one still"
+        assert await hinted(client, REPLICATED, foreign) == -1
+
+        await cluster.shut(False)
+        assert await epochs(client, REPLICATED, SINGLE) == before
+        assert await hinted(client, REPLICATED, foreign) >= 0
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ Probes are clients that stay where they are answered. They look for their coordi
 and go on to the next one only when it refuses. So they are lost at a broker that is cut off from all others and does not say so.
 Listeners are clients that never go on by themselves. They know the brokers of the last Metadata, as librdkafka does, and are
 connected to those that they were sent to. So they are lost at an isolated broker that names no other one.
+Of readers of the kind ``LastAsked`` each asks the broker that it has sent to last, and believes no older leader epoch.
 Four checkers judge:
 
 - **gets on**: each probe is served by a broker that is not cut off, in time from the beginning of the fault.
@@ -24,9 +25,21 @@ from app.coordinator.topics import CONSUMER_OFFSETS
 from app.errors import ErrorCode
 from app.objectstore.memory import Fault, FaultKind
 from app.wire.apikeys import ApiKey
+from app.wire.apis.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from app.wire.apis.elect_leaders import ElectLeadersRequest
+from app.wire.apis.elect_leaders import TopicPartitions as ElectedPartitions
 from app.wire.apis.find_coordinator import FindCoordinatorRequest
 from app.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from app.wire.apis.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponsePartition,
+)
 from app.wire.apis.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from tests.cluster_simulation.clients import Client
 from tests.cluster_simulation.machine import ClusterMachine
@@ -114,20 +127,28 @@ class ReaderProbe(Probe):
     def sent_to(self, leader: int) -> None:
         """A leader is asked now."""
 
+    def _partition(self, answer: MetadataResponse) -> MetadataResponsePartition | None:
+        return next(
+            (
+                one
+                for topic in answer.topics
+                for one in topic.partitions
+                if one.partition_index == self.history.index and not one.error_code
+            ),
+            None,
+        )
+
+    def led_by(self, answer: MetadataResponse) -> int:
+        """The leader to ask; -1 if none is known."""
+        told = self._partition(answer)
+        return -1 if told is None else int(told.leader_id)
+
     async def turn(self) -> int | None:
         history = self.history
         request = MetadataRequest(topics=[MetadataRequestTopic(name=history.topic)], allow_auto_topic_creation=False)
         answer = await self.client.ask(self.at, ApiKey.METADATA, request, 12)
         self.follow(answer)
-        leader = next(
-            (
-                int(one.leader_id)
-                for topic in answer.topics
-                for one in topic.partitions
-                if one.partition_index == history.index and not one.error_code
-            ),
-            -1,
-        )
+        leader = self.led_by(answer)
         if leader < 0:
             return None
         self.sent_to(leader)
@@ -177,6 +198,39 @@ class Listener(ReaderProbe):
     def sent_to(self, leader: int) -> None:
         if leader in self.known:
             self.connected.add(leader)
+
+
+class LastAsked(ReaderProbe):
+    """A reader that asks the broker for Metadata to which it has sent last, and keeps what an older leader epoch does not replace.
+
+    librdkafka does both (2.16: the least idle broker, and the cached epoch of each partition).
+    """
+
+    def __init__(self, world: World, name: str, at: int, history: ReplicatedHistory) -> None:
+        super().__init__(world, name, at, history)
+        self.rng = world.new_rng()
+        self.leader = self.epoch = -1
+
+    async def run(self) -> None:
+        while True:
+            asked_s = self.world.loop.time()
+            try:
+                served_by = await self.turn()
+            except Unreachable:
+                self.at = self.rng.choice(self.world.machines).node_id
+            else:
+                if served_by is not None:
+                    self.served_by, self.served_s = served_by, asked_s
+            await asyncio.sleep(PROBE_S)
+
+    def led_by(self, answer: MetadataResponse) -> int:
+        told = self._partition(answer)
+        if told is not None and (told.leader_epoch < 0 or told.leader_epoch >= self.epoch):
+            self.leader, self.epoch = int(told.leader_id), told.leader_epoch
+        return self.leader
+
+    def sent_to(self, leader: int) -> None:
+        self.at = leader
 
 
 # --- judging ----------------------------------------------------------------------------------------------------------
@@ -281,6 +335,21 @@ async def _cut(
             one.cut_bucket(False)
 
 
+async def _elect(world: World, history: ReplicatedHistory, wanted: ClusterMachine, *, at: ClusterMachine) -> None:
+    """Ask a broker to make another one the leader of a partition."""
+    image = world.partition_image(history)
+    assert image is not None
+    replicas = [wanted.node_id, *(int(one) for one in image.replicas if one != wanted.node_id)]
+    preferred = ReassignableTopic(history.topic, [ReassignablePartition(history.index, replicas)])
+    elected = [ElectedPartitions(topic=history.topic, partitions=[history.index])]
+    with suppress(Unreachable):
+        request = AlterPartitionReassignmentsRequest(timeout_ms=3000, topics=[preferred])
+        await world.administrator.ask(at.node_id, ApiKey.ALTER_PARTITION_REASSIGNMENTS, request)
+        await world.administrator.ask(
+            at.node_id, ApiKey.ELECT_LEADERS, ElectLeadersRequest(election_type=0, topic_partitions=elected)
+        )
+
+
 def _others(world: World, *apart: ClusterMachine) -> list[ClusterMachine]:
     return [one for one in world.machines if one not in apart]
 
@@ -307,6 +376,29 @@ async def cut_off(world: World) -> None:
         _nobody_isolated(world, _others(world, victim)),
     ):
         await _get_on(world, probes, [victim], began_s)
+        await asyncio.sleep(max(0.0, began_s + FAULT_S - world.loop.time()))
+    await world.until(lambda: not _isolated(victim), HEALED_S, f"{victim.name} to serve again", GETS_ON)
+
+
+async def cut_off_as_it_is_elected(world: World) -> None:
+    """One broker is cut off, and then elected by a controller that has not missed it yet. Clients hear that from others, ask it,
+    and ask it for its leader."""
+    probes, histories = await _steady(world)
+    victim, controller = _any_but_controller(world), _controller(world)
+    asking = [LastAsked(world, f"client of {one.name}", controller.node_id, one) for one in histories]
+    async with (
+        _cut(world, [victim], _others(world, victim), bucket=True),
+        _nobody_isolated(world, _others(world, victim)),
+    ):
+        began_s = world.loop.time()
+        for history in histories:
+            await _elect(world, history, victim, at=controller)
+        for probe in asking:
+            image = world.partition_image(probe.history)
+            assert image is not None
+            probe.at, probe.leader, probe.epoch = victim.node_id, int(image.leader), image.leader_epoch
+            world.go(probe.run())
+        await _get_on(world, [*probes, *asking], [victim], began_s)
         await asyncio.sleep(max(0.0, began_s + FAULT_S - world.loop.time()))
     await world.until(lambda: not _isolated(victim), HEALED_S, f"{victim.name} to serve again", GETS_ON)
 
@@ -430,6 +522,7 @@ def _once(scenario: _Scenario) -> _Scenario:
 
 ISOLATION: Final[dict[str, _Scenario]] = {
     "cut off": _once(cut_off),
+    "cut off as it is elected": _once(cut_off_as_it_is_elected),
     "controller of two cut off": _once(controller_of_two_cut_off),
     "pair cut off": _once(pair_cut_off),
     "machine cut off": _once(machine_cut_off),

@@ -103,6 +103,10 @@ def it_names_no_leader(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(partitions, "others_that_may_lead", lambda _context, _partition: [])
 
 
+def it_tells_old_epochs(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(metadata, "shown_leader_epoch", lambda _context, partition: partition.leader_epoch)
+
+
 def it_does_not_list_itself(patch: pytest.MonkeyPatch) -> None:
     shown = metadata._brokers_shown
 
@@ -128,6 +132,9 @@ PLANTED: Final[dict[str, Planted]] = {
     "IS6 heartbeats name numbers": Planted(heartbeats_name_numbers, OLD_IMAGE, "healed in part", seeds=4),
     "IS9 an isolated broker names no leader": Planted(
         it_names_no_leader, GETS_ON, "controller of two cut off", seeds=4
+    ),
+    "IS10 an isolated broker tells the epochs of its old image": Planted(
+        it_tells_old_epochs, GETS_ON, "cut off as it is elected"
     ),
     "IS9 an isolated broker does not list itself": Planted(
         it_does_not_list_itself, ONE_LIST, "controller of two cut off", seeds=4
