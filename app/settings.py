@@ -812,7 +812,7 @@ def _parse_redis_url(text: str) -> Mapping[str, Any]:
 
 def _parse_log_key(text: str) -> Mapping[str, Any]:
     if text.strip():
-        from app.metadata.log_proofs import parse_keys
+        from app.metadata.log.log_proofs import parse_keys
 
         parse_keys(text)
     return {"firn_cluster_log_key": text}

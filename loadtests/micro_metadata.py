@@ -17,7 +17,7 @@ from uuid import UUID
 from app.handlers.context import Request
 from app.handlers.metadata import handle
 from app.handlers.metadata_cache import MetadataCache
-from app.metadata.cluster import BrokerImage, ClusterImage, ControllerImage, Endpoint, PartitionImage, TopicImage
+from app.metadata.image.cluster import BrokerImage, ClusterImage, ControllerImage, Endpoint, PartitionImage, TopicImage
 from app.units import BrokerId, LeaderEpoch, PartitionIndex, TimestampMs, TopicId
 from app.wire.apikeys import ApiKey
 from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic

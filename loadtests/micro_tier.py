@@ -29,8 +29,8 @@ from app.limits import MIB
 from app.machine.files import PosixFileSystem
 from app.machine.rpc import RpcClient
 from app.machine.runtime import ThreadPool
-from app.metadata import layout
-from app.metadata.manifest_state import ManifestState, SegmentEntry, SegmentState
+from app.metadata.log import layout
+from app.metadata.manifest.manifest_state import ManifestState, SegmentEntry, SegmentState
 from app.metrics import Registry
 from app.records.builder import build_batch
 from app.tiering.chunk_cache import ChunkCache

@@ -19,8 +19,8 @@ from typing import Final
 
 from app.hot.producers import ProducerStates
 from app.limits import KIB, MIB
-from app.metadata.append_attempt import PutOutcome
-from app.metadata.wal_ranges import WalId, WalRange
+from app.metadata.image.wal_ranges import WalId, WalRange
+from app.metadata.log.append_attempt import PutOutcome
 from app.records.batch import parse_header
 from app.records.builder import build_batch
 from app.units import (

@@ -20,7 +20,7 @@ import time
 import uuid
 from pathlib import Path
 
-from app.metadata.manifest import SegmentEntry
+from app.metadata.manifest.manifest import SegmentEntry
 from app.records.builder import build_batch
 from app.units import LeaderEpoch, Offset, SegmentId, TimestampMs
 from loadtests.spark_read import TOPIC, build_bucket

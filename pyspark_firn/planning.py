@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from app.limits import MIB
-from app.metadata.manifest_state import ManifestState, SegmentEntry
+from app.metadata.manifest.manifest_state import ManifestState, SegmentEntry
 from app.tiering.segment_format import SegmentFooter
 from app.units import Offset, TopicIdPartition
 from pyspark_firn.splits import Piece, StoredSplit

@@ -27,7 +27,7 @@ from app.client.cluster import EARLIEST, ClusterClient
 from app.client.consumer import Consumer, FetchedBatch
 from app.errors import BrokerUnavailable, CorruptionError, ErrorCode, RequestRejected, StorageUnavailable
 from app.limits import MIB
-from app.metadata.manifest_state import ManifestState
+from app.metadata.manifest.manifest_state import ManifestState
 from app.objectstore.api import ObjectMissing, RangeUnsatisfiable
 from app.objectstore.directory import DirectoryStore
 from app.tiering.segment_format import SegmentFooter, check_stored_chunk, decode_footer

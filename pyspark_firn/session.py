@@ -17,8 +17,8 @@ from typing import Any, Final, Self, TypeVar
 
 from app.errors import ConfigError
 from app.machine.runtime import SystemClock, ThreadPool
-from app.metadata import layout
-from app.metadata.follower import MetadataFollower
+from app.metadata.log import layout
+from app.metadata.view.follower import MetadataFollower
 from app.objectstore.api import ObjectStore
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.directory_work import storage_error

@@ -14,8 +14,8 @@ from app.client.cluster import EARLIEST as BROKER_EARLIEST
 from app.client.cluster import LATEST as BROKER_LATEST
 from app.client.cluster import ClusterClient
 from app.errors import ConfigError, CorruptionError
-from app.metadata.cluster import ClusterImage, TopicImage
-from app.metadata.manifest_state import ManifestState, SegmentEntry
+from app.metadata.image.cluster import ClusterImage, TopicImage
+from app.metadata.manifest.manifest_state import ManifestState, SegmentEntry
 from app.records.batch import iter_headers
 from app.records.record import iter_records
 from app.tiering.segment_format import SegmentFooter, check_stored_chunk, decode_footer

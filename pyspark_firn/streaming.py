@@ -29,7 +29,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from app.errors import ConfigError
-from app.metadata.manifest_state import ManifestState
+from app.metadata.manifest.manifest_state import ManifestState
 from pyspark_firn.batch import splits_of
 from pyspark_firn.columns import column_names
 from pyspark_firn.losses import Losses

@@ -14,7 +14,7 @@ from app.configs import BrokerConfig, TopicConfig
 from app.configs.broker_definitions import BROKER_DEFINITIONS
 from app.configs.group_bounds import GROUP_BOUNDS
 from app.configs.topic_definitions import TOPIC_DEFINITIONS
-from app.metadata import group_configs
+from app.metadata.changes import group_configs
 from app.objectstore.location import S3Location
 
 ROOT = Path(__file__).parents[1]

@@ -21,8 +21,8 @@ from app.http.access import HEALTH_PATHS
 from app.http.application import create_app
 from app.http.gateway import HttpSettings
 from app.machine.runtime import SystemClock
-from app.metadata import control
-from app.metadata.control import HoldRequest, LookRequest
+from app.metadata.peers import control
+from app.metadata.peers.control import HoldRequest, LookRequest
 from app.wire.apikeys import ApiKey
 from app.wire.versions import OPAQUE
 from tests.support.routes import served_routes

@@ -17,9 +17,9 @@ from app.security.noting import AUDIT_TOPIC
 from app.units import BrokerId, TimestampMs
 
 if TYPE_CHECKING:
-    from app.metadata.cluster import BrokerImage, TopicImage
-    from app.metadata.cluster_changes import ClusterChanges
-    from app.metadata.view import ClusterView
+    from app.metadata.controller.cluster_changes import ClusterChanges
+    from app.metadata.image.cluster import BrokerImage, TopicImage
+    from app.metadata.view.view import ClusterView
     from app.replication.partition import PartitionTable
     from app.seams import BlockingPool, Clock
 

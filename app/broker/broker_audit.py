@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from app.configs import BrokerConfig
     from app.faults import Faults
     from app.handlers.callers import Caller
-    from app.metadata.cluster_changes import ClusterChanges
-    from app.metadata.view import ClusterView
+    from app.metadata.controller.cluster_changes import ClusterChanges
+    from app.metadata.view.view import ClusterView
     from app.metrics import Registry
     from app.replication.partition import PartitionTable
     from app.seams import BlockingPool, Clock

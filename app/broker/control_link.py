@@ -20,8 +20,8 @@ from app.broker import transaction_calls
 from app.client.connection import Dialer, KafkaConnection, dial_tcp, open_connection
 from app.client.firn_api import pack, unpack
 from app.errors import BrokerUnavailable, ErrorCode, RequestRejected
-from app.metadata.cluster import BrokerImage, Endpoint
-from app.metadata.control import (
+from app.metadata.image.cluster import BrokerImage, Endpoint
+from app.metadata.peers.control import (
     ENVELOPE_SEQUENCE,
     ChangeRequest,
     ChangeResponse,

@@ -26,7 +26,7 @@ from app.errors import ConfigError
 from app.handlers.callers import ANONYMOUS
 from app.handlers.doors import Door
 from app.machine.certificates import Certificates, TlsSettings, tls_settings
-from app.metadata.cluster import ClusterImage
+from app.metadata.image.cluster import ClusterImage
 from app.security.authorizer import split_super_users
 from app.security.jaas import parse_jaas
 from app.security.names import PrincipalRules

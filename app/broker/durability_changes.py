@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Final
 from app.errors import ErrorCode, FirnError, RequestRejected
 from app.faults import Faults
 from app.hot.log import PartitionLog
-from app.metadata.cluster import OBJECT_LEVEL, ClusterImage, ImageDelta, PartitionImage
-from app.metadata.control import DropAsked, InSyncAnswer, SwitchAsked
-from app.metadata.wal_ranges import PartitionDurability
+from app.metadata.image.cluster import OBJECT_LEVEL, ClusterImage, ImageDelta, PartitionImage
+from app.metadata.image.wal_ranges import PartitionDurability
+from app.metadata.peers.control import DropAsked, InSyncAnswer, SwitchAsked
 from app.replication.partition import Partition, PartitionTable
 from app.tiering.remote_log_manager import RemoteLogManager
 from app.units import BrokerId, TopicIdPartition

@@ -16,8 +16,8 @@ from app.configs import BrokerConfig
 from app.errors import ConfigError, ErrorCode, FirnError, RequestRejected
 from app.handlers.context import Context
 from app.machine.files import FileSystem, read_file, replace_file, storage_error
-from app.metadata.cluster import LEVEL_FEATURE, SECURITY_LEVEL
-from app.metadata.scram_changes import ScramAnswer, ScramAsked
+from app.metadata.changes.scram_changes import ScramAnswer, ScramAsked
+from app.metadata.image.cluster import LEVEL_FEATURE, SECURITY_LEVEL
 from app.seams import BlockingPool
 from app.security.noting import change
 from app.security.scram import SECRET_BYTES, ScramCredential

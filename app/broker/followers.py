@@ -32,7 +32,7 @@ from app.errors import (
 from app.faults import Faults
 from app.handlers.parked_followers import RESTLESS_MS
 from app.hot.log import PartitionLog
-from app.metadata.cluster import BrokerImage, ClusterImage
+from app.metadata.image.cluster import BrokerImage, ClusterImage
 from app.replication.following import (
     Answered,
     Append,

@@ -13,8 +13,8 @@ from typing import Final, Protocol
 
 from app.errors import FirnError
 from app.faults import Faults
-from app.metadata.cluster import ClusterImage
-from app.metadata.control import DropAsked, InSyncAnswer, InSyncAsked, MemberEpoch, ReleaseAsked, SwitchAsked
+from app.metadata.image.cluster import ClusterImage
+from app.metadata.peers.control import DropAsked, InSyncAnswer, InSyncAsked, MemberEpoch, ReleaseAsked, SwitchAsked
 from app.replication.partition import Partition, PartitionTable
 from app.seams import shared_wait_s
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from app.configs import BrokerConfig
 from app.errors import ConfigError
-from app.metadata.log_proofs import Proofs
+from app.metadata.log.log_proofs import Proofs
 
 LOCATION = "firn.cluster.log.key.location"
 

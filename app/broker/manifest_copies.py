@@ -23,8 +23,8 @@ from crc32c import crc32c
 
 from app.faults import Faults
 from app.machine.files import FileSystem, read_file, replace_file, unlink_quietly
-from app.metadata import layout
-from app.metadata.manifest import SegmentManifest
+from app.metadata.log import layout
+from app.metadata.manifest.manifest import SegmentManifest
 from app.seams import BlockingPool
 from app.tiering.remote_log_manager import manifest_cache_name
 from app.turns import Portion

@@ -55,18 +55,18 @@ from app.hot.log import PartitionLog
 from app.hot.manager import LoadReport, LogManager
 from app.hot.unreadable import UnreadableBatch, UnreadableBatches
 from app.machine.files import DirectoryLock, FileSystem, storage_error
-from app.metadata.cluster import OBJECT_LEVEL, ClusterImage, Endpoint, ImageDelta
-from app.metadata.control import ANYBODY_OR_NOBODY, ControlLink
-from app.metadata.liveness import Liveness, ObjectLiveness
-from app.metadata.manifest_entries import ManifestEntries
-from app.metadata.member import ClusterMember
-from app.metadata.membership import Membership
-from app.metadata.numbered_log import LogTimings
-from app.metadata.place import Places
-from app.metadata.pulses import StartPulses
-from app.metadata.quotas import TIER_ENTITY, TIER_RATE
-from app.metadata.view import ClusterView
-from app.metadata.wal_ranges import WalId
+from app.metadata.changes.quotas import TIER_ENTITY, TIER_RATE
+from app.metadata.image.cluster import OBJECT_LEVEL, ClusterImage, Endpoint, ImageDelta
+from app.metadata.image.wal_ranges import WalId
+from app.metadata.log.numbered_log import LogTimings
+from app.metadata.manifest.manifest_entries import ManifestEntries
+from app.metadata.membership.member import ClusterMember
+from app.metadata.membership.membership import Membership
+from app.metadata.peers.control import ANYBODY_OR_NOBODY, ControlLink
+from app.metadata.peers.liveness import Liveness, ObjectLiveness
+from app.metadata.peers.place import Places
+from app.metadata.peers.pulses import StartPulses
+from app.metadata.view.view import ClusterView
 from app.metrics import Registry, Sample
 from app.objectstore.api import ObjectStore
 from app.replication.reading import PartitionReads
@@ -595,7 +595,7 @@ class Node:
     def _keep_balanced(self, member: ClusterMember, wal: WriteAhead) -> None:
         """Let brokers that come have their share of the leaderships in write-ahead logs."""
         from app.broker.write_ahead_release import Balance
-        from app.metadata.log_balance import reassigned
+        from app.metadata.replicas.log_balance import reassigned
 
         def interval_s() -> float | None:
             config = self._effective_config()

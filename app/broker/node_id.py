@@ -15,9 +15,9 @@ from app.configs.broker import NODE_ID_AUTO
 from app.hot.checkpoints import MetaProperties
 from app.hot.manager import read_meta, write_meta
 from app.machine.files import FileSystem
-from app.metadata.control import ControlLink
-from app.metadata.node_ids import NodeIds
-from app.metadata.numbered_log import LogTimings
+from app.metadata.log.numbered_log import LogTimings
+from app.metadata.membership.node_ids import NodeIds
+from app.metadata.peers.control import ControlLink
 from app.objectstore.api import ObjectStore
 from app.seams import BlockingPool, Clock
 

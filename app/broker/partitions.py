@@ -31,14 +31,14 @@ from app.errors import (
 from app.faults import Faults
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
-from app.metadata import layout
-from app.metadata.cluster import ClusterImage, ImageDelta, PartitionImage, TopicImage
-from app.metadata.manifest import SegmentManifest
-from app.metadata.manifest_entries import ManifestEntries
-from app.metadata.manifest_listing import list_manifests
-from app.metadata.membership import Membership
-from app.metadata.numbered_log import LogTimings
-from app.metadata.view import Listener
+from app.metadata.image.cluster import ClusterImage, ImageDelta, PartitionImage, TopicImage
+from app.metadata.log import layout
+from app.metadata.log.numbered_log import LogTimings
+from app.metadata.manifest.manifest import SegmentManifest
+from app.metadata.manifest.manifest_entries import ManifestEntries
+from app.metadata.manifest.manifest_listing import list_manifests
+from app.metadata.membership.membership import Membership
+from app.metadata.view.view import Listener
 from app.objectstore.api import ObjectStore
 from app.records.control import ControlType
 from app.replication.partition import Partition, PartitionTable

@@ -1,4 +1,4 @@
-"""Asking and telling another broker over Kafka's protocol; see ``app/metadata/place.py``."""
+"""Asking and telling another broker over Kafka's protocol; see ``app/metadata/peers/place.py``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from app.client.connection import Dialer, dial_tcp, open_connection
 from app.client.firn_api import PlaceRequest, PlaceResponse, pack, unpack
 from app.configs.listeners import SecurityProtocol
 from app.errors import BrokerUnavailable, NotTrusted, ProtocolError, RequestRejected
-from app.metadata.cluster import Endpoint
-from app.metadata.place import ASK_S, Holder, Stranger
+from app.metadata.image.cluster import Endpoint
+from app.metadata.peers.place import ASK_S, Holder, Stranger
 from app.wire.apikeys import ApiKey
 
 TIMEOUT_MS = int(ASK_S * 1000)

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from app.broker.node import Node
     from app.broker.quota_tokens import Tokens
     from app.http.health import Health
-    from app.metadata.liveness import Liveness
-    from app.metadata.pulses import Pulses, TurnBoard
+    from app.metadata.peers.liveness import Liveness
+    from app.metadata.peers.pulses import Pulses, TurnBoard
     from app.objectstore.proxy import StoreProxy
 
 REDIS_NAMESPACE: Final = "firn"
@@ -189,7 +189,7 @@ class Broker:
         from app.broker.node_id import with_node_id
         from app.broker.places import KafkaPlaces
         from app.client.connection import Dialer, dial_tcp
-        from app.metadata.features import new_store_level
+        from app.metadata.changes.features import new_store_level
         from app.objectstore.proxy import StoreProxy
         from app.tiering.store_proxy import ProxyStoreWork
 
@@ -299,7 +299,7 @@ class Broker:
             return None
         from redis.asyncio import Redis
 
-        from app.metadata.redis_liveness import RedisLiveness
+        from app.metadata.peers.redis_liveness import RedisLiveness
 
         return RedisLiveness(Redis.from_url(self.config.redis_url), namespace=REDIS_NAMESPACE)
 

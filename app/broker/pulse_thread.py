@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from app.metadata.pulses import PulseLink, PulseSender, TurnBoard
+from app.metadata.peers.pulses import PulseLink, PulseSender, TurnBoard
 
 END_S: Final = 1.0
 """How long a stop waits for the end of the thread. It is a daemon, so the interpreter ends without it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
-from app.metadata.cluster import ClusterImage
+from app.metadata.image.cluster import ClusterImage
 from app.metrics import Labels, Registry
 from app.replication.partition import PartitionTable
 

@@ -11,8 +11,8 @@ from uuid import UUID
 
 from app.errors import ErrorCode, FencedError, FirnError, RequestRejected, StorageUnavailable
 from app.faults import Faults
-from app.metadata.cluster import OBJECT_LEVEL, ClusterImage, ImageDelta
-from app.metadata.membership import Membership
+from app.metadata.image.cluster import OBJECT_LEVEL, ClusterImage, ImageDelta
+from app.metadata.membership.membership import Membership
 from app.metrics import Registry
 from app.objectstore.api import ObjectStore
 from app.seams import Clock

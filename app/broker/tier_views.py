@@ -18,9 +18,9 @@ from app.broker.manifest_copies import READ_AT_ONCE, ManifestCopies
 from app.errors import BrokerUnavailable, CorruptionError, ErrorCode, FirnError, ProtocolError, RequestRejected
 from app.faults import Faults
 from app.hot.log import PartitionLog
-from app.metadata.cluster import BrokerImage, ClusterImage, ImageDelta
-from app.metadata.control import ManifestInfo, ManifestsRequest, ManifestsResponse
-from app.metadata.manifest import SegmentManifest
+from app.metadata.image.cluster import BrokerImage, ClusterImage, ImageDelta
+from app.metadata.manifest.manifest import SegmentManifest
+from app.metadata.peers.control import ManifestInfo, ManifestsRequest, ManifestsResponse
 from app.replication.followed_tier import FollowedTier
 from app.replication.partition import Partition, PartitionTable
 from app.replication.roles import Role

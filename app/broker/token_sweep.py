@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from app.errors import FirnError
 from app.faults import Faults
-from app.metadata.controller import Controller
-from app.metadata.view import ClusterView
+from app.metadata.controller.controller import Controller
+from app.metadata.view.view import ClusterView
 from app.seams import Clock
 
 MS_PER_S = 1000

@@ -23,10 +23,10 @@ from app.errors import ErrorCode, FencedError, FirnError, RequestRejected, Stora
 from app.faults import Faults
 from app.hot.log import PartitionLog
 from app.limits import MIB, WAL_OBJECT_BYTES_MAX
-from app.metadata import layout
-from app.metadata.cluster import ClusterImage, PartitionImage
-from app.metadata.control import DropAsked, InSyncAnswer
-from app.metadata.wal_ranges import WalId, WalRange
+from app.metadata.image.cluster import ClusterImage, PartitionImage
+from app.metadata.image.wal_ranges import WalId, WalRange
+from app.metadata.log import layout
+from app.metadata.peers.control import DropAsked, InSyncAnswer
 from app.metrics import Registry
 from app.objectstore.api import AlreadyExists, ObjectMissing, ObjectStore
 from app.objectstore.keys import LIST_LIMIT_MAX

@@ -12,9 +12,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from app.errors import BrokerUnavailable, ErrorCode, FirnError, ProtocolError, RequestRejected, StorageUnavailable
-from app.metadata.cluster import ClusterImage, PartitionImage
-from app.metadata.control import ANYBODY, InSyncAnswer, ReleaseAsked
-from app.metadata.log_balance import chosen, may_move, reassigned, to_give
+from app.metadata.image.cluster import ClusterImage, PartitionImage
+from app.metadata.peers.control import ANYBODY, InSyncAnswer, ReleaseAsked
+from app.metadata.replicas.log_balance import chosen, may_move, reassigned, to_give
 from app.units import BrokerId, TopicIdPartition
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from dataclasses import replace
 from app.broker.write_ahead import SealedLogs
 from app.errors import CorruptionError, StorageUnavailable
 from app.hot.log import PartitionLog
-from app.metadata.cluster import PartitionImage
-from app.metadata.manifest import SegmentManifest
-from app.metadata.wal_ranges import WalId, WalRange
+from app.metadata.image.cluster import PartitionImage
+from app.metadata.image.wal_ranges import WalId, WalRange
+from app.metadata.manifest.manifest import SegmentManifest
 from app.objectstore.api import ObjectMissing
 from app.tiering.rebuild import RestorePlan, apply_plan, plan_restore
 from app.tiering.refilling import is_whole, wait_quiet

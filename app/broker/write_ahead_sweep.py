@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from app.metadata import layout
-from app.metadata.cluster import ClusterImage
-from app.metadata.wal_ranges import WalId
+from app.metadata.image.cluster import ClusterImage
+from app.metadata.image.wal_ranges import WalId
+from app.metadata.log import layout
 from app.objectstore.api import ObjectStore
 from app.objectstore.keys import LIST_LIMIT_MAX
 from app.seams import Clock

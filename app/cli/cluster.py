@@ -26,7 +26,7 @@ from app.errors import ConfigError, ConflictError
 
 if TYPE_CHECKING:
     from app.client.firn_api import ClusterBroker, ClusterResponse
-    from app.metadata.cluster import BrokerImage
+    from app.metadata.image.cluster import BrokerImage
     from app.objectstore.api import ObjectStore
 
 LEVEL_FEATURE_NAME: Final = "firn.version"
@@ -290,9 +290,9 @@ async def _stored(url: str) -> ClusterResponse:
     from app.client.firn_api import ClusterBroker, ClusterMove, ClusterResponse
     from app.configs import BrokerConfig
     from app.machine.runtime import SystemClock
-    from app.metadata.features import OF_PROTOCOL
-    from app.metadata.follower import MetadataFollower
-    from app.metadata.standing import standing
+    from app.metadata.changes.features import OF_PROTOCOL
+    from app.metadata.view.follower import MetadataFollower
+    from app.metadata.view.standing import standing
 
     async with opened(url) as store:
         image = await MetadataFollower(store, SystemClock()).cluster()
@@ -392,8 +392,8 @@ async def opened(url: str) -> AsyncIterator[ObjectStore]:
 async def _look(url: str, node_id: int) -> dict[str, Any]:
     """The entry of a node id in the cluster log. Raises: ConfigError, CorruptionError, StorageUnavailable."""
     from app.machine.runtime import SystemClock
-    from app.metadata import layout
-    from app.metadata.follower import MetadataFollower
+    from app.metadata.log import layout
+    from app.metadata.view.follower import MetadataFollower
     from app.objectstore.api import ObjectMissing
 
     async with opened(url) as store:

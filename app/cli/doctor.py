@@ -25,8 +25,8 @@ from app.limits import GIB
 if TYPE_CHECKING:
     from app.broker.running import RunningBroker
     from app.configs import BrokerConfig
-    from app.metadata.cluster import ClusterImage
-    from app.metadata.wal_store import Marker
+    from app.metadata.image.cluster import ClusterImage
+    from app.metadata.view.wal_store import Marker
     from app.objectstore.api import ObjectStore
     from app.objectstore.check import CheckResult
     from app.settings import Address, Review
@@ -387,8 +387,8 @@ async def store_checks(
     will be in it, though there may be none yet. ``wal_url``: the store of write-ahead logs, if they have their own, which is
     checked as well. ``create``: a missing or empty directory may be a new store. Raises: ConfigError for a wrong URL."""
     from app.machine.runtime import SystemClock
-    from app.metadata.cluster import ClusterImage
-    from app.metadata.follower import MetadataFollower
+    from app.metadata.image.cluster import ClusterImage
+    from app.metadata.view.follower import MetadataFollower
     from app.objectstore.location import check_locations
 
     check_locations(url, wal_url)
@@ -498,7 +498,7 @@ def wal_store_checks(image: ClusterImage, wal_url: str, marker: Marker | None) -
 
     Nothing, where there is no cluster or the store is to be the cluster's from now on. ``wal_url``: empty if it is the main store.
     """
-    from app.metadata.wal_store_changes import MAIN_STORE, may_change, why_not_this_store
+    from app.metadata.changes.wal_store_changes import MAIN_STORE, may_change, why_not_this_store
     from app.objectstore.check import CheckResult
 
     name = "cluster" if wal_url else "WAL store"
@@ -521,7 +521,7 @@ def wal_store_checks(image: ClusterImage, wal_url: str, marker: Marker | None) -
 
 async def bucket_checks(store: ObjectStore, *, write_ahead: bool) -> list[CheckResult]:
     """Whether a bucket with write-ahead logs leaves their objects alone. Of other stores, and without such logs, nothing."""
-    from app.metadata import layout
+    from app.metadata.log import layout
     from app.objectstore.bucket_rules import rules_that_touch
     from app.objectstore.check import CheckResult
     from app.objectstore.metered import MeteredStore
@@ -564,7 +564,7 @@ async def partition_checks(store: ObjectStore) -> list[CheckResult]:
     import asyncio
 
     from app.machine.runtime import SystemClock
-    from app.metadata.follower import MetadataFollower
+    from app.metadata.view.follower import MetadataFollower
     from app.objectstore.check import CheckResult
     from app.tiering.soundness import how_to_mend, why_not_led
     from app.units import TopicIdPartition

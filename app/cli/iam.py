@@ -145,7 +145,7 @@ def _parsed_id(text: str) -> uuid.UUID | None:
 
 async def _looked_up(location: S3Location, names: Sequence[str]) -> dict[str, uuid.UUID | None]:
     from app.machine.runtime import SystemClock, ThreadPool
-    from app.metadata.follower import MetadataFollower
+    from app.metadata.view.follower import MetadataFollower
     from app.objectstore.opening import open_store
 
     pool = ThreadPool()

@@ -28,7 +28,7 @@ from app.units import PartitionIndex, TopicPartition
 if TYPE_CHECKING:
     from app.client.admin import AdminClient
     from app.client.firn_api import ClusterBroker, PartitionTierStatus
-    from app.metadata.rebalancing import Held, Move, Seat, Stuck
+    from app.metadata.replicas.rebalancing import Held, Move, Seat, Stuck
 
 WATCH_S: Final = 0.5
 TELL_S: Final = 10.0
@@ -80,7 +80,7 @@ def move_topic(
 
     async def work() -> int:
         from app.client.admin import AdminClient
-        from app.metadata.rebalancing import move
+        from app.metadata.replicas.rebalancing import move
 
         async with connected(bootstrap) as cluster:
             admin = AdminClient(cluster)
@@ -124,7 +124,7 @@ def drain_broker(
 
     async def work() -> int:
         from app.client.admin import AdminClient
-        from app.metadata.rebalancing import plan_drain
+        from app.metadata.replicas.rebalancing import plan_drain
 
         async with connected(bootstrap) as cluster:
             admin = AdminClient(cluster)
@@ -163,7 +163,7 @@ def rebalance(
 
     async def work() -> int:
         from app.client.admin import AdminClient
-        from app.metadata.rebalancing import plan_rebalance
+        from app.metadata.replicas.rebalancing import plan_rebalance
 
         async with connected(bootstrap) as cluster:
             admin = AdminClient(cluster)
@@ -233,7 +233,7 @@ async def _held(admin: AdminClient, topics: tuple[str, ...] = ()) -> list[Held]:
 
 
 def _seats(brokers: Iterable[ClusterBroker]) -> list[Seat]:
-    from app.metadata.rebalancing import Seat
+    from app.metadata.replicas.rebalancing import Seat
 
     return [Seat(one.node_id, one.rack) for one in brokers if one.state == "alive"]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from app.errors import ConfigError
 
 if TYPE_CHECKING:
-    from app.metadata.manifest import SegmentManifest
+    from app.metadata.manifest.manifest import SegmentManifest
     from app.objectstore.api import ObjectStore
     from app.tiering.unnamed import UnnamedSegment
 
@@ -27,8 +27,8 @@ async def changing(
     StorageUnavailable.
     """
     from app.machine.runtime import SystemClock, ThreadPool
-    from app.metadata.follower import MetadataFollower
-    from app.metadata.manifest import SegmentManifest
+    from app.metadata.manifest.manifest import SegmentManifest
+    from app.metadata.view.follower import MetadataFollower
     from app.objectstore.opening import open_store
     from app.tiering.unnamed import find_unnamed
     from app.units import BrokerId, PartitionIndex

@@ -11,8 +11,8 @@ from app.cli.session import missing_folder, run_async
 from app.errors import ConfigError
 
 if TYPE_CHECKING:
-    from app.metadata.cluster import TopicImage
-    from app.metadata.manifest_state import ManifestState
+    from app.metadata.image.cluster import TopicImage
+    from app.metadata.manifest.manifest_state import ManifestState
 
 
 def describe_stored(url: str, name: str, *, as_json: bool) -> None:
@@ -67,7 +67,7 @@ def _partition(index: int, state: ManifestState) -> dict[str, Any]:
 
 async def _read(url: str, name: str) -> tuple[TopicImage, list[ManifestState]]:
     from app.machine.runtime import SystemClock, ThreadPool
-    from app.metadata.follower import MetadataFollower
+    from app.metadata.view.follower import MetadataFollower
     from app.objectstore.location import DirectoryLocation, parse_store_url
     from app.objectstore.opening import open_store
     from app.units import PartitionIndex, TopicIdPartition

@@ -116,7 +116,7 @@ class _Outcome:
 
 async def _verify(url: str, topics: list[str] | tuple[str, ...], *, records: bool, quiet: bool) -> _Outcome:
     from app.machine.runtime import SystemClock, ThreadPool
-    from app.metadata.follower import MetadataFollower
+    from app.metadata.view.follower import MetadataFollower
     from app.objectstore.opening import open_store
     from app.tiering.verify import Progress
     from app.tiering.verify import verify as walk

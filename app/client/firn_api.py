@@ -265,7 +265,7 @@ class ClusterMove(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ClusterResponse(msgspec.Struct, array_like=True, frozen=True):
-    """``app.metadata.standing.Standing``. Lists name 1,000 partitions at most; the counts are of all."""
+    """``app.metadata.view.standing.Standing``. Lists name 1,000 partitions at most; the counts are of all."""
 
     node_id: int
     """The broker that answers."""

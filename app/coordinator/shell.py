@@ -57,7 +57,7 @@ from app.errors import (
     kafka_code,
 )
 from app.faults import Faults
-from app.metadata.cluster import ClusterImage
+from app.metadata.image.cluster import ClusterImage
 from app.metrics import Labels, Registry
 from app.replication.partition import Partition, PartitionTable
 from app.replication.roles import Role

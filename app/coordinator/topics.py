@@ -16,20 +16,20 @@ from typing import TYPE_CHECKING, Final
 from app.configs import BrokerConfig, Durability, InternalDurability
 from app.errors import ErrorCode, RequestRejected
 from app.limits import SEGMENT_BYTES_MIN
-from app.metadata.cluster import OBJECT_LEVEL, ClusterImage
-from app.metadata.internal_topics import (
+from app.metadata.changes.internal_topics import (
     CONSUMER_OFFSETS,
     INTERNAL,
     SHARE_GROUP_STATE,
     TRANSACTION_STATE,
     InternalTopic,
 )
+from app.metadata.image.cluster import OBJECT_LEVEL, ClusterImage
 from app.units import PartitionIndex
 
 if TYPE_CHECKING:
-    from app.metadata.cluster import TopicImage
-    from app.metadata.cluster_changes import ClusterChanges
-    from app.metadata.view import ClusterView
+    from app.metadata.controller.cluster_changes import ClusterChanges
+    from app.metadata.image.cluster import TopicImage
+    from app.metadata.view.view import ClusterView
 
 __all__ = [
     "CONSUMER_OFFSETS",

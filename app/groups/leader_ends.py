@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from app.errors import FirnError
-from app.metadata.cluster import BrokerImage
-from app.metadata.view import ClusterView
+from app.metadata.image.cluster import BrokerImage
+from app.metadata.view.view import ClusterView
 from app.turns import Portion
 from app.units import BrokerId, Offset, TopicPartition
 

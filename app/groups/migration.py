@@ -35,7 +35,7 @@ from app.groups.embedded import decode_assignment, decode_subscription, encode_a
 
 if TYPE_CHECKING:
     from app.configs import BrokerConfig
-    from app.metadata.cluster import ClusterImage
+    from app.metadata.image.cluster import ClusterImage
 
 
 def can_upgrade(group: ClassicGroup, config: BrokerConfig) -> bool:

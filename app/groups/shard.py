@@ -44,9 +44,9 @@ from app.groups.share_records import SHARE_KEY_TYPES, SharedTopics, ShareEpoch
 from app.groups.subscriptions import ResolvedRegex, TopicPattern
 from app.groups.sweeps import cut, sweep_records
 from app.groups.table import GroupTable
-from app.metadata.cluster import ClusterImage
-from app.metadata.group_configs import config_of_group
-from app.metadata.internal_topics import CONSUMER_OFFSETS
+from app.metadata.changes.group_configs import config_of_group
+from app.metadata.changes.internal_topics import CONSUMER_OFFSETS
+from app.metadata.image.cluster import ClusterImage
 from app.metrics import Registry
 from app.records.control import ControlType
 from app.units import NO_PRODUCER_ID, NO_TIMESTAMP, Offset, PartitionIndex, TimestampMs

@@ -42,9 +42,7 @@ from app.groups.share_state_wire import (
 )
 from app.groups.share_states import NOT_YET, ShareStates, StateLink
 from app.groups.share_window import Run, Window
-from app.metadata.cluster import ClusterImage, ImageDelta
-from app.metadata.cluster_changes import ClusterChanges
-from app.metadata.group_configs import (
+from app.metadata.changes.group_configs import (
     AUTO_OFFSET_RESET,
     ISOLATION_LEVEL,
     LATEST,
@@ -52,7 +50,9 @@ from app.metadata.group_configs import (
     RENEW_ENABLE,
     config_of_group,
 )
-from app.metadata.view import ClusterView
+from app.metadata.controller.cluster_changes import ClusterChanges
+from app.metadata.image.cluster import ClusterImage, ImageDelta
+from app.metadata.view.view import ClusterView
 from app.metrics import Registry
 from app.replication.partition import PartitionTable
 from app.seams import Clock

@@ -28,7 +28,7 @@ from app.groups.share_state import RESET_EPOCHS, ShareKey, ShareSettings
 from app.groups.share_state_wire import Answered, Read, Write
 from app.groups.share_states import NOT_YET, ShareStates
 from app.groups.share_window import DONE, Acknowledgement, Acquired, Run, Window
-from app.metadata.cluster import ClusterImage
+from app.metadata.image.cluster import ClusterImage
 from app.units import BrokerId
 
 STORED_WITHIN_S: Final = 15.0

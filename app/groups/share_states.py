@@ -14,9 +14,9 @@ from app.coordinator.topics import SHARE_GROUP_STATE, partition_for
 from app.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected, kafka_code
 from app.groups.share_state import ShareKey
 from app.groups.share_state_wire import Answered, Asked, from_response, to_request
-from app.metadata.cluster import BrokerImage
-from app.metadata.control import NotSent
-from app.metadata.view import ClusterView
+from app.metadata.image.cluster import BrokerImage
+from app.metadata.peers.control import NotSent
+from app.metadata.view.view import ClusterView
 from app.units import BrokerId
 from app.wire.apikeys import ApiKey
 

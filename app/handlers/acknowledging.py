@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from app.errors import CorruptionError, StorageUnavailable
-from app.metadata.place import STOOD_STILL_S
+from app.metadata.peers.place import STOOD_STILL_S
 from app.seams import shared_wait_s
 
 TICK_S: Final = STOOD_STILL_S / 6

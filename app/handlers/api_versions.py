@@ -12,8 +12,8 @@ from typing import Final
 from app.errors import ErrorCode
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
-from app.metadata.cluster import LEVEL_FEATURE, LEVEL_MAX
-from app.metadata.features import OF_PROTOCOL
+from app.metadata.changes.features import OF_PROTOCOL
+from app.metadata.image.cluster import LEVEL_FEATURE, LEVEL_MAX
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import (
     ApiVersionsRequest,

@@ -215,7 +215,7 @@ def _unregister(message: Any, response: Any) -> list[Change]:
 
 
 def _register(message: Any, response: Any) -> list[Change]:
-    from app.metadata.control import RegisterRequest, RegisterResponse
+    from app.metadata.peers.control import RegisterRequest, RegisterResponse
 
     asked, answer = _read(RegisterRequest, message), _read(RegisterResponse, response)
     if asked is None or answer is None or answer.error == ErrorCode.NOT_CONTROLLER:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from app.buckets import NO_LIMIT, Bucket
 from app.errors import ErrorCode, RequestRejected
 from app.handlers.callers import Quotas, Shares
-from app.metadata.cluster import QuotaEntity
-from app.metadata.quotas import DEFAULT
+from app.metadata.changes.quotas import DEFAULT
+from app.metadata.image.cluster import QuotaEntity
 from app.wire.apikeys import ApiKey
 from app.wire.versions import BETWEEN_BROKERS
 

@@ -19,7 +19,8 @@ from app.handlers.context import Context, Request
 from app.handlers.mutations import Refusal, each, refusal, repeated
 from app.handlers.portions import Split
 from app.handlers.topic_settings import described_topic
-from app.metadata.changes import (
+from app.metadata.changes.group_configs import describe_group
+from app.metadata.changes.topic_changes import (
     ConfigChange,
     LeaderEpochs,
     LeadersHaveChanged,
@@ -27,8 +28,7 @@ from app.metadata.changes import (
     ResourceType,
     check_topic_name,
 )
-from app.metadata.cluster import ALL_BROKERS
-from app.metadata.group_configs import describe_group
+from app.metadata.image.cluster import ALL_BROKERS
 from app.wire.apikeys import ApiKey
 from app.wire.apis import alter_configs as full
 from app.wire.apis import incremental_alter_configs as incremental

@@ -19,7 +19,7 @@ from app.handlers.authorising import may, operations
 from app.handlers.context import Context, Request
 from app.handlers.group_requests import client_host, describe_each
 from app.handlers.operations import GROUP_OPERATIONS, NOT_ASKED
-from app.metadata.cluster import ClusterImage, TopicImage
+from app.metadata.image.cluster import ClusterImage, TopicImage
 from app.security.acls import Operation, ResourceType
 from app.wire.apikeys import ApiKey
 from app.wire.apis.consumer_group_describe import (

@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from app.handlers.metrics import ApiMetrics
     from app.handlers.producer_id_block import ProducerIds
     from app.hot.manager import LogManager
-    from app.metadata.cluster import ClusterImage
-    from app.metadata.cluster_changes import ClusterChanges
-    from app.metadata.control import PulseRequest
-    from app.metadata.desk import Desk
-    from app.metadata.manifest_entries import ManifestEntries
-    from app.metadata.view import ClusterView
+    from app.metadata.controller.cluster_changes import ClusterChanges
+    from app.metadata.controller.desk import Desk
+    from app.metadata.image.cluster import ClusterImage
+    from app.metadata.manifest.manifest_entries import ManifestEntries
+    from app.metadata.peers.control import PulseRequest
+    from app.metadata.view.view import ClusterView
     from app.replication.followed_tier import FollowedTier
     from app.replication.partition import PartitionTable
     from app.replication.reading import PartitionReads

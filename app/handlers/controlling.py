@@ -13,8 +13,10 @@ from app.client.firn_api import pack, unpack
 from app.errors import ErrorCode, FirnError, RequestRejected, kafka_code
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
-from app.metadata.broker_changes import ANY_NODE_ID, AlteredSet, ProposedSet, RegistrationAsked
-from app.metadata.control import (
+from app.metadata.changes.broker_changes import ANY_NODE_ID, AlteredSet, ProposedSet, RegistrationAsked
+from app.metadata.changes.scram_changes import ScramAsked
+from app.metadata.controller.controller import not_controller
+from app.metadata.peers.control import (
     CREATE_TOPIC,
     FIRST_USERS,
     FORGET_TOPIC,
@@ -47,9 +49,7 @@ from app.metadata.control import (
     SwitchAsked,
     decode_ranges,
 )
-from app.metadata.controller import not_controller
-from app.metadata.replica_changes import Member
-from app.metadata.scram_changes import ScramAsked
+from app.metadata.replicas.replica_changes import Member
 from app.security.scram import SECRET_BYTES
 from app.units import BrokerId, PartitionIndex, TopicId, TopicIdPartition
 from app.wire.apikeys import ApiKey
@@ -63,7 +63,7 @@ from app.wire.apis.alter_partition import (
 from app.wire.apis.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 
 if TYPE_CHECKING:
-    from app.metadata.desk import Desk
+    from app.metadata.controller.desk import Desk
 
 ENTRIES_WAIT_MS_MAX = 10_000
 

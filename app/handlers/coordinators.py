@@ -22,7 +22,7 @@ from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
 from app.handlers.partitions import others_that_may_lead
 from app.handlers.portions import Split
-from app.metadata.cluster import BrokerImage, Endpoint, TopicImage
+from app.metadata.image.cluster import BrokerImage, Endpoint, TopicImage
 from app.units import BrokerId
 from app.wire.apikeys import ApiKey
 from app.wire.apis.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse

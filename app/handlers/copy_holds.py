@@ -8,7 +8,7 @@ from app.client.firn_api import pack, unpack
 from app.errors import ErrorCode, FirnError
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
-from app.metadata.control import HoldRequest, HoldResponse
+from app.metadata.peers.control import HoldRequest, HoldResponse
 from app.tiering.copy_holds import answer_of
 from app.units import LeaderEpoch, PartitionIndex
 from app.wire.apikeys import ApiKey

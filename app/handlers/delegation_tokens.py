@@ -11,7 +11,7 @@ from app.handlers.api import Api, ApiTable
 from app.handlers.authorising import may, refuse
 from app.handlers.callers import ANONYMOUS
 from app.handlers.context import Context, Request
-from app.metadata.token_changes import TokenAsked, check_principals
+from app.metadata.changes.token_changes import TokenAsked, check_principals
 from app.security.acls import Operation, ResourceType
 from app.security.delegation import DelegationToken, TokenSecrets
 from app.security.noting import note

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from app.configs import BrokerConfig
     from app.hot.log import PartitionLog
     from app.hot.manager import LogManager
-    from app.metadata.cluster import ClusterImage
-    from app.metadata.view import ClusterView
+    from app.metadata.image.cluster import ClusterImage
+    from app.metadata.view.view import ClusterView
     from app.metrics import Registry
     from app.replication.partition import PartitionTable
     from app.seams import Clock

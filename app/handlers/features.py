@@ -7,7 +7,7 @@ from typing import Final
 from app.errors import ErrorCode
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
-from app.metadata.features import FeatureAsked, UpgradeType
+from app.metadata.changes.features import FeatureAsked, UpgradeType
 from app.wire.apikeys import ApiKey
 from app.wire.apis.update_features import (
     FeatureUpdateKey,

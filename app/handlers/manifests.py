@@ -13,8 +13,8 @@ from app.client.firn_api import pack, unpack
 from app.errors import ErrorCode
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
-from app.metadata.control import ManifestInfo, ManifestsRequest, ManifestsResponse
-from app.metadata.manifest_entries import ManifestEntries
+from app.metadata.manifest.manifest_entries import ManifestEntries
+from app.metadata.peers.control import ManifestInfo, ManifestsRequest, ManifestsResponse
 from app.units import BrokerId, PartitionIndex, TopicId, TopicIdPartition
 from app.wire.apikeys import ApiKey
 

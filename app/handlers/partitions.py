@@ -8,7 +8,7 @@ from uuid import UUID
 
 from app.errors import ErrorCode, FirnError, NotLeader, RequestRejected, kafka_code
 from app.handlers.context import Context
-from app.metadata.cluster import INTERNAL_TOPICS, PartitionImage, TopicImage
+from app.metadata.image.cluster import INTERNAL_TOPICS, PartitionImage, TopicImage
 from app.units import BrokerId
 from app.wire.endpoints import NodeEndpoint
 

@@ -14,7 +14,7 @@ from app.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, kaf
 from app.handlers.api import Api, ApiTable
 from app.handlers.callers import ANONYMOUS, Caller
 from app.handlers.context import Context, Request
-from app.metadata.control import ENVELOPE_SEQUENCE
+from app.metadata.peers.control import ENVELOPE_SEQUENCE
 from app.security.acls import Operation, ResourceType
 from app.security.noting import note
 from app.wire.apikeys import ApiKey

@@ -52,7 +52,7 @@ from app.handlers.zones import record_bytes
 from app.hot.preparation import looks_at_records
 from app.hot.producers import TransactionGuard
 from app.limits import BATCH_OVERHEAD_BYTES
-from app.metadata.cluster import INTERNAL_TOPICS
+from app.metadata.image.cluster import INTERNAL_TOPICS
 from app.records.batch import CODEC_MASK, CONTROL, LENGTH_PREFIX_BYTES, TRANSACTIONAL
 from app.records.compression import Codec
 from app.security.acls import Operation, ResourceType

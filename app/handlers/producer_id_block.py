@@ -9,7 +9,7 @@ from app.errors import ErrorCode, RequestRejected
 from app.units import ProducerId
 
 if TYPE_CHECKING:
-    from app.metadata.cluster_changes import ClusterChanges
+    from app.metadata.controller.cluster_changes import ClusterChanges
 
 TAKEN_WITHIN_S: Final = 15.0
 """How long a client waits for a new block, with all who wait before it: less than its own patience, 30 s in Kafka."""

@@ -11,7 +11,7 @@ from typing import Final
 from app.errors import ErrorCode
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
-from app.metadata.cluster import BrokerImage
+from app.metadata.image.cluster import BrokerImage
 from app.wire.apikeys import ApiKey
 from app.wire.apis.describe_quorum import (
     DescribeQuorumRequest,

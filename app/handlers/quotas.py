@@ -8,8 +8,7 @@ from app.errors import ErrorCode, RequestRejected
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
 from app.handlers.mutations import Refusal, each
-from app.metadata.cluster import QuotaEntity
-from app.metadata.quotas import (
+from app.metadata.changes.quotas import (
     DEFAULT,
     ENTITY_TYPES,
     Component,
@@ -18,6 +17,7 @@ from app.metadata.quotas import (
     matching_quotas,
     quota_entity,
 )
+from app.metadata.image.cluster import QuotaEntity
 from app.wire.apikeys import ApiKey
 from app.wire.apis import alter_client_quotas as altering
 from app.wire.apis import describe_client_quotas as describing

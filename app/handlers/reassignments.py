@@ -7,7 +7,7 @@ from typing import Final
 from app.errors import ErrorCode
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
-from app.metadata.reassignments import ReassignmentAsked, list_reassignments
+from app.metadata.changes.reassignments import ReassignmentAsked, list_reassignments
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,

@@ -9,7 +9,7 @@ from typing import Final
 from app.errors import ErrorCode
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
-from app.metadata.scram_changes import ScramAsked
+from app.metadata.changes.scram_changes import ScramAsked
 from app.security.scram import SECRET_BYTES
 from app.turns import Portion, ordered
 from app.wire.apikeys import ApiKey

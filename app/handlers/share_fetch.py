@@ -25,7 +25,7 @@ from app.handlers.authorising import require
 from app.handlers.context import Context, Request
 from app.handlers.partitions import LEADER_CODES, hint, led_log, node_endpoints
 from app.limits import REQUEST_BYTES_MAX, SHARE_FETCH_WAIT_MS_MAX, SHARE_MEMBER_ID_CHARS_MAX
-from app.metadata.group_configs import reset_duration_ms
+from app.metadata.changes.group_configs import reset_duration_ms
 from app.records.batch import iter_headers
 from app.replication.reading import Awaited
 from app.security.acls import Operation, ResourceType

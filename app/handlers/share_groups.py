@@ -17,7 +17,7 @@ from app.handlers.authorising import operations
 from app.handlers.context import Context, Request
 from app.handlers.group_requests import client_host, describe_each
 from app.handlers.operations import GROUP_OPERATIONS, NOT_ASKED
-from app.metadata.cluster import ClusterImage
+from app.metadata.image.cluster import ClusterImage
 from app.security.acls import ResourceType
 from app.wire.apikeys import ApiKey
 from app.wire.apis.share_group_describe import (

@@ -14,7 +14,7 @@ from app.groups.share_state_wire import Answered
 from app.handlers.api import Api, ApiTable
 from app.handlers.authorising import may
 from app.handlers.context import Context, Request
-from app.metadata.cluster import TopicImage
+from app.metadata.image.cluster import TopicImage
 from app.replication.roles import Role
 from app.security.acls import Operation, ResourceType
 from app.security.noting import note

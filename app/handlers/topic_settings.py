@@ -8,7 +8,7 @@ from typing import Final
 
 from app.configs.describing import DescribedConfig, describe_topic
 from app.handlers.context import Context
-from app.metadata.cluster import ALL_BROKERS
+from app.metadata.image.cluster import ALL_BROKERS
 
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 

@@ -14,7 +14,7 @@ from app.handlers.context import Context, Request
 from app.handlers.mutations import Refusal, each, repeated
 from app.handlers.topic_settings import described_topic
 from app.limits import PARTITIONS_MADE_MAX, PARTITIONS_PER_TOPIC_MAX
-from app.metadata.cluster import ClusterImage, TopicImage
+from app.metadata.image.cluster import ClusterImage, TopicImage
 from app.turns import Portion
 from app.units import NO_TOPIC_ID
 from app.wire.apikeys import ApiKey

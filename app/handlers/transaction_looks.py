@@ -8,7 +8,7 @@ from app.client.firn_api import pack, unpack
 from app.errors import ErrorCode
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
-from app.metadata.control import LookRequest, LookResponse
+from app.metadata.peers.control import LookRequest, LookResponse
 from app.wire.apikeys import ApiKey
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 from app.iam.calls import NEEDS
-from app.metadata import layout
+from app.metadata.log import layout
 from app.objectstore.check import CHECK_PREFIX
 from app.objectstore.location import S3Location, StoreLocation
 from app.units import TopicId

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from app.metadata.manifest import SegmentManifest
+    from app.metadata.manifest.manifest import SegmentManifest
     from app.replication.partition import Partition
 
 

@@ -24,7 +24,7 @@ from app.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPar
 
 if TYPE_CHECKING:
     from app.hot.log import PartitionLog
-    from app.metadata.cluster import BrokerImage, ClusterImage, PartitionImage
+    from app.metadata.image.cluster import BrokerImage, ClusterImage, PartitionImage
 
 
 NOBODY: Final = BrokerId(-1)

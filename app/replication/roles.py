@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from app.metadata.cluster import PartitionImage
+from app.metadata.image.cluster import PartitionImage
 from app.units import BrokerId
 
 

@@ -34,9 +34,9 @@ from app.errors import (
     kafka_code,
 )
 from app.faults import Faults
-from app.metadata.changes import LeaderEpochs, LeadersHaveChanged
-from app.metadata.cluster import BrokerImage, ClusterImage, TopicImage
-from app.metadata.control import HoldId, HoldRequest, HoldResponse
+from app.metadata.changes.topic_changes import LeaderEpochs, LeadersHaveChanged
+from app.metadata.image.cluster import BrokerImage, ClusterImage, TopicImage
+from app.metadata.peers.control import HoldId, HoldRequest, HoldResponse
 from app.tiering.remote_log_manager import RemoteLogManager
 from app.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from uuid import UUID
 
 from app.errors import CorruptionError
-from app.metadata import layout
+from app.metadata.log import layout
 from app.objectstore.api import ObjectStore
 from app.units import TopicIdPartition
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Final
 
-from app.metadata import layout
-from app.metadata.manifest_state import SegmentEntry
+from app.metadata.log import layout
+from app.metadata.manifest.manifest_state import SegmentEntry
 from app.objectstore.api import ObjectInfo, ObjectStore
 from app.tiering.segment_format import TAIL_BYTES, SegmentFooter, decode_footer, footer_tail_bytes
 from app.units import BrokerId, TimestampMs, TopicIdPartition

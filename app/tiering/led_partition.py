@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass, field
 
-from app.metadata.manifest import SegmentEntry, SegmentManifest
+from app.metadata.manifest.manifest import SegmentEntry, SegmentManifest
 from app.tiering.deadlines import loop_time_s
 from app.tiering.tiered_log import TieredLog
 from app.units import Offset, TopicIdPartition

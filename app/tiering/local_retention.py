@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from app.tiering.retention import Span, expired_end
 
 if TYPE_CHECKING:
-    from app.metadata.manifest import SegmentManifest
+    from app.metadata.manifest.manifest import SegmentManifest
     from app.tiering.tiered_log import LocalSegment, TieredLog
     from app.units import Offset, TimestampMs
 

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple, Protocol
 from app.errors import CorruptionError, StorageUnavailable
 from app.hot.checkpoints import EpochStart
 from app.hot.epochs import between
-from app.metadata import layout
-from app.metadata.manifest import SegmentManifest
+from app.metadata.log import layout
+from app.metadata.manifest.manifest import SegmentManifest
 from app.objectstore.api import ObjectMissing
 from app.tiering.local_retention import is_covered
 from app.tiering.segment_format import SegmentFooter, decode_footer

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from app.errors import ConflictError
-from app.metadata.manifest import CHANGES_PER_ENTRY_MAX, SegmentManifest
-from app.metadata.manifest_state import Change, ManifestState, SegmentEntry, SegmentState
+from app.metadata.manifest.manifest import CHANGES_PER_ENTRY_MAX, SegmentManifest
+from app.metadata.manifest.manifest_state import Change, ManifestState, SegmentEntry, SegmentState
 from app.tiering.tiered_log import LocalSegment, TieredLog
 from app.units import Offset
 

@@ -19,8 +19,8 @@ from app.hot.producers import ProducerStates, parse_snapshot
 from app.hot.segments import DELETED_SUFFIX
 from app.limits import KIB
 from app.machine.files import FileSystem, storage_error, unlink_quietly
-from app.metadata.manifest import SegmentManifest
-from app.metadata.manifest_state import SegmentEntry
+from app.metadata.manifest.manifest import SegmentManifest
+from app.metadata.manifest.manifest_state import SegmentEntry
 from app.objectstore.api import ObjectMissing
 from app.records.batch import HEADER_BYTES, LENGTH_PREFIX_BYTES
 from app.seams import BlockingPool

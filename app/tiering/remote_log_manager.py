@@ -25,9 +25,9 @@ from app.errors import (
     StorageUnavailable,
 )
 from app.faults import Faults
-from app.metadata import layout
-from app.metadata.manifest import CHANGES_PER_ENTRY_MAX, SegmentManifest
-from app.metadata.manifest_state import ManifestState, SegmentEntry
+from app.metadata.log import layout
+from app.metadata.manifest.manifest import CHANGES_PER_ENTRY_MAX, SegmentManifest
+from app.metadata.manifest.manifest_state import ManifestState, SegmentEntry
 from app.metrics import Labels, Registry
 from app.objectstore.api import ObjectStore
 from app.seams import Clock

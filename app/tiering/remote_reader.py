@@ -40,7 +40,7 @@ from app.hot.descriptors import FileHandle
 from app.hot.unreadable import UnreadableBatch
 from app.limits import MIB
 from app.machine.files import File, storage_error
-from app.metadata.manifest import SegmentEntry, SegmentManifest
+from app.metadata.manifest.manifest import SegmentEntry, SegmentManifest
 from app.metrics import Registry
 from app.objectstore.api import ObjectMissing
 from app.records.batch import BatchHeader, check_stored_batch, iter_headers

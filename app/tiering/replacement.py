@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from app.errors import ConflictError, CorruptionError
-from app.metadata import layout
-from app.metadata.manifest import CHANGES_PER_ENTRY_MAX, SegmentManifest
-from app.metadata.manifest_state import Change, ManifestState, SegmentEntry, SegmentState
+from app.metadata.log import layout
+from app.metadata.manifest.manifest import CHANGES_PER_ENTRY_MAX, SegmentManifest
+from app.metadata.manifest.manifest_state import Change, ManifestState, SegmentEntry, SegmentState
 from app.objectstore.api import ObjectMissing
 from app.tiering.discovery import NO_BROKER, entry_of
 from app.tiering.segment_format import SegmentFooter, decode_footer

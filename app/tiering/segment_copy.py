@@ -20,8 +20,8 @@ from typing import Any, Final
 from app.buckets import Bucket
 from app.errors import ConflictError, CorruptionError, FencedError, FirnError, StorageUnavailable
 from app.limits import MIB
-from app.metadata.manifest import CHANGES_PER_ENTRY_MAX, SegmentEntry, SegmentManifest, SegmentState
-from app.metadata.manifest_state import Change, ManifestState
+from app.metadata.manifest.manifest import CHANGES_PER_ENTRY_MAX, SegmentEntry, SegmentManifest, SegmentState
+from app.metadata.manifest.manifest_state import Change, ManifestState
 from app.metrics import Registry
 from app.objectstore.api import ObjectMissing, ObjectStore
 from app.seams import Clock

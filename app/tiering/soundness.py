@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from app.errors import CorruptionError
-from app.metadata import layout
-from app.metadata.manifest import ManifestState
+from app.metadata.log import layout
+from app.metadata.manifest.manifest import ManifestState
 from app.objectstore.api import ObjectMissing, ObjectStore
 from app.tiering.unnamed import describe, unnamed_above
 from app.tiering.verify import read_checked_footer

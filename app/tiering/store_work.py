@@ -66,7 +66,7 @@ from app.units import (
 )
 
 if TYPE_CHECKING:
-    from app.metadata.manifest import SegmentEntry
+    from app.metadata.manifest.manifest import SegmentEntry
 
 T = TypeVar("T")
 Memory: TypeAlias = "bytearray | mmap"

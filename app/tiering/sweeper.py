@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.errors import StorageUnavailable
-from app.metadata import layout
-from app.metadata.manifest import ManifestState, SegmentState
+from app.metadata.log import layout
+from app.metadata.manifest.manifest import ManifestState, SegmentState
 from app.objectstore.api import ObjectStore
 from app.tiering.deletion import delete_of_topics, delete_segments
 from app.tiering.discovery import manifest_begun_ms

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.metadata.manifest import SegmentEntry, SegmentState
+from app.metadata.manifest.manifest import SegmentEntry, SegmentState
 from app.tiering.deadlines import loop_time_s
 from app.tiering.led_partition import LedPartition
 from app.tiering.tiered_log import LocalSegment

@@ -16,9 +16,9 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from app.errors import CorruptionError, StorageUnavailable
-from app.metadata import layout
-from app.metadata.manifest import SegmentManifest
-from app.metadata.manifest_state import Change, ManifestState, SegmentEntry, SegmentState
+from app.metadata.log import layout
+from app.metadata.manifest.manifest import SegmentManifest
+from app.metadata.manifest.manifest_state import Change, ManifestState, SegmentEntry, SegmentState
 from app.objectstore.api import ObjectInfo, ObjectMissing, ObjectStore
 from app.tiering.discovery import NO_BROKER, entry_of, read_footer
 from app.tiering.segment_format import SegmentFooter

@@ -22,9 +22,9 @@ from uuid import UUID
 
 from app.errors import CorruptionError, StorageUnavailable
 from app.hot.unreadable import UnreadableBatch
-from app.metadata import layout
-from app.metadata.cluster import ClusterImage
-from app.metadata.manifest import ManifestState, SegmentEntry, SegmentState
+from app.metadata.image.cluster import ClusterImage
+from app.metadata.log import layout
+from app.metadata.manifest.manifest import ManifestState, SegmentEntry, SegmentState
 from app.objectstore.api import ObjectInfo, ObjectMissing, ObjectStore, RangeUnsatisfiable, UploadInfo
 from app.records.batch import iter_headers
 from app.records.validation import check_interior

@@ -12,7 +12,7 @@ from app.coordinator.shell import Coordinator, Turn
 from app.coordinator.topics import TRANSACTION_STATE
 from app.errors import ErrorCode, FirnError, RequestRejected, copy_of
 from app.faults import Faults
-from app.metadata.control import LookRequest, LookResponse
+from app.metadata.peers.control import LookRequest, LookResponse
 from app.metrics import Registry
 from app.seams import Clock
 from app.transactions.counters import TransactionCounters
@@ -35,7 +35,7 @@ from app.transactions.state import (
 from app.units import BrokerId, PartitionIndex, ProducerId, TopicPartition
 
 if TYPE_CHECKING:
-    from app.metadata.cluster import ClusterImage
+    from app.metadata.image.cluster import ClusterImage
     from app.replication.partition import Partition, PartitionTable
     from app.replication.reading import PartitionReads
 

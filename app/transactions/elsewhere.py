@@ -14,8 +14,8 @@ from app.transactions.outbox import Outbox
 from app.units import TopicPartition
 
 if TYPE_CHECKING:
-    from app.metadata.cluster import ClusterImage
-    from app.metadata.control import LookRequest, LookResponse
+    from app.metadata.image.cluster import ClusterImage
+    from app.metadata.peers.control import LookRequest, LookResponse
 
 BEHIND: Final = frozenset(
     {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INCONSISTENT_TOPIC_ID, ErrorCode.OPERATION_NOT_ATTEMPTED}

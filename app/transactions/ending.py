@@ -31,7 +31,7 @@ from app.turns import Portion, ordered
 from app.units import PartitionIndex, TopicId, TopicPartition
 
 if TYPE_CHECKING:
-    from app.metadata.cluster import ClusterImage, PartitionImage
+    from app.metadata.image.cluster import ClusterImage, PartitionImage
     from app.replication.partition import PartitionTable
 
 RETRY_S_MIN: Final = 0.1

@@ -10,8 +10,8 @@ from app.transactions.state import ProducerIdentity
 from app.units import TopicId, TopicPartition
 
 if TYPE_CHECKING:
-    from app.metadata.cluster import BrokerImage
-    from app.metadata.control import LookRequest, LookResponse
+    from app.metadata.image.cluster import BrokerImage
+    from app.metadata.peers.control import LookRequest, LookResponse
     from app.transactions.markers import Marker
 
 

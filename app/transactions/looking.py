@@ -16,7 +16,7 @@ from app.coordinator.shell import Coordinator
 from app.coordinator.topics import TRANSACTION_STATE
 from app.errors import StorageUnavailable
 from app.limits import MIB
-from app.metadata.control import LookRequest, LookResponse
+from app.metadata.peers.control import LookRequest, LookResponse
 from app.records.batch import BatchHeader, iter_headers
 from app.records.control import ControlType, decision_of, parse_marker
 from app.replication.reading import Awaited

@@ -19,7 +19,7 @@ from app.transactions.state import VERSION_2, ProducerIdentity
 from app.units import NO_TOPIC_ID, PartitionIndex, ProducerId, TopicId, TopicPartition
 
 if TYPE_CHECKING:
-    from app.metadata.cluster import ClusterImage
+    from app.metadata.image.cluster import ClusterImage
     from app.replication.partition import Partition, PartitionTable
 
 

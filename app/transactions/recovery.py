@@ -14,7 +14,7 @@ from app.coordinator.shell import Coordinator, Turn
 from app.coordinator.topics import TRANSACTION_STATE
 from app.errors import ErrorCode, FirnError, RequestRejected, copy_of, without_frames
 from app.faults import Faults
-from app.metadata.control import LookRequest, LookResponse
+from app.metadata.peers.control import LookRequest, LookResponse
 from app.transactions.deciding import OpenTransaction, Outcome, decide, doubts
 from app.transactions.ending import Answered
 from app.transactions.link import MarkerAsked
@@ -23,7 +23,7 @@ from app.transactions.shard import TransactionShard
 from app.units import PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 
 if TYPE_CHECKING:
-    from app.metadata.cluster import ClusterImage
+    from app.metadata.image.cluster import ClusterImage
     from app.replication.partition import Partition, PartitionTable
     from app.transactions.elsewhere import OtherBrokers
     from app.transactions.looking import Looker

@@ -31,7 +31,7 @@ from app.errors import CorruptionError
 from app.hot.checkpoints import EpochStart
 from app.hot.producers import parse_snapshot
 from app.limits import KIB, WAL_FOOTER_BYTES_MAX, WAL_OBJECT_BYTES_MAX
-from app.metadata.wal_ranges import WalId
+from app.metadata.image.wal_ranges import WalId
 from app.records.batch import HEADER_BYTES, BatchHeader, check_stored_batch
 from app.units import (
     Buffer,

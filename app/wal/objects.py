@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 from app.errors import CorruptionError, StorageUnavailable
-from app.metadata import layout
-from app.metadata.wal_ranges import WalId
+from app.metadata.image.wal_ranges import WalId
+from app.metadata.log import layout
 from app.objectstore.api import ObjectMissing, ObjectStore, RangeUnsatisfiable
 from app.objectstore.keys import LIST_LIMIT_MAX
 from app.units import Buffer

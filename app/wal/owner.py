@@ -8,7 +8,7 @@ from collections.abc import Callable
 from random import Random
 
 from app.errors import CorruptionError, FirnError, StorageUnavailable, copy_of, without_frames
-from app.metadata.append_attempt import PutOutcome, ReadOutcome
+from app.metadata.log.append_attempt import PutOutcome, ReadOutcome
 from app.objectstore.api import AlreadyExists, ObjectMissing, ObjectStore
 from app.seams import Clock
 from app.wal.format import WalFooter

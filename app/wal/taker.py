@@ -8,8 +8,8 @@ from random import Random
 from typing import Final, TypeVar
 
 from app.errors import StorageUnavailable
-from app.metadata.append_attempt import BACKOFF_FIRST_S, BACKOFF_MAX_S
-from app.metadata.wal_ranges import WalId
+from app.metadata.image.wal_ranges import WalId
+from app.metadata.log.append_attempt import BACKOFF_FIRST_S, BACKOFF_MAX_S
 from app.objectstore.api import AlreadyExists, ObjectStore
 from app.seams import Clock
 from app.wal.format import NONCE_BYTES, WalFooter, encode_seal

@@ -29,8 +29,8 @@ from app.limits import (
     WAL_OBJECT_BYTES_MAX,
     WAL_STATE_BYTES_MAX,
 )
-from app.metadata.append_attempt import BACKOFF_FIRST_S, BACKOFF_MAX_S, PutOutcome, ReadOutcome
-from app.metadata.wal_ranges import WalId
+from app.metadata.image.wal_ranges import WalId
+from app.metadata.log.append_attempt import BACKOFF_FIRST_S, BACKOFF_MAX_S, PutOutcome, ReadOutcome
 from app.units import NO_TIMESTAMP, LeaderEpoch, Offset, TimestampMs, TopicIdPartition
 from app.wal.format import (
     BATCH_FOOTER_BYTES,

@@ -21,7 +21,7 @@ IMPORTED: Final = (
     "app.broker.running",
     "app.cli.cluster",
     "app.cli.doctor",
-    "app.metadata.follower",
+    "app.metadata.view.follower",
     "app.objectstore.check",
     "app.objectstore.s3",
     "app.settings",

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from app.errors import ConfigError, CorruptionError
 from app.limits import MIB
-from app.metadata.manifest_state import ManifestState
+from app.metadata.manifest.manifest_state import ManifestState
 from app.objectstore.api import AlreadyExists, ObjectMissing
 from app.objectstore.location import DirectoryLocation, parse_store_url
 from app.units import PartitionIndex, TopicId, TopicIdPartition

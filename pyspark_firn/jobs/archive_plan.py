@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from app.errors import CorruptionError
-from app.metadata.manifest_state import ManifestState
+from app.metadata.manifest.manifest_state import ManifestState
 from pyspark_firn.planning import segments_between
 
 FORMAT_VERSION: Final = 2

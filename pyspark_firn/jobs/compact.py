@@ -35,10 +35,10 @@ from app.errors import BrokerUnavailable, ConfigError, ConflictError, Corruption
 from app.limits import MIB
 from app.machine.files import PosixFileSystem
 from app.machine.runtime import SystemClock
-from app.metadata import layout
-from app.metadata.cluster import ClusterImage
-from app.metadata.liveness import SILENCE_MS_MAX, ObjectLiveness
-from app.metadata.manifest import SegmentEntry, SegmentManifest
+from app.metadata.image.cluster import ClusterImage
+from app.metadata.log import layout
+from app.metadata.manifest.manifest import SegmentEntry, SegmentManifest
+from app.metadata.peers.liveness import SILENCE_MS_MAX, ObjectLiveness
 from app.objectstore.api import ObjectMissing
 from app.objectstore.directory import DirectPool
 from app.records.batch import LOG_APPEND_TIME, BatchHeader, iter_headers, parse_header

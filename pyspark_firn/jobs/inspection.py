@@ -19,8 +19,8 @@ from typing import Any, Final
 
 from app.errors import ConfigError, CorruptionError
 from app.hot.unreadable import UnreadableBatch
-from app.metadata import layout
-from app.metadata.manifest_state import SegmentEntry
+from app.metadata.log import layout
+from app.metadata.manifest.manifest_state import SegmentEntry
 from app.objectstore.api import ObjectInfo, ObjectMissing, RangeUnsatisfiable, UploadInfo
 from app.records.batch import LOG_APPEND_TIME, iter_headers
 from app.tiering.discovery import list_manifests, list_segment_objects

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from app.configs import BrokerConfig
 from app.configs.resolving import resolve_topic_config
 from app.errors import ConfigError
-from app.metadata.cluster import TopicImage
-from app.metadata.manifest_state import ManifestState
+from app.metadata.image.cluster import TopicImage
+from app.metadata.manifest.manifest_state import ManifestState
 
 
 def check_has_history(topic: TopicImage, states: Iterable[ManifestState]) -> None:

@@ -15,8 +15,8 @@ from app.errors import ErrorCode
 from app.handlers.authorising import TABLE
 from app.handlers.callers import Caller
 from app.handlers.dispatch import Apis
-from app.metadata.cluster import SECURITY_LEVEL
-from app.metadata.control import HoldId, HoldRequest, LookRequest
+from app.metadata.image.cluster import SECURITY_LEVEL
+from app.metadata.peers.control import HoldId, HoldRequest, LookRequest
 from app.security.acls import CLUSTER_NAME, EVERYBODY, WILDCARD, Operation, PatternType, Permission, ResourceType
 from app.units import TopicId
 from app.wire.apikeys import ApiKey
@@ -186,7 +186,7 @@ async def test_nobody_may_do_anything_without_a_right_and_nothing_changes(tmp_pa
 )
 async def test_what_brokers_and_operators_ask_is_refused_to_others(tmp_path: Path, key: int) -> None:
     from app.client import firn_api as own
-    from app.metadata import control
+    from app.metadata.peers import control
     from app.wire.apis.alter_partition import AlterPartitionRequest
     from app.wire.apis.broker_heartbeat import BrokerHeartbeatRequest
 

@@ -14,9 +14,9 @@ import pytest
 
 from app.errors import RequestRejected, StorageUnavailable
 from app.machine.runtime import ThreadPool
-from app.metadata import broker_sessions, desk
-from app.metadata.control import Heartbeat, HeartbeatAnswer
-from app.metadata.liveness import Identity
+from app.metadata.controller import broker_sessions, desk
+from app.metadata.peers.control import Heartbeat, HeartbeatAnswer
+from app.metadata.peers.liveness import Identity
 from app.objectstore.directory import DirectoryStore
 from app.seams import BlockingPool
 from app.units import BrokerId, DurationMs

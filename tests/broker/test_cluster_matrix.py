@@ -27,7 +27,7 @@ from app.client.firn_api import (
 from app.errors import ErrorCode
 from app.handlers.authorising import TABLE
 from app.handlers.passing_on import PASSED_ON
-from app.metadata.control import ENVELOPE_SEQUENCE
+from app.metadata.peers.control import ENVELOPE_SEQUENCE
 from app.security.acls import CLUSTER_NAME, OPERATIONS, WILDCARD, Operation, ResourceType
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_acls import AclCreation, CreateAclsRequest

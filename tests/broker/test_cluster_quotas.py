@@ -13,8 +13,8 @@ import pytest
 from app.broker.quota_tokens import RedisTokens
 from app.errors import StorageUnavailable
 from app.handlers.quota_leases import Ask
-from app.metadata.cluster import SECURITY_LEVEL, QuotaEntity
-from app.metadata.quotas import QuotaOperation
+from app.metadata.changes.quotas import QuotaOperation
+from app.metadata.image.cluster import SECURITY_LEVEL, QuotaEntity
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker
 from tests.support.quotas import CentralBucket

@@ -12,11 +12,11 @@ import pytest
 from app.broker.places import KafkaPlaces
 from app.errors import RequestRejected
 from app.machine.runtime import SystemClock
-from app.metadata import member
-from app.metadata.cluster import Endpoint
-from app.metadata.place import Holder, Stranger
-from app.metadata.reassignments import ReassignmentAsked
-from app.metadata.registration import StartRefused
+from app.metadata.changes.reassignments import ReassignmentAsked
+from app.metadata.image.cluster import Endpoint
+from app.metadata.membership import member
+from app.metadata.peers.place import Holder, Stranger
+from app.metadata.view.registration import StartRefused
 from app.units import TimestampMs
 from tests.support.broker import RunningBroker
 from tests.support.ports import free_port

@@ -14,8 +14,8 @@ from confluent_kafka import Producer
 
 from app.broker.tier_views import TierViews
 from app.errors import ErrorCode
-from app.metadata.cluster import ClusterImage, ImageDelta
-from app.metadata.member import ClusterMember
+from app.metadata.image.cluster import ClusterImage, ImageDelta
+from app.metadata.membership.member import ClusterMember
 from app.units import PartitionIndex, TopicIdPartition
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker

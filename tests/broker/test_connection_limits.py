@@ -19,7 +19,7 @@ import pytest
 from app.configs.listeners import ListenerConfig
 from app.errors import RequestRejected
 from app.limits import MIB
-from app.metadata.changes import ConfigChange, Operation, ResourceType
+from app.metadata.changes.topic_changes import ConfigChange, Operation, ResourceType
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest
 from tests.handlers.conversation import Talk, talk

@@ -19,7 +19,7 @@ from app.errors import StorageFull, StorageUnavailable
 from app.hot.checkpoints import CLEAN_SHUTDOWN_FILE
 from app.hot.manager import LogManager
 from app.hot.state_file import STATE_FILE
-from app.metadata.controller import Controller
+from app.metadata.controller.controller import Controller
 from app.objectstore.memory import MemoryStore
 from tests.broker.test_manifest_copies import bucket
 from tests.broker.test_node import produce

@@ -12,9 +12,9 @@ import pytest
 from app.broker.control_link import KafkaControlLink
 from app.configs import Durability, TopicConfig
 from app.errors import ErrorCode, RequestRejected
-from app.metadata.cluster import LEVEL_MAX, BrokerImage, PartitionImage
-from app.metadata.control import ChangeRequest, ChangeResponse
-from app.metadata.wal_ranges import PartitionDurability
+from app.metadata.image.cluster import LEVEL_MAX, BrokerImage, PartitionImage
+from app.metadata.image.wal_ranges import PartitionDurability
+from app.metadata.peers.control import ChangeRequest, ChangeResponse
 from tests.broker.test_object_durability import led, objects, produce, records_read
 from tests.handlers.conversation import talk
 from tests.support.broker import RunningBroker
@@ -68,7 +68,7 @@ async def test_topics_of_other_durabilities_go_to_brokers_with_disks(tmp_path: P
 
 
 async def test_a_broker_with_replicas_on_its_disk_cannot_become_ephemeral(tmp_path: Path) -> None:
-    from app.metadata.registration import StartRefused
+    from app.metadata.view.registration import StartRefused
 
     async with broker_on(tmp_path, "a", **SETTINGS) as first:
         await in_cluster(first)

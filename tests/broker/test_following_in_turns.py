@@ -11,7 +11,7 @@ import pytest
 
 from app.broker.control_link import KafkaControlLink
 from app.broker.partitions import Partitions
-from app.metadata.changes import ConfigChange, Operation
+from app.metadata.changes.topic_changes import ConfigChange, Operation
 from app.replication.roles import Role
 from tests.broker.test_cluster import member
 from tests.handlers.conversation import batch, talk

@@ -14,8 +14,8 @@ import pytest
 
 from app.broker.control_link import KafkaControlLink
 from app.errors import FirnError, RequestRejected
-from app.metadata.cluster import PartitionImage
-from app.metadata.control import Heartbeat, InSyncAsked, MemberEpoch, NotSent
+from app.metadata.image.cluster import PartitionImage
+from app.metadata.peers.control import Heartbeat, InSyncAsked, MemberEpoch, NotSent
 from app.units import TimestampMs
 from app.wire.fetch import FetchPartition, FetchRequest
 from tests.cluster_simulation.planted import (

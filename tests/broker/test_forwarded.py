@@ -12,7 +12,7 @@ import pytest
 from app.client.firn_api import ForwardedRequest, ForwardedResponse, pack, unpack
 from app.configs.broker import STANDARD_AUTHORIZER
 from app.errors import ErrorCode
-from app.metadata.cluster import SECURITY_LEVEL
+from app.metadata.image.cluster import SECURITY_LEVEL
 from app.security.acls import Operation, PatternType, Permission, ResourceType
 from app.security.sasl import plain_message
 from app.wire.apikeys import ApiKey

@@ -14,9 +14,9 @@ import pytest
 from app.broker import durability_changes
 from app.coordinator.topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
 from app.errors import ErrorCode
-from app.metadata.changes import ConfigChange, Operation, ResourceType
-from app.metadata.cluster import OBJECT_LEVEL
-from app.metadata.wal_ranges import PartitionDurability
+from app.metadata.changes.topic_changes import ConfigChange, Operation, ResourceType
+from app.metadata.image.cluster import OBJECT_LEVEL
+from app.metadata.image.wal_ranges import PartitionDurability
 from app.transactions.state import TransactionState
 from app.wire.apikeys import ApiKey
 from app.wire.apis.find_coordinator import FindCoordinatorRequest

@@ -14,7 +14,7 @@ import pytest
 from app.configs import InternalDurability
 from app.coordinator.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from app.errors import ErrorCode, StorageUnavailable
-from app.metadata.cluster import OBJECT_LEVEL
+from app.metadata.image.cluster import OBJECT_LEVEL
 from app.transactions.markers import Marker, MarkerWriter
 from app.units import TopicPartition
 from app.wire.apikeys import ApiKey

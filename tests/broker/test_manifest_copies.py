@@ -10,7 +10,7 @@ from app.broker.manifest_copies import ENDS_FILE
 from app.broker.node import OWN_DIRECTORY
 from app.hot.checkpoints import CLEAN_SHUTDOWN_FILE
 from app.machine.runtime import SystemClock
-from app.metadata.manifest import SegmentManifest
+from app.metadata.manifest.manifest import SegmentManifest
 from app.objectstore.memory import MemoryStore
 from app.units import BrokerId, LeaderEpoch, TopicIdPartition
 from tests.broker.test_node import produce, tier_everything, until

@@ -27,7 +27,7 @@ from app.client.firn_api import ForwardedRequest, pack
 from app.configs.broker import STANDARD_AUTHORIZER
 from app.errors import ErrorCode
 from app.handlers.authorising import TABLE
-from app.metadata.cluster import SECURITY_LEVEL
+from app.metadata.image.cluster import SECURITY_LEVEL
 from app.security.acls import CLUSTER_NAME, WILDCARD, Operation, ResourceType
 from app.security.sasl import plain_message
 from app.wire.apikeys import ApiKey

@@ -21,8 +21,8 @@ from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
 from app.machine.files import PosixFileSystem
 from app.machine.runtime import SystemClock
-from app.metadata.changes import ConfigChange, Operation
-from app.metadata.registration import StartRefused
+from app.metadata.changes.topic_changes import ConfigChange, Operation
+from app.metadata.view.registration import StartRefused
 from app.objectstore.directory import DirectPool
 from app.objectstore.memory import MemoryStore
 from app.records.batch import iter_headers

@@ -15,11 +15,11 @@ from app.broker import durability_changes, write_ahead, write_ahead_restore
 from app.broker.control_link import KafkaControlLink
 from app.client.admin import ConfigOperation
 from app.errors import BrokerUnavailable, ErrorCode, StorageUnavailable
-from app.metadata.broker_changes import fence_brokers
-from app.metadata.cluster import OBJECT_LEVEL, BrokerImage
-from app.metadata.control import Heartbeat, HeartbeatAnswer
-from app.metadata.member import ClusterMember
-from app.metadata.wal_ranges import PartitionDurability, WalId
+from app.metadata.changes.broker_changes import fence_brokers
+from app.metadata.image.cluster import OBJECT_LEVEL, BrokerImage
+from app.metadata.image.wal_ranges import PartitionDurability, WalId
+from app.metadata.membership.member import ClusterMember
+from app.metadata.peers.control import Heartbeat, HeartbeatAnswer
 from app.units import BrokerId
 from app.wal.trimming import WalNeeds
 from app.wire.apikeys import ApiKey

@@ -14,16 +14,17 @@ import pytest
 from app.configs import Durability, TopicConfig
 from app.errors import ErrorCode, RequestRejected, StorageUnavailable
 from app.machine.runtime import ThreadPool
-from app.metadata import layout, member
-from app.metadata.broker_changes import fence_brokers
-from app.metadata.changes import ConfigChange, Operation
-from app.metadata.cluster import PartitionImage
-from app.metadata.control import NOTHING_WRITTEN, DropAsked, ReleaseAsked
-from app.metadata.elections import NOBODY
-from app.metadata.features import FeatureAsked
-from app.metadata.member import ClusterMember
-from app.metadata.registration import StartRefused
-from app.metadata.wal_ranges import OPEN, PartitionDurability, WalId
+from app.metadata.changes.broker_changes import fence_brokers
+from app.metadata.changes.features import FeatureAsked
+from app.metadata.changes.topic_changes import ConfigChange, Operation
+from app.metadata.image.cluster import PartitionImage
+from app.metadata.image.wal_ranges import OPEN, PartitionDurability, WalId
+from app.metadata.log import layout
+from app.metadata.membership import member
+from app.metadata.membership.member import ClusterMember
+from app.metadata.peers.control import NOTHING_WRITTEN, DropAsked, ReleaseAsked
+from app.metadata.replicas.elections import NOBODY
+from app.metadata.view.registration import StartRefused
 from app.objectstore.api import ObjectInfo
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.keys import LIST_LIMIT_MAX

@@ -16,8 +16,8 @@ from app.cli import main
 from app.cli.doctor import partition_checks, store_checks
 from app.errors import ErrorCode
 from app.machine.runtime import SystemClock
-from app.metadata.changes import ConfigChange, Operation
-from app.metadata.follower import MetadataFollower
+from app.metadata.changes.topic_changes import ConfigChange, Operation
+from app.metadata.view.follower import MetadataFollower
 from app.objectstore.api import ObjectInfo, ObjectStore
 from app.objectstore.directory import DirectoryStore
 from app.tiering.verify import Finding, FindingKind, verify

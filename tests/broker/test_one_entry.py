@@ -10,8 +10,8 @@ import pytest
 
 from app.errors import ErrorCode
 from app.machine.files import PosixFileSystem
-from app.metadata.changes import ConfigChange, Operation
-from app.metadata.cluster import ImageDelta
+from app.metadata.changes.topic_changes import ConfigChange, Operation
+from app.metadata.image.cluster import ImageDelta
 from tests.broker.test_leadership import produced
 from tests.broker.test_node import produce, until
 from tests.handlers.conversation import batch, talk

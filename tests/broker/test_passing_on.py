@@ -19,7 +19,7 @@ from app.errors import ErrorCode
 from app.handlers.callers import ANONYMOUS, Caller, Rights
 from app.handlers.passing_on import may_speak_for
 from app.machine.files import PosixFileSystem
-from app.metadata.cluster import ClusterImage
+from app.metadata.image.cluster import ClusterImage
 from app.security.scram import ScramMechanism, credential_of, salted_password
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_topics import CreatableTopic, CreateTopicsRequest

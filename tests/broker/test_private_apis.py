@@ -20,7 +20,7 @@ from app.client.firn_api import (
 )
 from app.errors import ErrorCode
 from app.handlers.draining import DrainState
-from app.metadata.control import (
+from app.metadata.peers.control import (
     CREATE_TOPIC,
     LEAVE,
     ChangeRequest,

@@ -23,7 +23,7 @@ from app.broker.running import note_running
 from app.client.firn_api import MetricsRequest, MetricsResponse, pack, unpack
 from app.errors import ConflictError
 from app.machine.files import PosixFileSystem, claim_directory
-from app.metadata.log_format import decode_entry, encode_entry
+from app.metadata.log.log_format import decode_entry, encode_entry
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_topics import CreatableTopic, CreateTopicsRequest
 from tests.broker.test_node import fetch_all, produce

@@ -11,9 +11,9 @@ import pytest
 from app.broker.control_link import KafkaControlLink
 from app.errors import ErrorCode
 from app.handlers import producer_id_block
-from app.metadata import changes
-from app.metadata.cluster import BrokerImage
-from app.metadata.control import ChangeRequest, ChangeResponse
+from app.metadata.changes import topic_changes as changes
+from app.metadata.image.cluster import BrokerImage
+from app.metadata.peers.control import ChangeRequest, ChangeResponse
 from app.wire.apikeys import ApiKey
 from app.wire.apis.init_producer_id import InitProducerIdRequest
 from tests.broker.test_cluster import member

@@ -22,10 +22,10 @@ from app.broker.pulse_thread import PulseThread
 from app.configs import BrokerConfig
 from app.errors import ConfigError, ErrorCode
 from app.machine.files import PosixFileSystem
-from app.metadata.cluster import LEVEL_FEATURE, LEVEL_MAX, PULSE_LEVEL, BrokerImage
-from app.metadata.control import PulseRequest, PulseResponse
-from app.metadata.features import FeatureAsked
-from app.metadata.pulses import Turn, TurnBoard
+from app.metadata.changes.features import FeatureAsked
+from app.metadata.image.cluster import LEVEL_FEATURE, LEVEL_MAX, PULSE_LEVEL, BrokerImage
+from app.metadata.peers.control import PulseRequest, PulseResponse
+from app.metadata.peers.pulses import Turn, TurnBoard
 from app.security.scram import ScramMechanism, credential_of, salted_password
 from tests.metadata.slow_brokers import images_of
 from tests.support.broker import RunningBroker
@@ -93,7 +93,7 @@ async def test_below_the_level_of_pulses_there_is_none_until_it_is_raised(tmp_pa
 async def test_a_thread_that_has_ended_by_a_fault_is_told_and_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.metadata.member.PULSES_AGAIN_S", 0.01)
+    monkeypatch.setattr("app.metadata.membership.member.PULSES_AGAIN_S", 0.01)
     sender = Sender()
     async with broker_on(tmp_path, "a", new_level=LEVEL_MAX, start_pulses=sender.start) as first:
         async with broker_on(tmp_path, "b", new_level=LEVEL_MAX):

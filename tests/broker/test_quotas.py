@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from app.handlers.client_quotas import ClientQuotas
-from app.metadata.cluster import SECURITY_LEVEL, QuotaEntity
-from app.metadata.quotas import QuotaOperation
+from app.metadata.changes.quotas import QuotaOperation
+from app.metadata.image.cluster import SECURITY_LEVEL, QuotaEntity
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest
 from tests.faults.producing import link

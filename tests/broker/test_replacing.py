@@ -21,8 +21,8 @@ from app.errors import RequestRejected
 from app.http.application import create_app
 from app.http.gateway import HttpSettings
 from app.machine.runtime import SystemClock
-from app.metadata.log_format import encode_value
-from app.metadata.manifest import SegmentEntry
+from app.metadata.log.log_format import encode_value
+from app.metadata.manifest.manifest import SegmentEntry
 from app.units import BrokerId, Offset, PartitionIndex, SegmentId, TimestampMs, TopicPartition
 from tests.broker.test_node import fetch_all, produce, tier_everything, until
 from tests.handlers.conversation import batch, talk

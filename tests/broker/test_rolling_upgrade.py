@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from app.errors import RequestRejected
-from app.metadata import features, member, membership
-from app.metadata.cluster import LEVEL_MAX
-from app.metadata.features import FeatureAsked
-from app.metadata.registration import StartRefused
+from app.metadata.changes import features
+from app.metadata.changes.features import FeatureAsked
+from app.metadata.image.cluster import LEVEL_MAX
+from app.metadata.membership import member, membership
+from app.metadata.view.registration import StartRefused
 from tests.support.broker import RunningBroker
 from tests.support.several import broker_on, unfenced, until
 

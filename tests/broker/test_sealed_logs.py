@@ -9,7 +9,7 @@ import pytest
 
 from app.broker.write_ahead import OBJECTS_KEPT, SealedLogs
 from app.errors import StorageUnavailable
-from app.metadata import layout
+from app.metadata.log import layout
 from app.objectstore.api import ObjectInfo, ObjectMissing
 from app.objectstore.memory import MemoryStore
 from app.wal.format import WalFooter, encode_object

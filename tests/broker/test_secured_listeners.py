@@ -30,11 +30,11 @@ from app.errors import BrokerUnavailable, ConfigError, ErrorCode, RequestRejecte
 from app.handlers.callers import Caller
 from app.machine.files import PosixFileSystem
 from app.machine.runtime import ThreadPool
-from app.metadata.changes import ConfigChange, Operation, ResourceType
-from app.metadata.cluster import BrokerImage, Endpoint
-from app.metadata.control import RegisterRequest, RegisterResponse
-from app.metadata.place import Holder, Stranger
-from app.metadata.scram_changes import ScramAsked
+from app.metadata.changes.scram_changes import ScramAsked
+from app.metadata.changes.topic_changes import ConfigChange, Operation, ResourceType
+from app.metadata.image.cluster import BrokerImage, Endpoint
+from app.metadata.peers.control import RegisterRequest, RegisterResponse
+from app.metadata.peers.place import Holder, Stranger
 from app.objectstore.memory import MemoryStore
 from app.security.sasl import plain_message
 from app.security.scram import ScramMechanism, credential_of, salted_password

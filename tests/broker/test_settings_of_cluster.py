@@ -9,9 +9,9 @@ import pytest
 
 from app.broker.control_link import KafkaControlLink
 from app.errors import BrokerUnavailable, ErrorCode
-from app.metadata.changes import Operation, ResourceType
-from app.metadata.cluster import BrokerImage
-from app.metadata.control import HoldRequest, HoldResponse
+from app.metadata.changes.topic_changes import Operation, ResourceType
+from app.metadata.image.cluster import BrokerImage
+from app.metadata.peers.control import HoldRequest, HoldResponse
 from app.units import BrokerId
 from app.wire.apikeys import ApiKey
 from app.wire.apis import alter_configs as full

@@ -15,7 +15,7 @@ from app.client.producer import Producer
 from app.configs import TopicConfig
 from app.errors import ConfigError, ErrorCode
 from app.machine.runtime import SystemClock
-from app.metadata.changes import ConfigChange, Operation, ResourceType
+from app.metadata.changes.topic_changes import ConfigChange, Operation, ResourceType
 from app.units import PartitionIndex, TopicIdPartition, TopicPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.delete_topics import DeleteTopicsRequest, DeleteTopicState

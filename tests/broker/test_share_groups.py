@@ -16,7 +16,7 @@ from app.errors import ErrorCode
 from app.groups.share_state import ShareKey
 from app.groups.share_window import Acquired
 from app.handlers.share_fetch import in_batches
-from app.metadata.changes import ConfigChange, Operation, ResourceType
+from app.metadata.changes.topic_changes import ConfigChange, Operation, ResourceType
 from app.units import LeaderEpoch
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_share_group_offsets import (

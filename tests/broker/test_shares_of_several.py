@@ -15,8 +15,8 @@ from app.groups import share_leader
 from app.groups.share_leader import ShareLeader
 from app.groups.share_state import ShareKey
 from app.groups.share_window import Acknowledgement
-from app.metadata.changes import ConfigChange, Operation, ResourceType
-from app.metadata.reassignments import ReassignmentAsked
+from app.metadata.changes.reassignments import ReassignmentAsked
+from app.metadata.changes.topic_changes import ConfigChange, Operation, ResourceType
 from app.units import BrokerId
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_share_group_offsets import (

@@ -14,7 +14,7 @@ from app.cli import main
 from app.http.application import create_app
 from app.http.gateway import HttpSettings
 from app.machine.runtime import SystemClock
-from app.metadata.cluster import OBJECT_LEVEL
+from app.metadata.image.cluster import OBJECT_LEVEL
 from app.metrics import Registry
 from app.objectstore.memory import MemoryStore
 from app.objectstore.metered import MeteredStore

@@ -13,7 +13,7 @@ import pytest
 from app.coordinator.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from app.errors import ErrorCode
 from app.hot.reads import PageMiss
-from app.metadata.cluster import OBJECT_LEVEL
+from app.metadata.image.cluster import OBJECT_LEVEL
 from app.transactions.state import TransactionState
 from app.wire.apikeys import ApiKey
 from app.wire.apis.find_coordinator import FindCoordinatorRequest

@@ -19,7 +19,7 @@ from app.errors import BrokerUnavailable, ErrorCode, StorageUnavailable
 from app.hot.checkpoints import CLEAN_SHUTDOWN_FILE, LOG_STARTS_FILE
 from app.hot.log import PartitionLog
 from app.hot.state_file import STATE_FILE
-from app.metadata import layout
+from app.metadata.log import layout
 from app.records.builder import build_batch
 from app.replication.reading import Awaited
 from app.replication.roles import Role

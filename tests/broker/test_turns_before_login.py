@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from app.client.firn_api import ForwardedRequest
 from app.machine.runtime import settle_memory
-from app.metadata.cluster import SECURITY_LEVEL
+from app.metadata.image.cluster import SECURITY_LEVEL
 from app.wire.apikeys import ApiKey
 from app.wire.apis.sasl_authenticate import SaslAuthenticateRequest
 from app.wire.apis.sasl_handshake import SaslHandshakeRequest

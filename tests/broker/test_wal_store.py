@@ -16,10 +16,10 @@ from app.broker.write_ahead_sweep import sweep_ended
 from app.cli.doctor import store_checks
 from app.errors import ErrorCode
 from app.machine.runtime import SystemClock, ThreadPool
-from app.metadata import layout
-from app.metadata.cluster import OBJECT_LEVEL
-from app.metadata.registration import StartRefused
-from app.metadata.wal_store import decode_marker
+from app.metadata.image.cluster import OBJECT_LEVEL
+from app.metadata.log import layout
+from app.metadata.view.registration import StartRefused
+from app.metadata.view.wal_store import decode_marker
 from app.metrics import Registry
 from app.objectstore.api import ObjectStore
 from app.objectstore.memory import Fault, FaultKind, MemoryStore

@@ -12,8 +12,8 @@ from app.broker.write_ahead import WriteAhead
 from app.configs import BrokerConfig
 from app.faults import Faults
 from app.machine.runtime import SystemClock
-from app.metadata.cluster import PartitionImage
-from app.metadata.wal_ranges import OPEN, PartitionDurability, WalRange
+from app.metadata.image.cluster import PartitionImage
+from app.metadata.image.wal_ranges import OPEN, PartitionDurability, WalRange
 from app.metrics import Registry
 from app.objectstore.memory import MemoryStore
 from app.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition

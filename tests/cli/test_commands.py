@@ -19,7 +19,7 @@ from app.cli import main
 from app.cli.session import local_path
 from app.errors import ConfigError
 from app.machine.files import PosixFileSystem, claim_directory
-from app.metadata import layout
+from app.metadata.log import layout
 from app.records.batch import HEADER_BYTES, rewrite_header
 from app.records.builder import build_batch
 from app.settings import load

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from app.cli import main
-from app.metadata.control import NotSent
+from app.metadata.peers.control import NotSent
 from tests.support.broker import RunningBroker
 from tests.support.several import broker_on, cluster_on, unfenced, until
 

@@ -12,10 +12,10 @@ from uuid import UUID
 
 from app.errors import CorruptionError
 from app.hot.log import PartitionLog
-from app.metadata import layout
-from app.metadata.cluster import BrokerImage, ClusterImage, ClusterState, PartitionImage
-from app.metadata.log_format import Entry, decode_entry
-from app.metadata.log_leaders import log_has_ended, orphaned_logs
+from app.metadata.image.cluster import BrokerImage, ClusterImage, ClusterState, PartitionImage
+from app.metadata.log import layout
+from app.metadata.log.log_format import Entry, decode_entry
+from app.metadata.replicas.log_leaders import log_has_ended, orphaned_logs
 from tests.cluster_simulation.truth import ReplicatedHistory, Stored, batches_of
 from tests.simulation.history import Batch, Violation
 

@@ -18,10 +18,10 @@ from app.configs import BrokerConfig
 from app.errors import FirnError
 from app.handlers.server import KafkaServer
 from app.hot.log import PartitionLog
-from app.metadata.cluster import LEVEL_MAX, BrokerImage, Endpoint
-from app.metadata.control import Heartbeat, HeartbeatAnswer, RegisterRequest, RegisterResponse
-from app.metadata.numbered_log import LogTimings
-from app.metadata.pulses import TurnBoard
+from app.metadata.image.cluster import LEVEL_MAX, BrokerImage, Endpoint
+from app.metadata.log.numbered_log import LogTimings
+from app.metadata.peers.control import Heartbeat, HeartbeatAnswer, RegisterRequest, RegisterResponse
+from app.metadata.peers.pulses import TurnBoard
 from app.tiering.store_work import InlineStoreWork
 from app.wire.fetch import FetchPartition, FetchRequest
 from tests.cluster_simulation.levels import PROGRAM

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
-from app.metadata import layout
+from app.metadata.log import layout
 from app.objectstore.memory import Fault, FaultKind
 from tests.cluster_simulation.faults import _store, _victim
 

@@ -25,9 +25,9 @@ from uuid import UUID
 from app.broker import sweeping
 from app.configs import BrokerConfig, InternalDurability
 from app.errors import CorruptionError, ErrorCode
-from app.metadata import layout
-from app.metadata.cluster import OBJECT_LEVEL
-from app.metadata.wal_ranges import WalId
+from app.metadata.image.cluster import OBJECT_LEVEL
+from app.metadata.image.wal_ranges import WalId
+from app.metadata.log import layout
 from app.records.batch import iter_headers
 from app.wal import writer
 from app.wal.format import decode_whole

@@ -24,13 +24,16 @@ from app.handlers import fetch, followers
 from app.handlers.fetch_sessions import FetchSession
 from app.handlers.parked_followers import ParkedFollowers
 from app.hot.log import PartitionLog
-from app.metadata import broker_changes, changes, desk, elections, leader_changes, reassignments, replica_changes
-from app.metadata.broker_sessions import BrokerSessions
-from app.metadata.changes import Planned
-from app.metadata.cluster import broker_change
-from app.metadata.control import NotSent
-from app.metadata.elections import Elected
-from app.metadata.numbered_log import NumberedLog
+from app.metadata.changes import broker_changes, leader_changes, reassignments
+from app.metadata.changes import topic_changes as changes
+from app.metadata.changes.topic_changes import Planned
+from app.metadata.controller import desk
+from app.metadata.controller.broker_sessions import BrokerSessions
+from app.metadata.image.cluster import broker_change
+from app.metadata.log.numbered_log import NumberedLog
+from app.metadata.peers.control import NotSent
+from app.metadata.replicas import elections, replica_changes
+from app.metadata.replicas.elections import Elected
 from app.replication.in_sync import InSync
 from app.replication.partition import Partition, PartitionTable
 from app.tiering import local_retention

@@ -18,8 +18,10 @@ from app.groups.share_leader import ShareLeader
 from app.groups.share_state import ShareStateShard
 from app.groups.share_state_wire import Answered, Read
 from app.groups.share_states import NOT_YET
-from app.metadata import broker_changes, features, membership, registration
-from app.metadata.cluster import BrokerRecord, MemberRecord
+from app.metadata.changes import broker_changes, features
+from app.metadata.image.cluster import BrokerRecord, MemberRecord
+from app.metadata.membership import membership
+from app.metadata.view import registration
 from app.replication.partition import Partition
 from app.transactions import ending, state
 from app.transactions.elsewhere import OtherBrokers

@@ -13,11 +13,11 @@ import pytest
 
 from app.handlers import metadata, partitions
 from app.handlers.context import Context, Request
-from app.metadata.cluster import ClusterImage
-from app.metadata.control import Heartbeat, HeartbeatAnswer
-from app.metadata.desk import Desk
-from app.metadata.isolation import Isolation, Standing
-from app.metadata.member import ClusterMember
+from app.metadata.controller.desk import Desk
+from app.metadata.image.cluster import ClusterImage
+from app.metadata.membership.isolation import Isolation, Standing
+from app.metadata.membership.member import ClusterMember
+from app.metadata.peers.control import Heartbeat, HeartbeatAnswer
 from app.wire.apis.metadata import MetadataResponseBroker
 from tests.cluster_simulation.isolation import GETS_ON, HOSTS, NOT_ISOLATED, OLD_IMAGE, ONE_LIST
 

@@ -19,8 +19,8 @@ from app.broker.write_ahead import WriteAhead, _Led
 from app.errors import CorruptionError
 from app.handlers import produce
 from app.hot.log import PartitionLog
-from app.metadata.append_attempt import PutOutcome
-from app.metadata.wal_ranges import WalId
+from app.metadata.image.wal_ranges import WalId
+from app.metadata.log.append_attempt import PutOutcome
 from app.units import Offset, TopicIdPartition
 from app.wal.format import WalFooter
 from app.wal.objects import list_sizes

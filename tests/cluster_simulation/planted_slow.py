@@ -7,11 +7,11 @@ from typing import Any, Final
 import pytest
 
 from app.errors import ErrorCode
-from app.metadata import pulses
-from app.metadata.broker_sessions import BrokerSessions
-from app.metadata.candidacy import Candidacy
-from app.metadata.control import PulseRequest
-from app.metadata.member import ClusterMember
+from app.metadata.controller.broker_sessions import BrokerSessions
+from app.metadata.controller.candidacy import Candidacy
+from app.metadata.membership.member import ClusterMember
+from app.metadata.peers import pulses
+from app.metadata.peers.control import PulseRequest
 from tests.cluster_simulation.planted_isolation import Planted
 from tests.cluster_simulation.sim_pulses import SimPulses
 from tests.cluster_simulation.slow import ANSWERS, FENCED, IN_SPITE_OF_PULSES, KEPT
@@ -73,7 +73,7 @@ def a_pulse_that_was_taken_is_a_tick_of_the_gate(patch: pytest.MonkeyPatch) -> N
     class Board(pulses.TurnBoard):
         """Has room for the gate."""
 
-    patch.setattr("app.metadata.member.TurnBoard", Board)
+    patch.setattr("app.metadata.membership.member.TurnBoard", Board)
     patch.setattr(SimPulses, "__init__", start)
     patch.setattr(pulses.PulseSender, "_send", sent)
 

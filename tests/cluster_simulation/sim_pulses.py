@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from app.broker.control_link import KafkaControlLink
-from app.metadata.pulses import PulseSender, TurnBoard
+from app.metadata.peers.pulses import PulseSender, TurnBoard
 from tests.simulation.runtime import Process
 
 if TYPE_CHECKING:

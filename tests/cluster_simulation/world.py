@@ -25,11 +25,11 @@ from uuid import UUID
 
 from app.configs import TierCompression, TopicConfig
 from app.errors import ErrorCode
-from app.metadata import layout
-from app.metadata.cluster import LEVEL_MAX, ClusterImage, PartitionImage
-from app.metadata.log_format import Entry
-from app.metadata.numbered_log import NumberedLog
-from app.metadata.wal_ranges import PartitionDurability
+from app.metadata.image.cluster import LEVEL_MAX, ClusterImage, PartitionImage
+from app.metadata.image.wal_ranges import PartitionDurability
+from app.metadata.log import layout
+from app.metadata.log.log_format import Entry
+from app.metadata.log.numbered_log import NumberedLog
 from app.replication.in_sync import InSync
 from app.units import TopicId
 from app.wire.apikeys import ApiKey

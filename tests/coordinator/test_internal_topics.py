@@ -13,8 +13,8 @@ from app.configs.validation import validate_topic_configs
 from app.coordinator.topics import CONSUMER_OFFSETS, MADE_WITHIN_S, TRANSACTION_STATE, ensure_topic, topic_configs
 from app.errors import ErrorCode, RequestRejected, StorageUnavailable
 from app.handlers.transactions import handle_add_offsets
-from app.metadata.cluster import OBJECT_LEVEL
-from app.metadata.controller import not_controller
+from app.metadata.controller.controller import not_controller
+from app.metadata.image.cluster import OBJECT_LEVEL
 from app.wire.apis.add_offsets_to_txn import AddOffsetsToTxnRequest
 from tests.support.virtual_loop import VirtualLoop, run_virtual
 

@@ -18,7 +18,7 @@ from app.coordinator.topics import CONSUMER_OFFSETS
 from app.errors import ErrorCode, RequestRejected, StorageFull, StorageUnavailable
 from app.hot.manager import LogManager
 from app.machine.files import FileSystem
-from app.metadata.cluster import ClusterImage
+from app.metadata.image.cluster import ClusterImage
 from app.metrics import Registry
 from app.replication.partition import PartitionTable
 from app.units import BrokerId, LeaderEpoch, PartitionIndex

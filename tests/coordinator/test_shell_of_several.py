@@ -11,7 +11,7 @@ import pytest
 from app.coordinator.partition import CoordinatedLog
 from app.coordinator.shell import Reply, Turn
 from app.errors import ErrorCode, RequestRejected
-from app.metadata.cluster import ClusterImage, PartitionImage
+from app.metadata.image.cluster import ClusterImage, PartitionImage
 from app.replication.partition import Partition
 from app.units import BrokerId, LeaderEpoch
 from tests.coordinator.test_shell import NAME, ZERO, Bench, Ledger, bench_over, serving, until

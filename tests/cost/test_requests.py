@@ -12,7 +12,8 @@ from app.client.cluster import ClusterClient
 from app.client.consumer import Consumer
 from app.cost import requests
 from app.limits import MIB
-from app.metadata import desk, liveness
+from app.metadata.controller import desk
+from app.metadata.peers import liveness
 from app.metrics import Registry
 from app.objectstore.memory import MemoryStore
 from app.objectstore.metered import MeteredStore

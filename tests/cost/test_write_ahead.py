@@ -20,7 +20,7 @@ from app.broker.node import Node, Surroundings
 from app.configs import BrokerConfig, TopicConfig
 from app.cost import requests
 from app.cost.workload import WriteAhead
-from app.metadata.cluster import OBJECT_LEVEL
+from app.metadata.image.cluster import OBJECT_LEVEL
 from app.metrics import Registry
 from app.objectstore.memory import MemoryStore
 from app.objectstore.metered import WAL, MeteredStore

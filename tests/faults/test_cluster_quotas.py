@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka.admin import NewTopic
 from redis import Redis
 
-from app.metadata.cluster import SECURITY_LEVEL
+from app.metadata.image.cluster import SECURITY_LEVEL
 from tests.interop.test_quotas import SECONDS, consumed, produced
 from tests.support.cluster import NODES, WAIT_S, Brokers, brokers_running, until, wait_for_brokers
 from tests.support.quotas import limit_client

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from app.metadata.liveness import BEAT_INTERVAL_MS
+from app.metadata.peers.liveness import BEAT_INTERVAL_MS
 from tests.faults.faulty_proxy import Fault, faulty_proxy
 from tests.faults.producing import EARLIEST, LATEST, link, plain_batch, read_log
 from tests.faults.served import firn, refusal_of, serving, until

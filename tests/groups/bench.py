@@ -8,7 +8,7 @@ from typing import Any
 
 from app.coordinator.timers import Timers
 from app.errors import ErrorCode, RequestRejected
-from app.metadata.cluster import BrokerImage, ClusterImage, PartitionImage, TopicImage
+from app.metadata.image.cluster import BrokerImage, ClusterImage, PartitionImage, TopicImage
 from app.units import BrokerId, LeaderEpoch, LogSequence, PartitionIndex, TimestampMs, TopicId
 
 START_MS = 1_700_000_000_000

@@ -11,7 +11,7 @@ from app.errors import ErrorCode, RequestRejected
 from app.groups.consumer import Client, ConsumerGroup, MemberTimer, check_heartbeat
 from app.groups.consumer_records import from_bytes
 from app.groups.subscriptions import ResolvedRegex, TopicPattern
-from app.metadata.cluster import ClusterImage
+from app.metadata.image.cluster import ClusterImage
 from app.units import TimestampMs
 from app.wire.apis.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,

@@ -13,7 +13,7 @@ from app.groups.consumer import ConsumerGroup
 from app.groups.coordinator import GroupCoordinator
 from app.groups.shard import GroupShard
 from app.groups.subscriptions import ResolvedRegex
-from app.metadata.cluster import ClusterImage
+from app.metadata.image.cluster import ClusterImage
 from app.metrics import Registry
 from app.turns import PORTION_S
 from app.units import PartitionIndex, TimestampMs

@@ -17,10 +17,10 @@ from app.handlers.fetch_sessions import FetchSessions
 from app.handlers.metadata_cache import MetadataCache
 from app.handlers.metrics import ApiMetrics
 from app.handlers.producer_id_block import ProducerIds
-from app.metadata.cluster import Endpoint
-from app.metadata.liveness import ObjectLiveness
-from app.metadata.membership import Membership
-from app.metadata.view import ClusterView
+from app.metadata.image.cluster import Endpoint
+from app.metadata.membership.membership import Membership
+from app.metadata.peers.liveness import ObjectLiveness
+from app.metadata.view.view import ClusterView
 from app.metrics import Registry
 from app.objectstore.memory import MemoryStore
 from app.replication.partition import PartitionTable

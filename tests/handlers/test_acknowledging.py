@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from app.errors import FencedError, StorageUnavailable
 from app.handlers.acknowledging import TICK_S, TOLD_INTERVAL_S, AcknowledgementGate
-from app.metadata.place import ASK_S, STOOD_STILL_S
+from app.metadata.peers.place import ASK_S, STOOD_STILL_S
 from tests.support.virtual_loop import VirtualLoop, run_virtual
 
 HERE, THERE = set[object](), set[object]()

@@ -15,7 +15,7 @@ from app.errors import ErrorCode, StorageUnavailable
 from app.handlers.context import Request
 from app.handlers.metadata import handle
 from app.handlers.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
-from app.metadata.controller import Controller
+from app.metadata.controller.controller import Controller
 from app.units import BrokerId
 from app.wire.apikeys import ApiKey
 from app.wire.apis.describe_cluster import DescribeClusterRequest

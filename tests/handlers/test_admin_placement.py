@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from app.errors import ErrorCode, RequestRejected
-from app.metadata.changes import Planned
-from app.metadata.cluster import (
+from app.metadata.changes.features import OF_PROTOCOL
+from app.metadata.changes.topic_changes import Planned
+from app.metadata.controller.controller import NAMED_PER_CHANGE_MAX
+from app.metadata.image.cluster import (
     LEVEL_FEATURE,
     LEVEL_MAX,
     Endpoint,
@@ -18,8 +20,6 @@ from app.metadata.cluster import (
     broker_change,
     partition_change,
 )
-from app.metadata.controller import NAMED_PER_CHANGE_MAX
-from app.metadata.features import OF_PROTOCOL
 from app.units import BrokerId, TimestampMs
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_partition_reassignments import (

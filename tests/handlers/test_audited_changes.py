@@ -13,7 +13,7 @@ from app.client.firn_api import DrainRequest, TierReplaceRequest, TierReplaceRes
 from app.errors import ErrorCode
 from app.handlers.audited_changes import CHANGES, COUNTED, NOT_SAMPLED, ONLY_IF, resources_of, shown_value
 from app.handlers.authorising import TABLE, Each, Special, Whole
-from app.metadata.control import RegisterRequest, RegisterResponse
+from app.metadata.peers.control import RegisterRequest, RegisterResponse
 from app.security.acls import Operation
 from app.security.noting import change
 from app.wire.apikeys import ApiKey

@@ -14,7 +14,7 @@ from app.errors import ErrorCode, RequestRejected
 from app.handlers import client_quotas
 from app.handlers.callers import UNKNOWN, Caller, Rights
 from app.handlers.client_quotas import FETCH, PRODUCE, ClientQuotas
-from app.metadata.cluster import QuotaEntity
+from app.metadata.image.cluster import QuotaEntity
 from app.wire.apikeys import ApiKey
 
 METADATA = int(ApiKey.METADATA)

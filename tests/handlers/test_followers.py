@@ -17,7 +17,7 @@ from app.handlers.fetch_sessions import AskedPartition, CachedPartition, FetchSe
 from app.handlers.followers import find_follower, moves_wait_ms, needs_no_record, note_position, read, share_of_moves
 from app.handlers.parked_followers import EXPECTING_MS, EXPECTING_S, HEARD_S, RESTLESS_MS, ParkedFollowers
 from app.hot.reads import PageMiss
-from app.metadata.cluster import Endpoint
+from app.metadata.image.cluster import Endpoint
 from app.units import BrokerId, LeaderEpoch
 from app.wire.fetch import FetchPartition
 from tests.handlers.conversation import Talk, batch

@@ -17,7 +17,7 @@ from app.handlers.client_quotas import ClientQuotas
 from app.handlers.context import Context, Request
 from app.handlers.portions import LONG_FRAME_BYTES
 from app.handlers.produce import MANY_PARTITIONS
-from app.metadata.cluster import LEVEL_MAX, QuotaEntity
+from app.metadata.image.cluster import LEVEL_MAX, QuotaEntity
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest
 from app.wire.apis.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse

@@ -17,7 +17,7 @@ from app.errors import ErrorCode, RequestRejected, StorageFull, StorageUnavailab
 from app.handlers.callers import Rights
 from app.handlers.produce import FIRST_RECORDS_AT_ONCE, MANY_PARTITIONS, PARTITIONS_AT_ONCE
 from app.handlers.produce_shape import PREFIX_BYTES_MAX, PREFIX_START, ProduceShape, ProduceShapes, learn
-from app.metadata.cluster import PartitionImage
+from app.metadata.image.cluster import PartitionImage
 from app.records.batch import iter_headers, parse_header
 from app.records.compression import Codec
 from app.wire.produce import decode_produce, encode_produce_request, encode_produce_success

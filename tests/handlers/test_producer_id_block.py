@@ -11,7 +11,7 @@ import pytest
 from app.errors import ErrorCode, RequestRejected, StorageUnavailable
 from app.handlers.producer_id_block import TAKEN_WITHIN_S, ProducerIds
 from app.handlers.producer_ids import handle
-from app.metadata.controller import not_controller
+from app.metadata.controller.controller import not_controller
 from app.wire.apis.init_producer_id import InitProducerIdRequest
 from tests.support.virtual_loop import VirtualLoop, run_virtual
 

@@ -21,7 +21,7 @@ from app.http.application import create_app
 from app.http.gateway import HttpSettings
 from app.http.server import BugLog
 from app.machine.runtime import SystemClock
-from app.metadata.controller import Controller
+from app.metadata.controller.controller import Controller
 from tests.support.broker import RunningBroker
 from tests.support.ports import free_port
 

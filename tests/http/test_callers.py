@@ -32,7 +32,7 @@ from app.http.credentials import Basic, Bearer, Credential, NotACredential, dige
 from app.http.gateway import Gateway, HttpSettings
 from app.http.server import run
 from app.machine.runtime import SystemClock
-from app.metadata.cluster import SECURITY_LEVEL
+from app.metadata.image.cluster import SECURITY_LEVEL
 from app.security.acls import CLUSTER_NAME, WILDCARD, Operation, PatternType, Permission, ResourceType
 from app.security.scram import ScramMechanism, salted_password
 from app.wire.apikeys import ApiKey

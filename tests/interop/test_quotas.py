@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from app.metadata.cluster import LEVEL_FEATURE, SECURITY_LEVEL
+from app.metadata.image.cluster import LEVEL_FEATURE, SECURITY_LEVEL
 from tests.interop.java_programs import JavaProgram, Tools
 from tests.support.cluster import NODES, WAIT_S, Brokers, brokers_running, seen, until
 

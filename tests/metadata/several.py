@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from app.configs import BrokerConfig
-from app.metadata.changes import Planned, Surroundings
-from app.metadata.cluster import (
+from app.metadata.changes.topic_changes import Planned, Surroundings
+from app.metadata.image.cluster import (
     LEVEL_FEATURE,
     ClusterImage,
     ImageDraft,
@@ -20,7 +20,7 @@ from app.metadata.cluster import (
     partition_change,
     topic_change,
 )
-from app.metadata.wal_ranges import OPEN, PartitionDurability, WalRange
+from app.metadata.image.wal_ranges import OPEN, PartitionDurability, WalRange
 from app.units import BrokerId, LeaderEpoch, LogSequence, TimestampMs, TopicId
 from tests.metadata.support import uuid_of
 

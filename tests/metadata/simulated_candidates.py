@@ -11,9 +11,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, assert_never
 
-from app.metadata.broker_sessions import TICK_INTERVAL_S
-from app.metadata.candidacy import AskOthers, Candidacy, LookAtSignOfLife, ReadLog, Seal, Wait
-from app.metadata.pace import Pace
+from app.metadata.controller.broker_sessions import TICK_INTERVAL_S
+from app.metadata.controller.candidacy import AskOthers, Candidacy, LookAtSignOfLife, ReadLog, Seal, Wait
+from app.metadata.peers.pace import Pace
 
 STEPS_PER_S: Final = 20
 BEAT_STEPS: Final = STEPS_PER_S // 2

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from app.errors import ConflictError, CorruptionError, FencedError, FirnError, StorageUnavailable
-from app.metadata import layout
-from app.metadata.log_format import Entry, decode_entry
-from app.metadata.numbered_log import LogTimings, NumberedLog
+from app.metadata.log import layout
+from app.metadata.log.log_format import Entry, decode_entry
+from app.metadata.log.numbered_log import LogTimings, NumberedLog
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
 from tests.metadata.support import FixedClock, Replay, key, value
 from tests.support.virtual_loop import VirtualClock, VirtualLoop, run_virtual

@@ -11,9 +11,9 @@ from typing import Any
 from uuid import UUID
 
 from app.errors import FencedError
-from app.metadata.log_format import Entry, Versioned, encode_key, encode_value
-from app.metadata.membership import Membership
-from app.metadata.numbered_log import LogTimings, NumberedLog
+from app.metadata.log.log_format import Entry, Versioned, encode_key, encode_value
+from app.metadata.log.numbered_log import LogTimings, NumberedLog
+from app.metadata.membership.membership import Membership
 from app.objectstore.api import ObjectStore
 from app.objectstore.memory import MemoryStore
 from app.units import LogSequence, TimestampMs

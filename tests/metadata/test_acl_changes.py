@@ -7,9 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import CorruptionError, ErrorCode, RequestRejected
-from app.metadata.acl_changes import ACLS_PER_CHANGE_MAX, create_acls, delete_acls
-from app.metadata.cluster import LEVEL_FEATURE, SECURITY_LEVEL, ClusterImage, ImageDelta, acl_change, feature_change
-from app.metadata.log_format import encode_key
+from app.metadata.changes.acl_changes import ACLS_PER_CHANGE_MAX, create_acls, delete_acls
+from app.metadata.image.cluster import (
+    LEVEL_FEATURE,
+    SECURITY_LEVEL,
+    ClusterImage,
+    ImageDelta,
+    acl_change,
+    feature_change,
+)
+from app.metadata.log.log_format import encode_key
 from app.security.acls import Acl, AclFilter, Operation, Pattern, PatternType, Permission, ResourceType, Rule
 from app.units import LogSequence
 from tests.security.test_authorizer import acl, acls, table
@@ -91,7 +98,7 @@ def test_acls_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RequestRejected) as refused:
         create_acls(image().draft(), many)
     assert refused.value.code is ErrorCode.INVALID_REQUEST
-    monkeypatch.setattr("app.metadata.acl_changes.ACLS_MAX", 3)
+    monkeypatch.setattr("app.metadata.changes.acl_changes.ACLS_MAX", 3)
     assert len(create_acls(image(*many[:2]).draft(), many[:3]).records) == 1
     with pytest.raises(RequestRejected) as refused:
         create_acls(image(*many[:2]).draft(), many[2:4])

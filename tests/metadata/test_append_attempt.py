@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.metadata.append_attempt import (
+from app.metadata.log.append_attempt import (
     BACKOFF_MAX_S,
     Action,
     AppendAttempt,
@@ -21,7 +21,7 @@ from app.metadata.append_attempt import (
     ReadBack,
     ReadOutcome,
 )
-from app.metadata.log_format import Entry
+from app.metadata.log.log_format import Entry
 from app.units import LogSequence, TimestampMs
 
 SCENARIOS = Path(__file__).with_name("append_scenarios.txt")

@@ -9,16 +9,16 @@ import pytest
 
 from app.configs import BrokerConfig
 from app.errors import ErrorCode, RequestRejected
-from app.metadata import broker_changes
-from app.metadata.broker_changes import (
+from app.metadata.changes import broker_changes
+from app.metadata.changes.broker_changes import (
     ANY_NODE_ID,
     BrokersChanged,
     ProposedSet,
     RegistrationAnswer,
     RegistrationAsked,
 )
-from app.metadata.changes import Planned, Surroundings
-from app.metadata.cluster import (
+from app.metadata.changes.topic_changes import Planned, Surroundings
+from app.metadata.image.cluster import (
     ALL_BROKERS,
     LEVEL_FEATURE,
     BrokerImage,
@@ -35,8 +35,8 @@ from app.metadata.cluster import (
     partition_change,
     topic_change,
 )
-from app.metadata.elections import NOBODY
-from app.metadata.replica_changes import Member
+from app.metadata.replicas.elections import NOBODY
+from app.metadata.replicas.replica_changes import Member
 from app.units import BrokerId, LeaderEpoch, LogSequence, TimestampMs, TopicId, TopicIdPartition
 from tests.metadata.support import uuid_of
 

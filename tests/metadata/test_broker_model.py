@@ -15,10 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from app.configs import BrokerConfig
 from app.errors import ErrorCode
-from app.metadata import broker_changes
-from app.metadata.broker_changes import ProposedSet, RegistrationAsked
-from app.metadata.changes import Surroundings
-from app.metadata.cluster import (
+from app.metadata.changes import broker_changes
+from app.metadata.changes.broker_changes import ProposedSet, RegistrationAsked
+from app.metadata.changes.topic_changes import Surroundings
+from app.metadata.image.cluster import (
     LEVEL_FEATURE,
     ClusterImage,
     ImageDraft,
@@ -29,9 +29,9 @@ from app.metadata.cluster import (
     partition_change,
     topic_change,
 )
-from app.metadata.elections import NOBODY, was_unclean
-from app.metadata.log_format import KeyValue
-from app.metadata.replica_changes import Member, clear_eligible, effective_min_in_sync
+from app.metadata.log.log_format import KeyValue
+from app.metadata.replicas.elections import NOBODY, was_unclean
+from app.metadata.replicas.replica_changes import Member, clear_eligible, effective_min_in_sync
 from app.units import BrokerId, LeaderEpoch, LogSequence, TimestampMs, TopicId
 from tests.metadata.support import uuid_of
 

@@ -7,8 +7,8 @@ from uuid import UUID
 import pytest
 
 from app.errors import ErrorCode
-from app.metadata.broker_sessions import BrokerSessions
-from app.metadata.cluster import BrokerImage
+from app.metadata.controller.broker_sessions import BrokerSessions
+from app.metadata.image.cluster import BrokerImage
 from app.units import BrokerId, TimestampMs
 
 A, B, C, D, E = 1, 2, 3, 4, 5

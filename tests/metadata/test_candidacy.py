@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.metadata.candidacy import (
+from app.metadata.controller.candidacy import (
     ASK_S,
     NOBODY,
     PAUSE_S_MAX,
@@ -16,7 +16,7 @@ from app.metadata.candidacy import (
     Seal,
     Wait,
 )
-from app.metadata.pace import STARVED_PATIENCE_S
+from app.metadata.peers.pace import STARVED_PATIENCE_S
 from tests.metadata.simulated_candidates import STEPS_PER_S, Candidates
 
 A, B, C, D, E = 1, 2, 3, 4, 5

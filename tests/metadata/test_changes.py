@@ -10,8 +10,8 @@ import pytest
 from app.configs import BrokerConfig
 from app.configs.validation import TierMustBeEmpty
 from app.errors import ErrorCode, RequestRejected
-from app.metadata import changes
-from app.metadata.changes import (
+from app.metadata.changes import topic_changes as changes
+from app.metadata.changes.topic_changes import (
     ConfigChange,
     LeaderEpochs,
     LeadersHaveChanged,
@@ -20,7 +20,7 @@ from app.metadata.changes import (
     ResourceType,
     Surroundings,
 )
-from app.metadata.cluster import (
+from app.metadata.image.cluster import (
     ALL_BROKERS,
     LEVEL_FEATURE,
     BrokerRecord,

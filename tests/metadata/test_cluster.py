@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from app.configs import BrokerConfig
 from app.errors import CorruptionError
-from app.metadata.cluster import (
+from app.metadata.image.cluster import (
     ALL_BROKERS,
     BrokerRecord,
     ChangingPartitionRecord,
@@ -39,8 +39,8 @@ from app.metadata.cluster import (
     producer_ids_change,
     topic_change,
 )
-from app.metadata.log_format import Entry, KeyValue, ValueDecoder, Versioned, encode_key
-from app.metadata.wal_ranges import OPEN, PartitionDurability, WalRange
+from app.metadata.image.wal_ranges import OPEN, PartitionDurability, WalRange
+from app.metadata.log.log_format import Entry, KeyValue, ValueDecoder, Versioned, encode_key
 from app.units import BrokerId, LeaderEpoch, LogSequence, PartitionIndex, ProducerId, TimestampMs
 from tests.metadata.support import uuid_of
 

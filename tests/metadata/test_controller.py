@@ -12,15 +12,15 @@ import pytest
 
 from app.configs import BrokerConfig
 from app.errors import ErrorCode, FencedError, RequestRejected, StorageUnavailable
-from app.metadata import decisions
-from app.metadata.changes import ConfigChange, Operation, Surroundings
-from app.metadata.cluster import ClusterImage, Endpoint, ImageDelta, ImageDraft
-from app.metadata.controller import Controller
-from app.metadata.liveness import BEAT_INTERVAL_MS, Identity, ObjectLiveness
-from app.metadata.log_format import KeyValue
-from app.metadata.membership import Membership
-from app.metadata.registration import StartRefused
-from app.metadata.view import ClusterView
+from app.metadata.changes.topic_changes import ConfigChange, Operation, Surroundings
+from app.metadata.controller import decisions
+from app.metadata.controller.controller import Controller
+from app.metadata.image.cluster import ClusterImage, Endpoint, ImageDelta, ImageDraft
+from app.metadata.log.log_format import KeyValue
+from app.metadata.membership.membership import Membership
+from app.metadata.peers.liveness import BEAT_INTERVAL_MS, Identity, ObjectLiveness
+from app.metadata.view.registration import StartRefused
+from app.metadata.view.view import ClusterView
 from app.objectstore.api import ObjectStore
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.memory import Fault, FaultKind, MemoryStore

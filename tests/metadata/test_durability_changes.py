@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from app.errors import ErrorCode, RequestRejected
-from app.metadata.broker_changes import ProposedSet, alter_in_sync, fence_brokers, unfence_brokers
-from app.metadata.changes import (
+from app.metadata.changes.broker_changes import ProposedSet, alter_in_sync, fence_brokers, unfence_brokers
+from app.metadata.changes.reassignments import ReassignmentAsked, alter_reassignments
+from app.metadata.changes.topic_changes import (
     ConfigChange,
     Operation,
     ResourceType,
@@ -14,12 +15,11 @@ from app.metadata.changes import (
     create_partitions,
     replace_configs,
 )
-from app.metadata.cluster import ImageDraft
-from app.metadata.control import SwitchAsked
-from app.metadata.reassignments import ReassignmentAsked, alter_reassignments
-from app.metadata.replica_changes import Member
-from app.metadata.wal_changes import plan_wal_sealed, switch_partitions
-from app.metadata.wal_ranges import OPEN, PartitionDurability, WalId, WalRange
+from app.metadata.changes.wal_changes import plan_wal_sealed, switch_partitions
+from app.metadata.image.cluster import ImageDraft
+from app.metadata.image.wal_ranges import OPEN, PartitionDurability, WalId, WalRange
+from app.metadata.peers.control import SwitchAsked
+from app.metadata.replicas.replica_changes import Member
 from tests.metadata.several import NOW, TOPIC_ID, applied, around, change, ids, in_logs, partition, several
 from tests.metadata.test_log_leaders import telling
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from app.metadata.cluster import PartitionImage
-from app.metadata.elections import NOBODY, elect, preferred, stamped, was_unclean
+from app.metadata.image.cluster import PartitionImage
+from app.metadata.replicas.elections import NOBODY, elect, preferred, stamped, was_unclean
 from app.units import BrokerId, LeaderEpoch, PartitionIndex
 
 A, B, C = BrokerId(1), BrokerId(2), BrokerId(3)

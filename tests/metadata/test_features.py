@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from app.errors import ErrorCode, RequestRejected
-from app.metadata.cluster import (
+from app.metadata.changes.features import OF_PROTOCOL, FeatureAsked, UpgradeType, update_features
+from app.metadata.image.cluster import (
     LEVEL_FEATURE,
     LEVEL_MAX,
     BrokerRecord,
@@ -25,8 +26,7 @@ from app.metadata.cluster import (
     partition_change,
     topic_change,
 )
-from app.metadata.elections import NOBODY
-from app.metadata.features import OF_PROTOCOL, FeatureAsked, UpgradeType, update_features
+from app.metadata.replicas.elections import NOBODY
 from app.units import BrokerId, LeaderEpoch, LogSequence, TimestampMs
 from tests.metadata.several import NOW, TOPIC_ID, applied, around, ids, partition, several
 from tests.metadata.support import uuid_of

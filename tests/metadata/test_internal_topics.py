@@ -7,8 +7,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from app.configs import BrokerConfig
-from app.metadata.changes import Surroundings
-from app.metadata.cluster import (
+from app.metadata.changes.internal_topics import PARTITIONS_AT_ONCE, MoreReplicas, add_replicas, missing_replicas
+from app.metadata.changes.reassignments import completed, in_progress
+from app.metadata.changes.topic_changes import Surroundings
+from app.metadata.image.cluster import (
     LEVEL_FEATURE,
     ClusterImage,
     ImageDraft,
@@ -21,8 +23,6 @@ from app.metadata.cluster import (
     partition_change,
     topic_change,
 )
-from app.metadata.internal_topics import PARTITIONS_AT_ONCE, MoreReplicas, add_replicas, missing_replicas
-from app.metadata.reassignments import completed, in_progress
 from app.units import BrokerId, LeaderEpoch, LogSequence, TimestampMs, TopicId
 from tests.metadata.several import applied, around, ids
 from tests.metadata.support import uuid_of

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from app.metadata.isolation import ASK_INTERVAL_S, GRACE_S, LATE_S, Isolation, Standing
+from app.metadata.membership.isolation import ASK_INTERVAL_S, GRACE_S, LATE_S, Isolation, Standing
 
 A, B, C, D, E = 1, 2, 3, 4, 5
 THREE = {A: "a", B: "b", C: "c"}

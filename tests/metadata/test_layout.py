@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.metadata import layout
+from app.metadata.log import layout
 from app.units import LogSequence, SegmentId, TopicId, TopicIdPartition
 
 TOPIC = TopicId(uuid.UUID("0198c0de-0000-7000-8000-00000000000a"))

@@ -16,9 +16,9 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from app.errors import StorageUnavailable
-from app.metadata import layout
-from app.metadata.liveness import SILENCE_MS_MAX, Identity, Liveness, ObjectLiveness
-from app.metadata.redis_liveness import RedisLiveness
+from app.metadata.log import layout
+from app.metadata.peers.liveness import SILENCE_MS_MAX, Identity, Liveness, ObjectLiveness
+from app.metadata.peers.redis_liveness import RedisLiveness
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.memory import MemoryStore
 from app.units import BrokerId

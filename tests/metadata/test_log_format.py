@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from app.errors import CorruptionError, LimitExceeded
 from app.limits import LOG_ENTRY_BYTES_MAX
-from app.metadata import log_format
-from app.metadata.log_format import (
+from app.metadata.log import log_format
+from app.metadata.log.log_format import (
     Entry,
     SnapshotHeader,
     SnapshotReader,

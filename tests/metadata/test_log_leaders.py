@@ -9,7 +9,7 @@ import pytest
 
 from app.configs import BrokerConfig, Durability, TopicConfig
 from app.errors import ErrorCode, RequestRejected
-from app.metadata.broker_changes import (
+from app.metadata.changes.broker_changes import (
     RegistrationAsked,
     begin_stop,
     fence_brokers,
@@ -17,7 +17,7 @@ from app.metadata.broker_changes import (
     unfence_brokers,
     unregister_broker,
 )
-from app.metadata.changes import (
+from app.metadata.changes.topic_changes import (
     Planned,
     Surroundings,
     bump_leader_epochs,
@@ -25,9 +25,9 @@ from app.metadata.changes import (
     create_topic,
     replace_configs,
 )
-from app.metadata.cluster import ImageDraft, TopicImage, broker_change
-from app.metadata.elections import NOBODY
-from app.metadata.wal_ranges import OPEN, PartitionDurability, WalId, WalRange
+from app.metadata.image.cluster import ImageDraft, TopicImage, broker_change
+from app.metadata.image.wal_ranges import OPEN, PartitionDurability, WalId, WalRange
+from app.metadata.replicas.elections import NOBODY
 from app.units import LogSequence, TimestampMs, TopicId, TopicIdPartition
 from tests.metadata.several import NOW, TOPIC_ID, applied, around, ids, in_logs, partition, several
 from tests.metadata.support import uuid_of

@@ -11,7 +11,7 @@ import pytest
 
 from app.configs import BrokerConfig
 from app.errors import RequestRejected
-from app.metadata.broker_changes import (
+from app.metadata.changes.broker_changes import (
     ProposedSet,
     RegistrationAsked,
     alter_in_sync,
@@ -21,16 +21,16 @@ from app.metadata.broker_changes import (
     unfence_brokers,
     unregister_broker,
 )
-from app.metadata.changes import Planned, Surroundings, create_partitions, replace_configs
-from app.metadata.cluster import NOT_SEALED, PartitionImage, partition_change
-from app.metadata.control import DropAsked, ReleaseAsked, SwitchAsked
-from app.metadata.elections import NOBODY
-from app.metadata.leader_changes import elect_leaders, preferred_leaders_back
-from app.metadata.log_leaders import orphaned_logs
-from app.metadata.reassignments import ReassignmentAsked, alter_reassignments
-from app.metadata.replica_changes import Member
-from app.metadata.wal_changes import drop_ranges, plan_wal_sealed, release_partitions, switch_partitions
-from app.metadata.wal_ranges import PartitionDurability, WalId
+from app.metadata.changes.leader_changes import elect_leaders, preferred_leaders_back
+from app.metadata.changes.reassignments import ReassignmentAsked, alter_reassignments
+from app.metadata.changes.topic_changes import Planned, Surroundings, create_partitions, replace_configs
+from app.metadata.changes.wal_changes import drop_ranges, plan_wal_sealed, release_partitions, switch_partitions
+from app.metadata.image.cluster import NOT_SEALED, PartitionImage, partition_change
+from app.metadata.image.wal_ranges import PartitionDurability, WalId
+from app.metadata.peers.control import DropAsked, ReleaseAsked, SwitchAsked
+from app.metadata.replicas.elections import NOBODY
+from app.metadata.replicas.log_leaders import orphaned_logs
+from app.metadata.replicas.replica_changes import Member
 from app.units import LogSequence, TimestampMs
 from tests.metadata.several import TOPIC_ID, ids, several
 from tests.metadata.support import uuid_of

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from app.errors import ConfigError, CorruptionError, StorageUnavailable
-from app.metadata import log_format
-from app.metadata.log_format import (
+from app.metadata.log import log_format
+from app.metadata.log.log_format import (
     HEADER_KEY,
     KeyValue,
     SnapshotReader,
@@ -27,8 +27,8 @@ from app.metadata.log_format import (
     iter_snapshot,
     proven,
 )
-from app.metadata.log_proofs import NO_MARK, LogKey, Mark, Proofs, Untrusted, parse_keys
-from app.metadata.numbered_log import NumberedLog
+from app.metadata.log.log_proofs import NO_MARK, LogKey, Mark, Proofs, Untrusted, parse_keys
+from app.metadata.log.numbered_log import NumberedLog
 from app.objectstore.directory import DirectoryStore
 from app.records.record import iter_records
 from app.units import TimestampMs

@@ -12,10 +12,13 @@ import pytest
 
 from app.configs import BrokerConfig
 from app.errors import CorruptionError, ErrorCode, RequestRejected, StorageUnavailable
-from app.metadata import broker_changes, changes, leader_changes, reassignments
-from app.metadata.broker_changes import ProposedSet
-from app.metadata.changes import ConfigChange, Operation, Planned, Surroundings
-from app.metadata.cluster import (
+from app.metadata.changes import broker_changes, leader_changes, reassignments
+from app.metadata.changes import topic_changes as changes
+from app.metadata.changes.broker_changes import ProposedSet
+from app.metadata.changes.reassignments import ReassignmentAsked
+from app.metadata.changes.topic_changes import ConfigChange, Operation, Planned, Surroundings
+from app.metadata.controller.decisions import Decisions
+from app.metadata.image.cluster import (
     LEVEL_FEATURE,
     ClusterImage,
     ClusterState,
@@ -27,12 +30,10 @@ from app.metadata.cluster import (
     partition_change,
     topic_change,
 )
-from app.metadata.decisions import Decisions
-from app.metadata.log_format import Entry, KeyValue, decode_entry, encode_entry
-from app.metadata.log_proofs import Proofs, parse_keys
-from app.metadata.numbered_log import LongState, NumberedLog
-from app.metadata.reassignments import ReassignmentAsked
-from app.metadata.replica_changes import Member
+from app.metadata.log.log_format import Entry, KeyValue, decode_entry, encode_entry
+from app.metadata.log.log_proofs import Proofs, parse_keys
+from app.metadata.log.numbered_log import LongState, NumberedLog
+from app.metadata.replicas.replica_changes import Member
 from app.objectstore.memory import MemoryStore
 from app.records.builder import build_batch, build_batch_in_steps
 from app.turns import Steps, run, whole

@@ -11,10 +11,10 @@ import pytest
 
 from app.errors import ConflictError, CorruptionError, FencedError, StorageUnavailable
 from app.faults import Faults
-from app.metadata import layout
-from app.metadata import manifest as manifest_module
-from app.metadata.manifest import SegmentEntry, SegmentManifest, SegmentState
-from app.metadata.manifest_listing import list_manifests
+from app.metadata.log import layout
+from app.metadata.manifest import manifest as manifest_module
+from app.metadata.manifest.manifest import SegmentEntry, SegmentManifest, SegmentState
+from app.metadata.manifest.manifest_listing import list_manifests
 from app.objectstore.api import ObjectStore
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.memory import Fault, FaultKind, MemoryStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 
-from app.metadata.manifest_entries import ENTRY_OVERHEAD_BYTES, ManifestEntries
+from app.metadata.manifest.manifest_entries import ENTRY_OVERHEAD_BYTES, ManifestEntries
 from app.units import PartitionIndex, TopicId, TopicIdPartition
 
 A = TopicIdPartition(TopicId(uuid.UUID(int=1)), PartitionIndex(0))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from app.metadata import layout
-from app.metadata.manifest_listing import RUN_PARTITIONS, list_manifests
+from app.metadata.log import layout
+from app.metadata.manifest.manifest_listing import RUN_PARTITIONS, list_manifests
 from app.objectstore.api import ObjectStore
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.memory import Fault, FaultKind, MemoryStore

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.errors import ConflictError, CorruptionError
-from app.metadata import layout
-from app.metadata.log_format import Entry
-from app.metadata.manifest_state import (
+from app.metadata.log import layout
+from app.metadata.log.log_format import Entry
+from app.metadata.manifest.manifest_state import (
     LEGAL,
     Change,
     ManifestState,

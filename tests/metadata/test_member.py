@@ -12,10 +12,9 @@ import pytest
 
 from app.configs import BrokerConfig
 from app.errors import BrokerUnavailable
-from app.metadata import layout
-from app.metadata.broker_changes import RegistrationAsked, register_broker
-from app.metadata.changes import Planned
-from app.metadata.cluster import (
+from app.metadata.changes.broker_changes import RegistrationAsked, register_broker
+from app.metadata.changes.topic_changes import Planned
+from app.metadata.image.cluster import (
     LEVEL_MAX,
     BrokerImage,
     Endpoint,
@@ -24,11 +23,12 @@ from app.metadata.cluster import (
     partition_change,
     topic_change,
 )
-from app.metadata.control import RegisterRequest, RegisterResponse
-from app.metadata.liveness import ObjectLiveness
-from app.metadata.membership import Membership
-from app.metadata.place import Holder
-from app.metadata.registration import StartRefused
+from app.metadata.log import layout
+from app.metadata.membership.membership import Membership
+from app.metadata.peers.control import RegisterRequest, RegisterResponse
+from app.metadata.peers.liveness import ObjectLiveness
+from app.metadata.peers.place import Holder
+from app.metadata.view.registration import StartRefused
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
 from app.units import BrokerId, LeaderEpoch, TimestampMs, TopicId
 from tests.metadata.support import on_virtual_time, running, uuid_of

@@ -10,9 +10,9 @@ from typing import TypeVar
 import pytest
 
 from app.errors import ConflictError, CorruptionError, FencedError, LimitExceeded, StorageUnavailable
-from app.metadata import layout, numbered_log
-from app.metadata.log_format import NO_WRITER
-from app.metadata.numbered_log import NumberedLog
+from app.metadata.log import layout, numbered_log
+from app.metadata.log.log_format import NO_WRITER
+from app.metadata.log.numbered_log import NumberedLog
 from app.objectstore.api import ObjectStore
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.memory import Fault, FaultKind, MemoryStore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.metadata.pace import LATE_NOTED_S, LATE_S_MIN, WINDOW_S, Pace
+from app.metadata.peers.pace import LATE_NOTED_S, LATE_S_MIN, WINDOW_S, Pace
 
 
 def late(every_s: float, late_s: float, until_s: float) -> Pace:

@@ -9,9 +9,9 @@ from uuid import UUID
 
 import pytest
 
-from app.metadata.cluster import Endpoint
-from app.metadata.place import ASK_S, Holder, Stranger
-from app.metadata.registration import StartRefused
+from app.metadata.image.cluster import Endpoint
+from app.metadata.peers.place import ASK_S, Holder, Stranger
+from app.metadata.view.registration import StartRefused
 from app.objectstore.memory import MemoryStore
 from tests.metadata.support import on_virtual_time, requests_of, uuid_of
 from tests.metadata.test_controller import PUT, make

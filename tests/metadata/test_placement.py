@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import ErrorCode, RequestRejected
-from app.metadata.cluster import BrokerImage, Endpoint
-from app.metadata.placement import ROUNDS_MAX, place
+from app.metadata.image.cluster import BrokerImage, Endpoint
+from app.metadata.replicas.placement import ROUNDS_MAX, place
 from app.units import BrokerId, TimestampMs
 from tests.metadata.support import uuid_of
 

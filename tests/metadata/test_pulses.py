@@ -10,11 +10,11 @@ from itertools import pairwise
 import pytest
 
 from app.errors import BrokerUnavailable, ErrorCode
-from app.metadata.broker_sessions import BrokerSessions
-from app.metadata.candidacy import AskOthers, Candidacy, Wait
-from app.metadata.cluster import BrokerImage
-from app.metadata.control import PulseRequest, PulseResponse
-from app.metadata.pulses import AGAIN_S_MAX, KEEP_S, LOOK_S, PulseSender, Turn, TurnBoard
+from app.metadata.controller.broker_sessions import BrokerSessions
+from app.metadata.controller.candidacy import AskOthers, Candidacy, Wait
+from app.metadata.image.cluster import BrokerImage
+from app.metadata.peers.control import PulseRequest, PulseResponse
+from app.metadata.peers.pulses import AGAIN_S_MAX, KEEP_S, LOOK_S, PulseSender, Turn, TurnBoard
 from tests.metadata.slow_brokers import CONTROLLER, EPOCH, SlowBrokers, images_of, met
 from tests.support.virtual_loop import VirtualLoop, run_virtual
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import ErrorCode, RequestRejected
-from app.metadata.cluster import LEVEL_FEATURE, SECURITY_LEVEL, ClusterImage, ImageDelta, QuotaEntity, feature_change
-from app.metadata.quotas import (
+from app.metadata.changes.quotas import (
     CLIENT_ID,
     DEFAULT,
     ENTITY_TYPES,
@@ -21,6 +20,14 @@ from app.metadata.quotas import (
     alter_quotas,
     matching_quotas,
     quota_entity,
+)
+from app.metadata.image.cluster import (
+    LEVEL_FEATURE,
+    SECURITY_LEVEL,
+    ClusterImage,
+    ImageDelta,
+    QuotaEntity,
+    feature_change,
 )
 from app.units import LogSequence
 from tests.metadata.several import around

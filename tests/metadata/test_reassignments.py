@@ -7,11 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import ErrorCode
-from app.metadata import broker_changes
-from app.metadata.broker_changes import ProposedSet
-from app.metadata.cluster import ImageDraft, PartitionImage
-from app.metadata.elections import NOBODY
-from app.metadata.reassignments import (
+from app.metadata.changes import broker_changes
+from app.metadata.changes.broker_changes import ProposedSet
+from app.metadata.changes.reassignments import (
     Reassigned,
     Reassignment,
     ReassignmentAsked,
@@ -23,7 +21,9 @@ from app.metadata.reassignments import (
     list_reassignments,
     original,
 )
-from app.metadata.replica_changes import Member
+from app.metadata.image.cluster import ImageDraft, PartitionImage
+from app.metadata.replicas.elections import NOBODY
+from app.metadata.replicas.replica_changes import Member
 from app.units import LeaderEpoch, LogSequence, TopicIdPartition
 from tests.metadata.several import TOPIC_ID, applied, around, change, ids, partition, several
 

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.metadata.rebalancing import Held, Move, Seat, move, plan_drain, plan_rebalance
+from app.metadata.replicas.rebalancing import Held, Move, Seat, move, plan_drain, plan_rebalance
 
 SEATS = [Seat(1, "a"), Seat(2, "b"), Seat(3, "c")]
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from app.errors import ErrorCode, RequestRejected
-from app.metadata.cluster import BrokerImage, PartitionImage, TopicImage
-from app.metadata.elections import NOBODY
-from app.metadata.replica_changes import (
+from app.metadata.image.cluster import BrokerImage, PartitionImage, TopicImage
+from app.metadata.replicas.elections import NOBODY
+from app.metadata.replicas.replica_changes import (
     Member,
     Terms,
     altered,

@@ -9,11 +9,11 @@ import pytest
 
 from app.configs import BrokerConfig
 from app.errors import CorruptionError, ErrorCode, RequestRejected
-from app.metadata import token_changes
-from app.metadata.changes import Planned, Surroundings
-from app.metadata.cluster import LEVEL_FEATURE, SECURITY_LEVEL, ClusterImage, feature_change, token_change
-from app.metadata.log_format import encode_key
-from app.metadata.token_changes import TokenAsked, create_token, expire_token, renew_token, sweep_tokens
+from app.metadata.changes import token_changes
+from app.metadata.changes.token_changes import TokenAsked, create_token, expire_token, renew_token, sweep_tokens
+from app.metadata.changes.topic_changes import Planned, Surroundings
+from app.metadata.image.cluster import LEVEL_FEATURE, SECURITY_LEVEL, ClusterImage, feature_change, token_change
+from app.metadata.log.log_format import encode_key
 from app.security.delegation import DelegationToken
 from app.units import BrokerId, LogSequence, TimestampMs
 

@@ -8,22 +8,22 @@ import pytest
 
 from app.configs import BrokerConfig
 from app.errors import ErrorCode, RequestRejected
-from app.metadata.broker_changes import (
+from app.metadata.changes.broker_changes import (
     ProposedSet,
     alter_in_sync,
     fence_brokers,
     unfence_brokers,
     unregister_broker,
 )
-from app.metadata.cluster import ImageDraft, TopicRecord, partition_change, topic_change
-from app.metadata.control import ANYBODY, NOTHING_WRITTEN, DropAsked, ReleaseAsked
-from app.metadata.elections import NOBODY
-from app.metadata.internal_topics import missing_replicas
-from app.metadata.leader_changes import elect_leaders, preferred_leaders_back
-from app.metadata.reassignments import ReassignmentAsked, alter_reassignments, list_reassignments
-from app.metadata.replica_changes import Member
-from app.metadata.wal_changes import drop_ranges, plan_wal_sealed, release_partitions
-from app.metadata.wal_ranges import OPEN, PartitionDurability, WalId, WalRange
+from app.metadata.changes.internal_topics import missing_replicas
+from app.metadata.changes.leader_changes import elect_leaders, preferred_leaders_back
+from app.metadata.changes.reassignments import ReassignmentAsked, alter_reassignments, list_reassignments
+from app.metadata.changes.wal_changes import drop_ranges, plan_wal_sealed, release_partitions
+from app.metadata.image.cluster import ImageDraft, TopicRecord, partition_change, topic_change
+from app.metadata.image.wal_ranges import OPEN, PartitionDurability, WalId, WalRange
+from app.metadata.peers.control import ANYBODY, NOTHING_WRITTEN, DropAsked, ReleaseAsked
+from app.metadata.replicas.elections import NOBODY
+from app.metadata.replicas.replica_changes import Member
 from app.units import LogSequence, TimestampMs, TopicId
 from tests.metadata.several import NOW, TOPIC_ID, applied, around, change, ids, in_logs, partition
 from tests.metadata.support import uuid_of

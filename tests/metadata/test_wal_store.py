@@ -9,10 +9,9 @@ from dataclasses import replace
 import pytest
 
 from app.errors import CorruptionError, ErrorCode, RequestRejected
-from app.metadata import cluster as cluster_module
-from app.metadata import layout
-from app.metadata.broker_changes import RegistrationAsked, fence_brokers, register_broker, unfence_brokers
-from app.metadata.cluster import (
+from app.metadata.changes.broker_changes import RegistrationAsked, fence_brokers, register_broker, unfence_brokers
+from app.metadata.image import cluster as cluster_module
+from app.metadata.image.cluster import (
     NOT_SEALED,
     ClusterImage,
     ClusterRecord,
@@ -22,9 +21,10 @@ from app.metadata.cluster import (
     cluster_change,
     wal_store_change,
 )
-from app.metadata.log_format import ValueDecoder
-from app.metadata.registration import StartRefused
-from app.metadata.wal_store import MARKER_BYTES_MAX, Marker, decode_marker, encode_marker, find_wal_store
+from app.metadata.log import layout
+from app.metadata.log.log_format import ValueDecoder
+from app.metadata.view.registration import StartRefused
+from app.metadata.view.wal_store import MARKER_BYTES_MAX, Marker, decode_marker, encode_marker, find_wal_store
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
 from app.units import LogSequence, TimestampMs
 from tests.metadata.several import applied, around, in_logs, several

@@ -10,7 +10,7 @@ import pytest
 
 from app.errors import StorageUnavailable
 from app.faults import Faults
-from app.metadata import layout
+from app.metadata.log import layout
 from app.metrics import Registry
 from app.objectstore.api import AlreadyExists, ObjectMissing, ObjectStore
 from app.objectstore.memory import Fault, FaultKind, MemoryStore

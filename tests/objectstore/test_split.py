@@ -9,7 +9,7 @@ import pytest
 
 from app.errors import ConfigError, StorageUnavailable
 from app.machine.runtime import ThreadPool
-from app.metadata import layout
+from app.metadata.log import layout
 from app.metrics import Registry
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.location import check_locations

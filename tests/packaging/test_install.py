@@ -133,7 +133,7 @@ def is_tiered(installed: Installed, kafka: str) -> bool:
 def test_redis_is_accepted_with_its_extra_alone(tmp_path: Path) -> None:
     installed = install(tmp_path, "redis")
     assert "not installed" not in installed.run("firn", "doctor", FIRN_REDIS="redis://127.0.0.1:1/0").stdout
-    assert installed.run("python", "-c", "import app.metadata.redis_liveness").returncode == 0
+    assert installed.run("python", "-c", "import app.metadata.peers.redis_liveness").returncode == 0
 
 
 @pytest.mark.parametrize("extra", DEVELOPERS)

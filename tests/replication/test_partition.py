@@ -9,7 +9,7 @@ import pytest
 
 from app.configs import Durability
 from app.errors import ErrorCode, NotLeader, RequestRejected, StorageUnavailable
-from app.metadata.cluster import ClusterImage, PartitionImage
+from app.metadata.image.cluster import ClusterImage, PartitionImage
 from app.records.batch import patch_batch
 from app.replication.partition import PartitionTable
 from app.units import BrokerId, LeaderEpoch, Offset, PartitionIndex

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.metadata.cluster import PartitionImage
+from app.metadata.image.cluster import PartitionImage
 from app.replication.roles import TRANSITIONS, Role, Transition, Wanted, wanted_by
 from app.units import BrokerId, LeaderEpoch, PartitionIndex
 

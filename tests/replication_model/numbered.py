@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final
 
-from app.metadata.append_attempt import Action, AppendAttempt, GiveUp, Lost, Ours, Put, ReadBack, ReadOutcome
+from app.metadata.log.append_attempt import Action, AppendAttempt, GiveUp, Lost, Ours, Put, ReadBack, ReadOutcome
 from tests.replication_model.bucket import NO_ENTRY, Bucket, LogEntry
 
 if TYPE_CHECKING:

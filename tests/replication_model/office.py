@@ -1,6 +1,6 @@
 """The controller's part of a broker: it plans on the newest image through the real ``Decisions``, and hands durable entries out.
 
-The shell is written after ADR 0023, C; ``app/metadata/controller.py`` and ``desk.py`` are the real one.
+The shell is written after ADR 0023, C; ``app/metadata/controller/controller.py`` and ``desk.py`` are the real one.
 """
 
 from __future__ import annotations
@@ -9,12 +9,19 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from app.errors import ErrorCode, FirnError, RequestRejected, StorageUnavailable
-from app.metadata.broker_changes import begin_stop
-from app.metadata.changes import ConfigChange, Operation, Planned, ResourceType, Surroundings, alter_configs
-from app.metadata.cluster import ControllerRecord, ImageDraft, controller_change
-from app.metadata.control import Heartbeat, HeartbeatAnswer
-from app.metadata.decisions import Answer, Decisions
-from app.metadata.replica_changes import clear_eligible
+from app.metadata.changes.broker_changes import begin_stop
+from app.metadata.changes.topic_changes import (
+    ConfigChange,
+    Operation,
+    Planned,
+    ResourceType,
+    Surroundings,
+    alter_configs,
+)
+from app.metadata.controller.decisions import Answer, Decisions
+from app.metadata.image.cluster import ControllerRecord, ImageDraft, controller_change
+from app.metadata.peers.control import Heartbeat, HeartbeatAnswer
+from app.metadata.replicas.replica_changes import clear_eligible
 from app.units import BrokerId, LogSequence, TimestampMs
 from tests.replication_model.bucket import LogEntry
 from tests.replication_model.numbered import Outcome

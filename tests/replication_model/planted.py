@@ -8,11 +8,11 @@ from typing import Any, Final
 from uuid import UUID
 
 from app.errors import ErrorCode, RequestRejected
-from app.metadata.broker_changes import RegistrationAsked, alter_in_sync, register_broker
-from app.metadata.broker_sessions import BrokerSessions
-from app.metadata.changes import Planned
-from app.metadata.cluster import broker_change, partition_change
-from app.metadata.control import Heartbeat
+from app.metadata.changes.broker_changes import RegistrationAsked, alter_in_sync, register_broker
+from app.metadata.changes.topic_changes import Planned
+from app.metadata.controller.broker_sessions import BrokerSessions
+from app.metadata.image.cluster import broker_change, partition_change
+from app.metadata.peers.control import Heartbeat
 from app.replication.following import step
 from app.replication.in_sync import InSync
 from tests.replication_model.faults import KINDS

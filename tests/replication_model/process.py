@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from app.errors import ErrorCode, FirnError
-from app.metadata.broker_changes import RegistrationAnswer, RegistrationAsked
-from app.metadata.cluster import ClusterImage
-from app.metadata.control import Heartbeat
+from app.metadata.changes.broker_changes import RegistrationAnswer, RegistrationAsked
+from app.metadata.image.cluster import ClusterImage
+from app.metadata.peers.control import Heartbeat
 from tests.replication_model.bucket import LogEntry
 from tests.replication_model.disk import Marker
 from tests.replication_model.network import REFUSED

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from app.errors import ErrorCode
-from app.metadata.broker_changes import ProposedSet
-from app.metadata.cluster import ClusterImage, PartitionImage
+from app.metadata.changes.broker_changes import ProposedSet
+from app.metadata.image.cluster import ClusterImage, PartitionImage
 from app.units import BrokerId, Offset
 from tests.replication_model.checkers import Segment
 from tests.replication_model.clients import LatestAsked, ProduceAsked, Produced

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from app.errors import ErrorCode
-from app.metadata.broker_changes import alter_in_sync, fence_brokers, register_broker, unfence_brokers
-from app.metadata.broker_sessions import BrokerSessions
-from app.metadata.candidacy import Candidacy
-from app.metadata.changes import Planned, Surroundings
-from app.metadata.cluster import ImageDraft, PartitionImage, partition_change
-from app.metadata.control import Heartbeat
+from app.metadata.changes.broker_changes import alter_in_sync, fence_brokers, register_broker, unfence_brokers
+from app.metadata.changes.topic_changes import Planned, Surroundings
+from app.metadata.controller.broker_sessions import BrokerSessions
+from app.metadata.controller.candidacy import Candidacy
+from app.metadata.image.cluster import ImageDraft, PartitionImage, partition_change
+from app.metadata.peers.control import Heartbeat
 from app.replication.following import step
 from app.replication.in_sync import InSync
 from app.units import BrokerId, LeaderEpoch, Offset

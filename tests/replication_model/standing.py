@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from app.metadata.candidacy import AskOthers, LookAtSignOfLife, ReadLog, Seal, Wait
+from app.metadata.controller.candidacy import AskOthers, LookAtSignOfLife, ReadLog, Seal, Wait
 from tests.replication_model.bucket import LogEntry
 
 if TYPE_CHECKING:

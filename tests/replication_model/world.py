@@ -9,7 +9,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from app.configs import BrokerConfig
-from app.metadata.cluster import (
+from app.metadata.image.cluster import (
     LEVEL_FEATURE,
     ClusterImage,
     ClusterRecord,
@@ -24,7 +24,7 @@ from app.metadata.cluster import (
     partition_change,
     topic_change,
 )
-from app.metadata.log_format import KeyValue
+from app.metadata.log.log_format import KeyValue
 from app.units import BrokerId, LeaderEpoch, LogSequence, TimestampMs
 from tests.replication_model.bucket import NO_ENTRY, Bucket, LogEntry
 from tests.replication_model.checkers import Checkers

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from app.errors import CorruptionError
-from app.metadata import layout
-from app.metadata.cluster import ClusterImage
-from app.metadata.follower import MetadataFollower
-from app.metadata.log_format import NO_NONCE, Entry, decode_entry
-from app.metadata.manifest import SegmentManifest
-from app.metadata.manifest_state import ManifestState, SegmentEntry, SegmentState, decode_change
+from app.metadata.image.cluster import ClusterImage
+from app.metadata.log import layout
+from app.metadata.log.log_format import NO_NONCE, Entry, decode_entry
+from app.metadata.manifest.manifest import SegmentManifest
+from app.metadata.manifest.manifest_state import ManifestState, SegmentEntry, SegmentState, decode_change
+from app.metadata.view.follower import MetadataFollower
 from app.records.batch import BatchHeader, check_stored_batch, iter_headers
 from app.tiering.chunk_cache import ENTRIES_MAX, QUEUE_MAX, READ_BYTES_MAX, READS_MAX
 from app.tiering.remote_reader import FOOTER_CACHE_BYTES_MAX, STREAMS_MAX

@@ -13,9 +13,9 @@ from app.broker.places import holder
 from app.client.firn_api import PlaceRequest, PlaceResponse, pack, unpack
 from app.configs import BrokerConfig
 from app.errors import FirnError
-from app.metadata.cluster import Endpoint
-from app.metadata.numbered_log import LogTimings
-from app.metadata.place import Holder
+from app.metadata.image.cluster import Endpoint
+from app.metadata.log.numbered_log import LogTimings
+from app.metadata.peers.place import Holder
 from app.tiering.store_work import InlineStoreWork
 from app.wire.apikeys import ApiKey
 from tests.simulation.bucket import ProcessStore

@@ -24,9 +24,9 @@ from app.hot.cleaning.plain import PlainEngine
 from app.hot.log import PartitionLog
 from app.hot.producers import ProducerStates
 from app.hot.swapping import SWAP_SUFFIX
-from app.metadata.append_attempt import AppendAttempt, PutOutcome, ReadBack, ReadOutcome
-from app.metadata.manifest import SegmentManifest
-from app.metadata.numbered_log import NumberedLog
+from app.metadata.log.append_attempt import AppendAttempt, PutOutcome, ReadBack, ReadOutcome
+from app.metadata.log.numbered_log import NumberedLog
+from app.metadata.manifest.manifest import SegmentManifest
 from app.tiering import rebuild, remote_log_manager
 from app.tiering.chunk_cache import ChunkCache
 from app.tiering.remote_log_manager import RemoteLogManager

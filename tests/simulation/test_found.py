@@ -13,7 +13,7 @@ import pytest
 from app.configs import TopicConfig
 from app.errors import ErrorCode, FencedError, StorageUnavailable
 from app.machine.files import replace_file
-from app.metadata import layout
+from app.metadata.log import layout
 from app.objectstore.memory import Fault, FaultKind
 from app.records.builder import build_batch
 from app.wire.apikeys import ApiKey

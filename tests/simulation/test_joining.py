@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from app.metadata.desk import Desk
+from app.metadata.controller.desk import Desk
 from tests.cluster_simulation.joining import SHAPE, STORIES, a_second_broker
 from tests.cluster_simulation.world import Outcome, run_seed
 
@@ -46,7 +46,7 @@ def rests_among_others(patch: pytest.MonkeyPatch) -> None:
 
 def never_confirms(patch: pytest.MonkeyPatch) -> None:
     answers_unconfirmed(patch)
-    patch.setattr("app.metadata.desk.ALONE_UNCONFIRMED_S", 1e9)
+    patch.setattr("app.metadata.controller.desk.ALONE_UNCONFIRMED_S", 1e9)
 
 
 CUT_OFF, CUT_OFF_LATER = 2, 6

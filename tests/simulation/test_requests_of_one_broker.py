@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from app.metadata.cluster import LEVEL_MAX
+from app.metadata.image.cluster import LEVEL_MAX
 from tests.simulation.test_found import Client
 from tests.simulation.world import World, run_seed
 

@@ -15,9 +15,9 @@ import pytest
 from app.configs import TopicConfig
 from app.errors import ErrorCode, FencedError
 from app.handlers.acknowledging import AcknowledgementGate
-from app.metadata.cluster import LEVEL_MAX
-from app.metadata.liveness import BEAT_INTERVAL_MS, SILENCE_MS_MAX
-from app.metadata.registration import Registration, StartRefused
+from app.metadata.image.cluster import LEVEL_MAX
+from app.metadata.peers.liveness import BEAT_INTERVAL_MS, SILENCE_MS_MAX
+from app.metadata.view.registration import Registration, StartRefused
 from tests.simulation.history import Violation
 from tests.simulation.machine import Machine, Unreachable
 from tests.simulation.network import Wire

@@ -20,11 +20,11 @@ from uuid import UUID
 from app.configs import BrokerConfig, Durability, TierCompression, TopicConfig
 from app.coordinator import topics
 from app.errors import ErrorCode, FencedError
-from app.metadata import layout
-from app.metadata.cluster import ClusterImage
-from app.metadata.log_format import decode_entry
-from app.metadata.manifest_state import segment_record_key
-from app.metadata.numbered_log import NumberedLog
+from app.metadata.image.cluster import ClusterImage
+from app.metadata.log import layout
+from app.metadata.log.log_format import decode_entry
+from app.metadata.log.numbered_log import NumberedLog
+from app.metadata.manifest.manifest_state import segment_record_key
 from app.objectstore.memory import Fault, FaultKind
 from app.records.batch import iter_headers
 from app.units import TimestampMs, TopicId

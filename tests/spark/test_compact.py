@@ -26,9 +26,9 @@ from app.errors import BrokerUnavailable, ConfigError, ConflictError, StorageFul
 from app.http.application import create_app
 from app.http.gateway import HttpSettings
 from app.machine.runtime import SystemClock
-from app.metadata.cluster import BrokerRecord, broker_change
-from app.metadata.liveness import SILENCE_MS_MAX, ObjectLiveness
-from app.metadata.manifest import SegmentEntry
+from app.metadata.image.cluster import BrokerRecord, broker_change
+from app.metadata.manifest.manifest import SegmentEntry
+from app.metadata.peers.liveness import SILENCE_MS_MAX, ObjectLiveness
 from app.objectstore.directory import DirectoryStore
 from app.records.builder import build_batch
 from app.records.control import ControlType, control_key, control_value

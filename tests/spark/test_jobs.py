@@ -26,8 +26,8 @@ from app.cli import main
 from app.client.cluster import ClusterClient
 from app.client.consumer import Consumer
 from app.errors import ConfigError, StorageFull
-from app.metadata.log_format import decode_entry, encode_entry, encode_value
-from app.metadata.manifest import SegmentEntry
+from app.metadata.log.log_format import decode_entry, encode_entry, encode_value
+from app.metadata.manifest.manifest import SegmentEntry
 from app.objectstore.directory import DirectoryStore
 from app.records.batch import HEADER_BYTES, rewrite_header
 from app.records.builder import build_batch

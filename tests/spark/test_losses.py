@@ -16,7 +16,7 @@ from app.client.cluster import ClusterClient
 from app.client.producer import Producer
 from app.errors import ConfigError, CorruptionError
 from app.machine.runtime import SystemClock
-from app.metadata.manifest_state import SegmentState
+from app.metadata.manifest.manifest_state import SegmentState
 from app.records.builder import build_batch
 from app.units import Offset, TopicId
 from pyspark_firn.batch import plan

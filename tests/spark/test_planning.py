@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from app.limits import MIB
-from app.metadata.manifest_state import ManifestState, SegmentEntry, SegmentState, encode_change
+from app.metadata.manifest.manifest_state import ManifestState, SegmentEntry, SegmentState, encode_change
 from app.units import (
     BrokerId,
     LeaderEpoch,

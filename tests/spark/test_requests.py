@@ -18,8 +18,8 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 
 import pyspark_firn
 from app.errors import ConfigError, CorruptionError, StorageUnavailable
-from app.metadata.log_format import decode_entry, encode_entry
-from app.metadata.manifest_state import SegmentState
+from app.metadata.log.log_format import decode_entry, encode_entry
+from app.metadata.manifest.manifest_state import SegmentState
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.directory_work import DirectoryWork
 from app.records.builder import build_batch

@@ -26,10 +26,10 @@ from app.configs import BrokerConfig, TopicConfig
 from app.errors import FencedError
 from app.machine.files import FileSystem, PosixFileSystem
 from app.machine.runtime import SystemClock, ThreadPool
-from app.metadata.cluster import LEVEL_MAX
-from app.metadata.liveness import Liveness
-from app.metadata.place import Places
-from app.metadata.pulses import StartPulses
+from app.metadata.image.cluster import LEVEL_MAX
+from app.metadata.peers.liveness import Liveness
+from app.metadata.peers.place import Places
+from app.metadata.peers.pulses import StartPulses
 from app.metrics import Registry, Sample
 from app.objectstore.api import ObjectStore
 from app.objectstore.directory import DirectoryStore

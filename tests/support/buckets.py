@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from app.machine.files import PosixFileSystem
-from app.metadata import layout
-from app.metadata.cluster import (
+from app.metadata.image.cluster import (
     ClusterRecord,
     ClusterState,
     PartitionRecord,
@@ -25,8 +24,9 @@ from app.metadata.cluster import (
     partition_change,
     topic_change,
 )
-from app.metadata.manifest import SegmentEntry, SegmentManifest
-from app.metadata.numbered_log import NumberedLog
+from app.metadata.log import layout
+from app.metadata.log.numbered_log import NumberedLog
+from app.metadata.manifest.manifest import SegmentEntry, SegmentManifest
 from app.objectstore.api import ObjectStore
 from app.objectstore.directory import DirectoryStore, DirectPool
 from app.records.batch import iter_headers

@@ -39,9 +39,9 @@ from app.client.connection import Dialer, KafkaConnection, dial_tcp
 from app.configs import BrokerConfig, InternalDurability
 from app.errors import StorageUnavailable
 from app.machine.runtime import ThreadPool, boot_id
-from app.metadata.cluster import LEVEL_MAX
-from app.metadata.liveness import Liveness
-from app.metadata.redis_liveness import RedisLiveness
+from app.metadata.image.cluster import LEVEL_MAX
+from app.metadata.peers.liveness import Liveness
+from app.metadata.peers.redis_liveness import RedisLiveness
 from app.objectstore.directory import DirectoryStore
 from app.settings import load
 from tests.support.broker import running_broker

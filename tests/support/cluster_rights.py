@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from app.client import firn_api as own
-from app.metadata import control
-from app.metadata.cluster import Endpoint
-from app.metadata.control import HoldId, HoldRequest
+from app.metadata.image.cluster import Endpoint
+from app.metadata.peers import control
+from app.metadata.peers.control import HoldId, HoldRequest
 from app.security.acls import Operation
 from app.units import TopicId
 from app.wire.apikeys import ApiKey

@@ -21,7 +21,7 @@ from app.configs import BrokerConfig
 from app.configs.broker import STANDARD_AUTHORIZER
 from app.configs.listeners import ListenerConfig
 from app.machine.files import PosixFileSystem
-from app.metadata.cluster import SECURITY_LEVEL
+from app.metadata.image.cluster import SECURITY_LEVEL
 from app.security.acls import WILDCARD, Operation, PatternType, Permission
 from app.security.sasl import plain_message
 from app.units import BrokerId

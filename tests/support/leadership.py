@@ -6,8 +6,8 @@ from collections.abc import Callable
 from uuid import UUID
 
 from app.broker.node import Node
-from app.metadata.changes import Planned, Surroundings
-from app.metadata.cluster import (
+from app.metadata.changes.topic_changes import Planned, Surroundings
+from app.metadata.image.cluster import (
     BrokerRecord,
     Endpoint,
     ImageDraft,

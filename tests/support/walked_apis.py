@@ -24,7 +24,7 @@ from app.client.firn_api import (
     TierSegmentsRequest,
     TierStatusRequest,
 )
-from app.metadata.control import (
+from app.metadata.peers.control import (
     RAISE_EPOCHS,
     ChangeRequest,
     EntriesRequest,

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from app.errors import CorruptionError
-from app.metadata import layout
-from app.metadata.cluster import ClusterImage, PartitionImage, TopicImage
-from app.metadata.manifest import ManifestState, SegmentEntry, SegmentState
+from app.metadata.image.cluster import ClusterImage, PartitionImage, TopicImage
+from app.metadata.log import layout
+from app.metadata.manifest.manifest import ManifestState, SegmentEntry, SegmentState
 from app.objectstore.memory import Fault, FaultKind
 from app.tiering.deletion import delete_of_topics, delete_segments
 from app.tiering.discovery import list_manifests

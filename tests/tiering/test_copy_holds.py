@@ -13,9 +13,9 @@ import pytest
 from app.broker.control_link import HOLD_MS
 from app.errors import CorruptionError, ErrorCode, FirnError, LimitExceeded, RequestRejected, StorageUnavailable
 from app.faults import Faults
-from app.metadata.changes import LeadersHaveChanged
-from app.metadata.cluster import BrokerImage, ClusterImage, ControllerImage, PartitionImage, TopicImage
-from app.metadata.control import HoldId, HoldRequest, HoldResponse
+from app.metadata.changes.topic_changes import LeadersHaveChanged
+from app.metadata.image.cluster import BrokerImage, ClusterImage, ControllerImage, PartitionImage, TopicImage
+from app.metadata.peers.control import HoldId, HoldRequest, HoldResponse
 from app.tiering.copy_holds import HOLD_WAIT_S, CopyHolds, HoldLink, HoldsOfLeaders
 from app.units import BrokerId, LeaderEpoch, LogSequence, PartitionIndex, TimestampMs, TopicId, TopicIdPartition
 

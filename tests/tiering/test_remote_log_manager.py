@@ -12,8 +12,8 @@ import pytest
 
 from app.errors import StorageUnavailable
 from app.hot.log import PartitionLog
-from app.metadata import layout
-from app.metadata.manifest import SegmentState
+from app.metadata.log import layout
+from app.metadata.manifest.manifest import SegmentState
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
 from app.records.builder import build_batch
 from app.records.control import ControlType

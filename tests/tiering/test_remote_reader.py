@@ -12,8 +12,8 @@ import pytest
 
 from app.errors import CorruptionError, ErrorCode, RequestRejected, StorageUnavailable
 from app.machine.files import PosixFile
-from app.metadata import layout
-from app.metadata.manifest import SegmentState
+from app.metadata.log import layout
+from app.metadata.manifest.manifest import SegmentState
 from app.metrics import Registry
 from app.objectstore.memory import Fault, FaultKind
 from app.records.batch import iter_headers

@@ -12,9 +12,9 @@ import pytest
 
 from app.errors import ConflictError
 from app.machine.files import PosixFileSystem
-from app.metadata import layout
-from app.metadata.manifest import SegmentEntry, SegmentManifest, SegmentState
-from app.metadata.manifest_state import Change, ManifestState
+from app.metadata.log import layout
+from app.metadata.manifest.manifest import SegmentEntry, SegmentManifest, SegmentState
+from app.metadata.manifest.manifest_state import Change, ManifestState
 from app.objectstore.directory import DirectPool
 from app.records.builder import build_batch
 from app.tiering import replacement

@@ -20,7 +20,7 @@ from app.hot.descriptors import DescriptorCache
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
 from app.machine.files import PosixFileSystem
-from app.metadata.manifest import SegmentManifest
+from app.metadata.manifest.manifest import SegmentManifest
 from app.metrics import Registry
 from app.objectstore.memory import MemoryStore
 from app.records.batch import iter_headers

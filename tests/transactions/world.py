@@ -21,7 +21,7 @@ from app.handlers.metrics import ApiMetrics
 from app.handlers.produce import append_all, settle
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
-from app.metadata.cluster import PartitionImage, TopicImage
+from app.metadata.image.cluster import PartitionImage, TopicImage
 from app.metrics import Registry
 from app.records.batch import iter_headers
 from app.records.control import ControlType, parse_marker

@@ -14,10 +14,10 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from app.errors import CorruptionError
-from app.metadata import cluster
-from app.metadata.cluster import WalStoreClusterRecord
-from app.metadata.features import FeatureAsked
-from app.metadata.log_format import ValueDecoder
+from app.metadata.changes.features import FeatureAsked
+from app.metadata.image import cluster
+from app.metadata.image.cluster import WalStoreClusterRecord
+from app.metadata.log.log_format import ValueDecoder
 from tests.support.broker import RunningBroker
 from tests.support.several import broker_on, image_of, unfenced, until
 from tests.versions.what import ABORTED, COMPACTED, GROUP, OFFSETS, TIERED, TOPICS, TRANSACTIONAL, records

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from app.hot.checkpoints import EpochStart
 from app.hot.producers import ProducerStates
-from app.metadata.wal_ranges import WalId
+from app.metadata.image.wal_ranges import WalId
 from app.records.batch import parse_header
 from app.records.builder import build_batch
 from app.records.control import ControlType, build_marker

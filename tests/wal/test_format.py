@@ -15,7 +15,7 @@ from app.errors import CorruptionError
 from app.hot.checkpoints import EpochStart
 from app.hot.epochs import LeaderEpochs
 from app.hot.producers import ProducerStates
-from app.metadata.wal_ranges import WalId
+from app.metadata.image.wal_ranges import WalId
 from app.units import LeaderEpoch, Offset, PartitionIndex, TimestampMs, TopicIdPartition
 from app.wal.format import (
     SectionDraft,

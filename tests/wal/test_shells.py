@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from app.errors import CorruptionError, FencedError, StorageUnavailable
-from app.metadata import layout
-from app.metadata.wal_ranges import WalRange
+from app.metadata.image.wal_ranges import WalRange
+from app.metadata.log import layout
 from app.objectstore.api import AlreadyExists, ObjectStore
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.memory import Fault, FaultKind, MemoryStore

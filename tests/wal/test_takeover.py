@@ -12,7 +12,7 @@ from app.hot.checkpoints import EpochStart
 from app.hot.epochs import LeaderEpochs
 from app.hot.indexes import AbortedTransaction
 from app.hot.producers import ProducerStates
-from app.metadata.wal_ranges import WalId, WalRange
+from app.metadata.image.wal_ranges import WalId, WalRange
 from app.units import LeaderEpoch, Offset, ProducerId, TopicIdPartition
 from app.wal.format import (
     BatchFields,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.errors import CorruptionError, ErrorCode, FencedError, RequestRejected
 from app.hot.producers import ProducerStates
-from app.metadata.append_attempt import PutOutcome, ReadOutcome
+from app.metadata.log.append_attempt import PutOutcome, ReadOutcome
 from app.units import Offset, PartitionIndex, TopicIdPartition
 from app.wal.format import (
     STATE_NUMBERS_MAX,

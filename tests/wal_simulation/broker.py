@@ -7,8 +7,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from app.errors import FencedError
-from app.metadata.append_attempt import PutOutcome, ReadOutcome
-from app.metadata.wal_ranges import WalId
+from app.metadata.image.wal_ranges import WalId
+from app.metadata.log.append_attempt import PutOutcome, ReadOutcome
 from app.units import TopicIdPartition
 from app.wal.format import WalFooter
 from app.wal.writer import Action, Done, Put, ReadBack, WalWriter

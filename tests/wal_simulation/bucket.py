@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from app.errors import CorruptionError
 from app.hot.indexes import AbortedTransaction
-from app.metadata.wal_ranges import WalId
+from app.metadata.image.wal_ranges import WalId
 from app.units import TopicIdPartition
 from app.wal.format import PartitionState, WalFooter, decode_whole
 from tests.replication_model.timeline import Timeline

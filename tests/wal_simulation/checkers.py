@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from app.metadata.wal_ranges import WalId
+from app.metadata.image.wal_ranges import WalId
 from app.units import TopicIdPartition
 from app.wal.format import WalFooter
 from app.wal.trimming import has_ended

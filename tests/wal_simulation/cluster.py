@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
-from app.metadata.wal_ranges import WalId, WalRange
+from app.metadata.image.wal_ranges import WalId, WalRange
 from app.units import TopicIdPartition
 from app.wal.trimming import Registration
 

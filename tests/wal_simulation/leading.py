@@ -10,7 +10,7 @@ from app.errors import CorruptionError, FirnError, RequestRejected
 from app.hot.epochs import LeaderEpochs
 from app.hot.indexes import AbortedTransaction
 from app.hot.producers import ProducerStates, aborted_entry
-from app.metadata.wal_ranges import WalId, WalRange
+from app.metadata.image.wal_ranges import WalId, WalRange
 from app.records.batch import BatchHeader, parse_header, patch_batch
 from app.records.control import EndTransactionMarker, parse_marker
 from app.units import LeaderEpoch, Offset, TopicIdPartition

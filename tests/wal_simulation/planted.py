@@ -15,8 +15,8 @@ from typing import Any, Final
 from app.errors import ErrorCode, RequestRejected
 from app.hot.checkpoints import EpochStart
 from app.hot.producers import ProducerStates
-from app.metadata.append_attempt import PutOutcome
-from app.metadata.wal_ranges import WalId, WalRange
+from app.metadata.image.wal_ranges import WalId, WalRange
+from app.metadata.log.append_attempt import PutOutcome
 from app.units import NO_TIMESTAMP, Offset, TimestampMs, TopicIdPartition
 from app.wal import takeover
 from app.wal.format import SectionDraft, write_object

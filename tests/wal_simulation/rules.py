@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from app.metadata.wal_ranges import opened, sealed
+from app.metadata.image.wal_ranges import opened, sealed
 from app.wal.sealing import Sealing
 from app.wal.takeover import continue_from, local_end
 from app.wal.trimming import WalNeeds, deletable, has_ended

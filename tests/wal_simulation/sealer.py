@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from app.metadata.wal_ranges import WalId
+from app.metadata.image.wal_ranges import WalId
 from app.units import TimestampMs
 from app.wal.format import encode_seal
 from app.wal.sealing import Action, Found, List, PutSeal, ReadTails, Sealed

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from app.metadata import layout
+from app.metadata.log import layout
 
 NAME_KEY: Final = f"{layout.CLUSTER_PREFIX}/name"
 """Written by the first boot of a cluster's first machine (infra/bootstrap)."""

@@ -19,7 +19,7 @@ from app.cli import main
 from app.errors import StorageUnavailable
 from app.iam.calls import DOCTOR_NEEDS, NEEDS, TARGET_NEEDS
 from app.iam.policy import BROKER_PREFIXES, policy_of
-from app.metadata import layout
+from app.metadata.log import layout
 from app.objectstore import s3 as s3_adapter
 from app.objectstore.api import ObjectMissing
 from app.objectstore.check import check_store

@@ -11,7 +11,7 @@ import pytest
 from app.cli import main
 from app.iam.calls import NEEDS
 from app.iam.policy import ROLES, Role, policy_of
-from app.metadata import layout
+from app.metadata.log import layout
 from app.objectstore.location import S3Location
 from app.objectstore.s3 import PERMISSIONS
 from app.units import SegmentId, TopicId
