@@ -21,8 +21,8 @@ import uuid
 from app.configs import BrokerConfig, TopicConfig
 from app.coordinator.partition import CoordinatedLog, RawRecord
 from app.coordinator.topics import CONSUMER_OFFSETS
-from app.groups.assignors import MemberSpec, TopicSpec, assign_uniform
-from app.groups.offsets import offset_key, offset_value
+from app.groups.consumer.assignors import MemberSpec, TopicSpec, assign_uniform
+from app.groups.offsets.offsets import offset_key, offset_value
 from app.groups.shard import GroupShard
 from app.hot.manager import LogManager
 from app.machine.files import PosixFileSystem

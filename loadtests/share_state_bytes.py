@@ -6,10 +6,10 @@ import random
 from uuid import UUID
 
 from app.coordinator.records import CoordinatorRecord
-from app.groups.counters import ShareCounters
-from app.groups.share_partitions import SharePartition, SharePartitions, stored_runs
-from app.groups.share_state import ShareKey, ShareSettings, ShareStateShard
-from app.groups.share_window import Acknowledgement, Window
+from app.groups.share.core.share_counters import ShareCounters
+from app.groups.share.core.share_partitions import SharePartition, SharePartitions, stored_runs
+from app.groups.share.core.share_state import ShareKey, ShareSettings, ShareStateShard
+from app.groups.share.core.share_window import Acknowledgement, Window
 from app.metrics import Registry
 from app.units import Offset, PartitionIndex
 

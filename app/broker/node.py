@@ -33,7 +33,7 @@ from app.configs import BrokerConfig
 from app.errors import ConfigError, FencedError, FirnError, StorageFull, StorageUnavailable, copy_of
 from app.faults import Faults, Limited
 from app.groups.coordinator import GroupCoordinator
-from app.groups.share_coordinator import CoordinatorLink, ShareCoordinator
+from app.groups.share.share_coordinator import CoordinatorLink, ShareCoordinator
 from app.handlers.acknowledging import AcknowledgementGate
 from app.handlers.authorising import new_authorizer
 from app.handlers.callers import KnownRights, OpenDoor

@@ -7,26 +7,12 @@ The state machines are pure: events go in, records and responses come out. The c
 - ``group``: the interface of a group; ``table``: groups by id; ``memory``: bounds of their memory
 - ``counters``, ``metrics``: metrics
 
-Classic protocol:
+Folders:
 
-- ``classic``: ``ClassicGroup``; ``classic_member``: its members; ``embedded``: subscriptions inside the protocol's bytes
-
-Consumer protocol (KIP-848):
-
-- ``consumer``: ``ConsumerGroup``; ``consumer_records``: its records; ``subscriptions``: subscriptions and regular expressions
-- ``assignors``: target assignments; ``reconciliation``: moves a member to its target
-- ``migration``, ``classic_in_consumer``: migration between the protocols
-
-Committed offsets:
-
-- ``offsets``: ``OffsetStore``; ``leader_ends``: ends of topics that other brokers lead
-- ``cleanup``, ``deletion``, ``sweeps``: expiry and deletion of offsets
-
-Share groups (KIP-932):
-
-- ``share``: ``ShareGroup``, the members; ``share_records``: their records; ``share_sessions``: sessions
-- ``share_leader``, ``share_partitions``, ``share_window``: the leader of a partition, which hands records out
-- ``share_coordinator``, ``share_state``, ``share_states``, ``share_state_wire``: stored progress, and the way to it
+- ``classic/``: the classic protocol; ``consumer/``: the consumer protocol (KIP-848), pure
+- ``migration/``: migration between the two protocols
+- ``share/``: share groups (KIP-932)
+- ``offsets/``: committed offsets, pure
 
 In the classic protocol a rebalance is a barrier, and one member computes the assignment. In the consumer protocol there is no
 barrier: a changed subscription raises the group epoch, an assignor computes the target of that epoch, and each member moves

@@ -1,9 +1,8 @@
-"""Counters of groups of all types. State machines count; ``app/metrics.py`` adds up."""
+"""Counters of groups and their offsets. State machines count; ``app/metrics.py`` adds up."""
 
 from __future__ import annotations
 
 from app.groups.group import GroupType
-from app.groups.share_window import AcknowledgeType
 from app.metrics import Registry
 
 
@@ -29,23 +28,3 @@ class GroupCounters:
             group_type: registry.counter("firn_group_assignments_total", text, type=group_type.value)
             for group_type in (GroupType.CONSUMER, GroupType.SHARE)
         }
-
-
-class ShareCounters:
-    """Events of records of share groups."""
-
-    __slots__ = ("acknowledged", "acquired", "locks_expired")
-
-    def __init__(self, registry: Registry) -> None:
-        self.acquired = registry.counter(
-            "firn_share_records_acquired_total", "Records given to members of share groups."
-        )
-        text = "Records that members of share groups acknowledged, by type of acknowledgement."
-        self.acknowledged = {
-            kind: registry.counter("firn_share_records_acknowledged_total", text, type=kind.name.lower())
-            for kind in AcknowledgeType
-        }
-        self.locks_expired = registry.counter(
-            "firn_share_locks_expired_total",
-            "Records taken back from members of share groups because their lock expired.",
-        )

@@ -19,18 +19,19 @@ from app.coordinator.records import GROUP_RECORDS
 from app.coordinator.schemas.classic_group import GroupMetadataKey
 from app.coordinator.shell import Reply, Turn
 from app.errors import ErrorCode, RequestRejected
-from app.groups import classic_in_consumer, share_records
-from app.groups.classic import ClassicGroup
-from app.groups.classic_member import CONSUMER_PROTOCOL, ClassicTimer, Join, Protocols, Sync, metadata_bytes
-from app.groups.cleanup import Chore, OffsetCleanup
-from app.groups.consumer import JOINING, LEAVING, Client, ConsumerGroup, Member, MemberTimer
-from app.groups.consumer_records import KEY_TYPES, GroupEpoch, from_bytes, to_bytes
+from app.groups.classic.classic import ClassicGroup
+from app.groups.classic.classic_member import CONSUMER_PROTOCOL, ClassicTimer, Join, Protocols, Sync, metadata_bytes
+from app.groups.consumer.consumer import JOINING, LEAVING, Client, ConsumerGroup, Member, MemberTimer
+from app.groups.consumer.consumer_records import KEY_TYPES, GroupEpoch, from_bytes, to_bytes
+from app.groups.consumer.subscriptions import ResolvedRegex, TopicPattern
 from app.groups.counters import GroupCounters
-from app.groups.deletion import Deletion, DeletionDue, Deletions, sweeps_at_once, tombstones_at_once
 from app.groups.group import Group, GroupType
 from app.groups.memory import MEMBER_BYTES, PER_RECORD, GroupMemory
-from app.groups.migration import can_downgrade, can_upgrade, downgraded, upgraded
-from app.groups.offsets import (
+from app.groups.migration import classic_in_consumer
+from app.groups.migration.migration import can_downgrade, can_upgrade, downgraded, upgraded
+from app.groups.offsets.cleanup import Chore, OffsetCleanup
+from app.groups.offsets.deletion import Deletion, DeletionDue, Deletions, sweeps_at_once, tombstones_at_once
+from app.groups.offsets.offsets import (
     CommittedOffset,
     OffsetStore,
     group_prefix,
@@ -39,10 +40,10 @@ from app.groups.offsets import (
     offset_place,
     offset_value,
 )
-from app.groups.share import ShareGroup, ShareTimer
-from app.groups.share_records import SHARE_KEY_TYPES, SharedTopics, ShareEpoch
-from app.groups.subscriptions import ResolvedRegex, TopicPattern
-from app.groups.sweeps import cut, sweep_records
+from app.groups.offsets.sweeps import cut, sweep_records
+from app.groups.share.core import share_records
+from app.groups.share.core.share import ShareGroup, ShareTimer
+from app.groups.share.core.share_records import SHARE_KEY_TYPES, SharedTopics, ShareEpoch
 from app.groups.table import GroupTable
 from app.metadata.changes.group_configs import config_of_group
 from app.metadata.changes.internal_topics import CONSUMER_OFFSETS

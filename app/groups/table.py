@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.groups.classic import ClassicGroup
+from app.groups.classic.classic import ClassicGroup
 from app.groups.group import Group
 from app.groups.memory import Account
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Generator, Mapping, Sequence
 from typing import Final
 
 from app.errors import ErrorCode, RequestRejected
-from app.groups.offsets import NO_COMMITTED_OFFSET, CommittedOffset
+from app.groups.offsets.offsets import NO_COMMITTED_OFFSET, CommittedOffset
 from app.groups.shard import CommittedPartition, GroupShard
 from app.handlers.api import Api, ApiTable
 from app.handlers.authorising import may

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 from app.coordinator.shell import Turn
 from app.errors import ErrorCode
-from app.groups.assignors import NO_PARTITIONS, Assignment
-from app.groups.consumer import Client, ConsumerGroup, check_heartbeat
-from app.groups.consumer import Member as GroupMember
+from app.groups.consumer.assignors import NO_PARTITIONS, Assignment
+from app.groups.consumer.consumer import Client, ConsumerGroup, check_heartbeat
+from app.groups.consumer.consumer import Member as GroupMember
+from app.groups.consumer.subscriptions import ResolvedRegex, TopicPattern
 from app.groups.shard import GroupShard
-from app.groups.subscriptions import ResolvedRegex, TopicPattern
 from app.handlers.api import Api, ApiTable
 from app.handlers.authorising import may, operations
 from app.handlers.context import Context, Request

@@ -32,7 +32,7 @@ from app.units import BrokerId
 
 if TYPE_CHECKING:
     from app.groups.coordinator import GroupCoordinator
-    from app.groups.share_coordinator import ShareCoordinator
+    from app.groups.share.share_coordinator import ShareCoordinator
     from app.handlers.auditing import Audit, Sampler
     from app.handlers.fetch_sessions import FetchSessions
     from app.handlers.metrics import ApiMetrics

@@ -17,7 +17,7 @@ from app.coordinator.topics import (
     partition_for,
 )
 from app.errors import ErrorCode, FirnError, RequestRejected
-from app.groups.share_state import ShareKey
+from app.groups.share.core.share_state import ShareKey
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
 from app.handlers.partitions import others_that_may_lead

@@ -1,6 +1,6 @@
 """JoinGroup (key 11), Heartbeat (12), LeaveGroup (13), SyncGroup (14), DescribeGroups (15), ListGroups (16), DeleteGroups (42).
 
-These requests come from members of the classic protocol; their groups are in ``app/groups/classic.py``. Groups of every type are
+These requests come from members of the classic protocol; their groups are in ``app/groups/classic/classic.py``. Groups of every type are
 listed, described and deleted.
 """
 
@@ -11,11 +11,11 @@ from typing import Final
 
 from app.coordinator.shell import Reply, Turn
 from app.errors import ErrorCode, ProtocolError, RequestRejected
-from app.groups.classic import ClassicGroup, ClassicState, refused_join
-from app.groups.classic_member import Join, Sync
+from app.groups.classic.classic import ClassicGroup, ClassicState, refused_join
+from app.groups.classic.classic_member import Join, Sync
 from app.groups.group import Group, GroupType
 from app.groups.shard import GroupShard
-from app.groups.share_state import ShareKey
+from app.groups.share.core.share_state import ShareKey
 from app.handlers.api import Api, ApiTable
 from app.handlers.authorising import operations
 from app.handlers.context import Context, Request

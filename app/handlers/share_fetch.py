@@ -15,11 +15,11 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from app.errors import ErrorCode, FirnError, RequestRejected, copy_of, kafka_code
-from app.groups.share_partitions import SharePartition
-from app.groups.share_sessions import FINAL, FIRST, Place, ShareSession
-from app.groups.share_state import ShareKey
-from app.groups.share_states import NOT_YET
-from app.groups.share_window import Acknowledgement, AcknowledgeType, Acquired
+from app.groups.share.core.share_partitions import SharePartition
+from app.groups.share.core.share_sessions import FINAL, FIRST, Place, ShareSession
+from app.groups.share.core.share_state import ShareKey
+from app.groups.share.core.share_window import Acknowledgement, AcknowledgeType, Acquired
+from app.groups.share.share_states import NOT_YET
 from app.handlers.api import Api, ApiTable
 from app.handlers.authorising import require
 from app.handlers.context import Context, Request

@@ -7,11 +7,11 @@ from typing import Final
 
 from app.coordinator.shell import Turn
 from app.errors import ErrorCode, FirnError
-from app.groups.consumer import Client
+from app.groups.consumer.consumer import Client
 from app.groups.shard import GroupShard
-from app.groups.share import SIMPLE, ShareGroup, check_share_heartbeat
-from app.groups.share_records import SharedTopics
-from app.groups.share_state import ShareKey
+from app.groups.share.core.share import SIMPLE, ShareGroup, check_share_heartbeat
+from app.groups.share.core.share_records import SharedTopics
+from app.groups.share.core.share_state import ShareKey
 from app.handlers.api import Api, ApiTable
 from app.handlers.authorising import operations
 from app.handlers.context import Context, Request

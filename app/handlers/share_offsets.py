@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from app.errors import ErrorCode, FirnError, RequestRejected, copy_of, kafka_code
 from app.groups.shard import GroupShard
-from app.groups.share_records import SharedTopic, SharedTopics
-from app.groups.share_state import NOT_BEGUN, ShareKey
-from app.groups.share_state_wire import Answered
+from app.groups.share.core.share_records import SharedTopic, SharedTopics
+from app.groups.share.core.share_state import NOT_BEGUN, ShareKey
+from app.groups.share.core.share_state_wire import Answered
 from app.handlers.api import Api, ApiTable
 from app.handlers.authorising import may
 from app.handlers.context import Context, Request

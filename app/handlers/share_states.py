@@ -10,7 +10,7 @@ from collections.abc import Awaitable
 from typing import Any, Final
 
 from app.errors import ErrorCode, FirnError, kafka_code
-from app.groups.share_state_wire import Answered, Asked, Initialize, from_request, to_response
+from app.groups.share.core.share_state_wire import Answered, Asked, Initialize, from_request, to_response
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
 from app.handlers.portions import Split

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Final
 
 from app.errors import ErrorCode, FirnError, RequestRejected, kafka_code
-from app.groups.subscriptions import TopicPattern
+from app.groups.consumer.subscriptions import TopicPattern
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
 from app.handlers.partitions import led_log

@@ -13,8 +13,8 @@ import pytest
 from app.configs import Durability, TopicConfig
 from app.coordinator.partition import CoordinatedLog, ReplayedBatch
 from app.errors import ErrorCode
-from app.groups.share_state import ShareKey
-from app.groups.share_window import Acquired
+from app.groups.share.core.share_state import ShareKey
+from app.groups.share.core.share_window import Acquired
 from app.handlers.share_fetch import in_batches
 from app.metadata.changes.topic_changes import ConfigChange, Operation, ResourceType
 from app.units import LeaderEpoch
@@ -405,7 +405,7 @@ async def test_a_group_is_deleted_after_its_progress_and_not_while_that_is_being
             shares.shell.on_resign(partition)
             shares.shell.on_leader(partition, LeaderEpoch(0))
             with monkeypatch.context() as soon:
-                soon.setattr("app.groups.share_coordinator.LOAD_WAIT_S", 0.01)
+                soon.setattr("app.groups.share.share_coordinator.LOAD_WAIT_S", 0.01)
                 assert await deleted(client) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             described = await client.ask(ApiKey.SHARE_GROUP_DESCRIBE, 1, ShareGroupDescribeRequest([GROUP]))
             assert described.groups[0].group_state == "Empty"

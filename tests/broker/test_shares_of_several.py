@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from app.errors import ErrorCode, RequestRejected
-from app.groups import share_leader
-from app.groups.share_leader import ShareLeader
-from app.groups.share_state import ShareKey
-from app.groups.share_window import Acknowledgement
+from app.groups.share import share_leader
+from app.groups.share.core.share_state import ShareKey
+from app.groups.share.core.share_window import Acknowledgement
+from app.groups.share.share_leader import ShareLeader
 from app.metadata.changes.reassignments import ReassignmentAsked
 from app.metadata.changes.topic_changes import ConfigChange, Operation, ResourceType
 from app.units import BrokerId

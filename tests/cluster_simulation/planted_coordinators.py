@@ -14,10 +14,10 @@ from app.coordinator import shell
 from app.coordinator.partition import CoordinatedLog
 from app.coordinator.topics import INTERNAL
 from app.errors import ErrorCode, FirnError, RequestRejected
-from app.groups.share_leader import ShareLeader
-from app.groups.share_state import ShareStateShard
-from app.groups.share_state_wire import Answered, Read
-from app.groups.share_states import NOT_YET
+from app.groups.share.core.share_state import ShareStateShard
+from app.groups.share.core.share_state_wire import Answered, Read
+from app.groups.share.share_leader import ShareLeader
+from app.groups.share.share_states import NOT_YET
 from app.metadata.changes import broker_changes, features
 from app.metadata.image.cluster import BrokerRecord, MemberRecord
 from app.metadata.membership import membership

@@ -11,8 +11,8 @@ from app.configs import BrokerConfig
 from app.coordinator.partition import ProducerIdAndEpoch, ReplayedBatch
 from app.coordinator.shell import Reply
 from app.errors import ErrorCode, RequestRejected
-from app.groups.classic import ClassicGroup
-from app.groups.classic_member import Join, Protocols, Sync
+from app.groups.classic.classic import ClassicGroup
+from app.groups.classic.classic_member import Join, Protocols, Sync
 from app.groups.shard import GroupShard
 from app.records.control import ControlType, EndTransactionMarker
 from app.units import Offset, PartitionIndex, ProducerEpoch, ProducerId, TimestampMs

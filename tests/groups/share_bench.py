@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from app.coordinator.partition import ReplayedBatch
-from app.groups.counters import ShareCounters
-from app.groups.share_partitions import SharePartition, SharePartitions, stored_runs
-from app.groups.share_state import ShareKey, ShareSettings, ShareStateShard
-from app.groups.share_window import Acknowledgement, Acquired, Window
+from app.groups.share.core.share_counters import ShareCounters
+from app.groups.share.core.share_partitions import SharePartition, SharePartitions, stored_runs
+from app.groups.share.core.share_state import ShareKey, ShareSettings, ShareStateShard
+from app.groups.share.core.share_window import Acknowledgement, Acquired, Window
 from app.metrics import Registry
 from app.units import PartitionIndex
 

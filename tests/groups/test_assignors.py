@@ -8,7 +8,7 @@ import uuid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.groups.assignors import ASSIGNORS, Assignment, MemberSpec, TopicSpec, assign_range, assign_uniform
+from app.groups.consumer.assignors import ASSIGNORS, Assignment, MemberSpec, TopicSpec, assign_range, assign_uniform
 
 A, B, C = (uuid.UUID(int=number) for number in (1, 2, 3))
 

@@ -9,9 +9,9 @@ import pytest
 from app.coordinator.records import GROUP_RECORDS
 from app.coordinator.schemas.classic_group import GroupMetadataKey, GroupMetadataValue
 from app.errors import ErrorCode, RequestRejected
-from app.groups import classic
-from app.groups.classic import ClassicState
-from app.groups.classic_member import subscribed_topics
+from app.groups.classic import classic
+from app.groups.classic.classic import ClassicState
+from app.groups.classic.classic_member import subscribed_topics
 from tests.groups.shards import (
     CONFIG,
     GROUP,

@@ -20,8 +20,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from app.coordinator.shell import Reply
 from app.errors import ErrorCode, RequestRejected
-from app.groups.classic import NEW_MEMBER_JOIN_TIMEOUT_MS, ClassicGroup, ClassicState
-from app.groups.classic_member import Protocols
+from app.groups.classic.classic import NEW_MEMBER_JOIN_TIMEOUT_MS, ClassicGroup, ClassicState
+from app.groups.classic.classic_member import Protocols
 from app.wire.apis.join_group import JoinGroupResponse
 from app.wire.apis.sync_group import SyncGroupResponse
 from tests.groups.shards import GROUP, RANGE, REBALANCE_MS, SESSION_MS, ShardBench

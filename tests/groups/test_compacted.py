@@ -9,8 +9,8 @@ import pytest
 
 from app.configs import TopicConfig
 from app.coordinator.partition import CoordinatedLog, ProducerIdAndEpoch
-from app.groups import deletion
-from app.groups.classic import ClassicGroup
+from app.groups.classic.classic import ClassicGroup
+from app.groups.offsets import deletion
 from app.groups.shard import GroupShard
 from app.hot.log import PartitionLog
 from app.records.control import ControlType

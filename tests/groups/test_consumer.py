@@ -10,7 +10,7 @@ import pytest
 
 from app.configs import BrokerConfig
 from app.errors import ErrorCode, RequestRejected
-from app.groups.consumer_records import CurrentOfMember, MemberState
+from app.groups.consumer.consumer_records import CurrentOfMember, MemberState
 from app.metadata.changes.group_configs import config_of_group
 from tests.groups.bench import image_of, topic_id
 from tests.groups.consumers import CONFIG, Consumer, Coordinator, loaded, settle

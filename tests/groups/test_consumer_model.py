@@ -15,7 +15,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from app.configs import BrokerConfig
 from app.errors import ErrorCode, RequestRejected
-from app.groups.consumer import ConsumerGroup
+from app.groups.consumer.consumer import ConsumerGroup
 from tests.groups.bench import image_of, topic_id
 from tests.groups.consumers import Consumer, Coordinator, loaded, settle
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import CorruptionError, ErrorCode, RequestRejected
-from app.groups import sweeps
-from app.groups.deletion import RETRY_MS, TOMBSTONES_AT_ONCE
-from app.groups.offsets import group_prefix, offset_key, offset_place, offset_value
+from app.groups.offsets import sweeps
+from app.groups.offsets.deletion import RETRY_MS, TOMBSTONES_AT_ONCE
+from app.groups.offsets.offsets import group_prefix, offset_key, offset_place, offset_value
 from tests.groups.shards import GROUP, ShardBench
 
 MANY = 3 * TOMBSTONES_AT_ONCE + 7

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from app.errors import BrokerUnavailable
-from app.groups.leader_ends import REQUEST_PARTITIONS_MAX, LeaderEnds
+from app.groups.share.leader_ends import REQUEST_PARTITIONS_MAX, LeaderEnds
 from app.units import BrokerId, Offset, PartitionIndex, TopicPartition
 
 HERE = BrokerId(1)

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from app.configs import BrokerConfig
-from app.groups import consumer
-from app.groups.consumer import ConsumerGroup
+from app.groups.consumer import consumer
+from app.groups.consumer.consumer import ConsumerGroup
+from app.groups.consumer.subscriptions import ResolvedRegex
 from app.groups.coordinator import GroupCoordinator
 from app.groups.shard import GroupShard
-from app.groups.subscriptions import ResolvedRegex
 from app.metadata.image.cluster import ClusterImage
 from app.metrics import Registry
 from app.turns import PORTION_S

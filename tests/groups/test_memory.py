@@ -8,9 +8,9 @@ import pytest
 
 from app.configs import BrokerConfig, TopicConfig
 from app.errors import ErrorCode, RequestRejected
-from app.groups.classic import ClassicGroup
-from app.groups.consumer import Client, ConsumerGroup
-from app.groups.embedded import encode_assignment
+from app.groups.classic.classic import ClassicGroup
+from app.groups.classic.embedded import encode_assignment
+from app.groups.consumer.consumer import Client, ConsumerGroup
 from app.groups.memory import GROUPS_BYTES_MAX, MEMBER_BYTES, PENDING_BYTES, PER_RECORD, Account, GroupMemory
 from app.units import TimestampMs
 from app.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest

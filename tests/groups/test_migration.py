@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from app.coordinator.shell import Reply
 from app.errors import ErrorCode, ProtocolError, RequestRejected
-from app.groups.classic import ClassicGroup
-from app.groups.consumer import Client, ConsumerGroup, check_heartbeat
-from app.groups.embedded import decode_assignment, decode_subscription, encode_assignment, subscription_version
-from app.groups.subscriptions import TopicPattern
+from app.groups.classic.classic import ClassicGroup
+from app.groups.classic.embedded import decode_assignment, decode_subscription, encode_assignment, subscription_version
+from app.groups.consumer.consumer import Client, ConsumerGroup, check_heartbeat
+from app.groups.consumer.subscriptions import TopicPattern
 from app.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from tests.groups.bench import image_of, topic_id
 from tests.groups.consumers import Consumer

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from app.errors import ErrorCode, RequestRejected
-from app.groups.classic import ClassicGroup
-from app.groups.consumer import ConsumerGroup
+from app.groups.classic.classic import ClassicGroup
+from app.groups.consumer.consumer import ConsumerGroup
 from tests.groups.shards import GROUP
 from tests.groups.test_migration import NewConsumer, OldConsumer, check_owned_once, kind, make_bench, settle
 

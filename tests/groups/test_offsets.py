@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from app.coordinator.records import GROUP_RECORDS
 from app.coordinator.schemas.classic_group import OffsetCommitKey, OffsetCommitValue
 from app.errors import CorruptionError, ErrorCode, RequestRejected
-from app.groups import offsets
-from app.groups.classic import ClassicState
-from app.groups.cleanup import OFFSETS_AT_ONCE
-from app.groups.offsets import (
+from app.groups.classic.classic import ClassicState
+from app.groups.offsets import offsets
+from app.groups.offsets.cleanup import OFFSETS_AT_ONCE
+from app.groups.offsets.offsets import (
     CommittedOffset,
     OffsetStore,
     offset_key,

@@ -15,14 +15,20 @@ from hypothesis import strategies as st
 from app.configs import BrokerConfig
 from app.coordinator.records import GROUP_RECORDS
 from app.errors import ErrorCode, RequestRejected
-from app.groups import share_records, share_sessions
-from app.groups.assignors import MemberSpec, TopicSpec
-from app.groups.consumer import Client
-from app.groups.share import ASSIGNED_AT_ONCE_MAX, ShareGroup, ShareTimer, assign_shared, check_share_heartbeat
-from app.groups.share_records import SharedTopic
-from app.groups.share_sessions import FINAL, ShareSessions
-from app.groups.share_state import RESET_EPOCHS, ShareKey, ShareSettings
-from app.groups.share_window import Acknowledgement, Acquired, Window
+from app.groups.consumer.assignors import MemberSpec, TopicSpec
+from app.groups.consumer.consumer import Client
+from app.groups.share.core import share_records, share_sessions
+from app.groups.share.core.share import (
+    ASSIGNED_AT_ONCE_MAX,
+    ShareGroup,
+    ShareTimer,
+    assign_shared,
+    check_share_heartbeat,
+)
+from app.groups.share.core.share_records import SharedTopic
+from app.groups.share.core.share_sessions import FINAL, ShareSessions
+from app.groups.share.core.share_state import RESET_EPOCHS, ShareKey, ShareSettings
+from app.groups.share.core.share_window import Acknowledgement, Acquired, Window
 from app.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from app.wire.apis.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 from tests.groups.bench import FakeTurn, image_of, topic_id

@@ -17,10 +17,10 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from app.configs import BrokerConfig
 from app.coordinator.records import GROUP_RECORDS
 from app.errors import ErrorCode, RequestRejected
-from app.groups import share_records
-from app.groups.consumer import Client
-from app.groups.share import ShareGroup, ShareTimer, check_share_heartbeat
-from app.groups.subscriptions import metadata_hash, topic_ids
+from app.groups.consumer.consumer import Client
+from app.groups.consumer.subscriptions import metadata_hash, topic_ids
+from app.groups.share.core import share_records
+from app.groups.share.core.share import ShareGroup, ShareTimer, check_share_heartbeat
 from app.wire.apis.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 from tests.groups.bench import FakeTurn, image_of, topic_id
 

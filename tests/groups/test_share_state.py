@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.errors import ErrorCode, RequestRejected
-from app.groups.share_state import (
+from app.groups.share.core.share_state import (
     ANY_EPOCH,
     NOT_BEGUN,
     RESET_EPOCHS,
@@ -18,7 +18,7 @@ from app.groups.share_state import (
     ShareStateShard,
     epoch_after_reset,
 )
-from app.groups.share_window import RecordState, Run
+from app.groups.share.core.share_window import RecordState, Run
 from app.units import PartitionIndex
 from tests.groups.bench import topic_id
 from tests.groups.shards import _Turn

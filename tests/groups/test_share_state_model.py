@@ -19,9 +19,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from app.coordinator.partition import ReplayedBatch
 from app.errors import ErrorCode, RequestRejected
-from app.groups.share_partitions import RETRY_MS
-from app.groups.share_state import ShareKey, ShareSettings
-from app.groups.share_window import Acknowledgement, AcknowledgeType, RecordState, Window
+from app.groups.share.core.share_partitions import RETRY_MS
+from app.groups.share.core.share_state import ShareKey, ShareSettings
+from app.groups.share.core.share_window import Acknowledgement, AcknowledgeType, RecordState, Window
 from tests.groups.bench import topic_id
 from tests.groups.shards import _Turn
 from tests.groups.share_bench import ShareBench

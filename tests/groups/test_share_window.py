@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from app.errors import ErrorCode, RequestRejected
-from app.groups.share_window import Acknowledgement, AcknowledgeType, Acquired, RecordState, Run, Window
+from app.groups.share.core.share_window import Acknowledgement, AcknowledgeType, Acquired, RecordState, Run, Window
 
 LIMIT = 3
 WINDOW_MAX = 20

@@ -19,7 +19,7 @@ from app.configs import BrokerConfig, Durability, TopicConfig
 from app.errors import ErrorCode, FirnError, RequestRejected
 from app.faults import Faults
 from app.groups.coordinator import GroupCoordinator
-from app.groups.share_coordinator import ShareCoordinator
+from app.groups.share.share_coordinator import ShareCoordinator
 from app.handlers.context import Context
 from app.handlers.dispatch import Apis
 from app.handlers.fetch_sessions import FetchSessions

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from app.configs import BrokerConfig
-from app.groups.classic import ClassicGroup
+from app.groups.classic.classic import ClassicGroup
 from app.groups.group import GroupType
 from app.handlers import committed_offsets, consumer_groups, groups
 from app.handlers.context import Request

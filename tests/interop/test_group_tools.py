@@ -7,7 +7,7 @@ import re
 import confluent_kafka
 import pytest
 
-from app.groups.deletion import TOMBSTONES_AT_ONCE
+from app.groups.offsets.deletion import TOMBSTONES_AT_ONCE
 from app.wire.apikeys import ApiKey
 from tests.interop.java_programs import JavaProgram, Tools
 from tests.interop.peers import request

@@ -8,9 +8,9 @@ from uuid import UUID
 
 import pytest
 
-from app.groups.assignors import MemberSpec, TopicSpec, assign_range
-from app.groups.share_state import ShareSettings
-from app.groups.share_window import Acknowledgement
+from app.groups.consumer.assignors import MemberSpec, TopicSpec, assign_range
+from app.groups.share.core.share_state import ShareSettings
+from app.groups.share.core.share_window import Acknowledgement
 from tests.groups.shards import _Turn
 from tests.groups.share_bench import ShareBench
 from tests.groups.test_share_state_model import KEYS

@@ -13,10 +13,10 @@ from app.broker import partitions
 from app.broker.partitions import Partitions
 from app.coordinator.partition import CoordinatedLog, ReplayedBatch
 from app.coordinator.schemas.consumer_group import ConsumerGroupCurrentMemberAssignmentKey
-from app.groups.classic import ClassicGroup
-from app.groups.consumer import ConsumerGroup
+from app.groups.classic.classic import ClassicGroup
+from app.groups.consumer.consumer import ConsumerGroup
 from app.groups.shard import GroupShard
-from app.groups.share_partitions import SharePartitions
+from app.groups.share.core.share_partitions import SharePartitions
 from app.handlers import share_fetch
 from app.hot import recovery
 from app.hot.cleaning import cleaner, compaction

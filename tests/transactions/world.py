@@ -13,7 +13,7 @@ from app.configs import BrokerConfig, Durability, TopicConfig
 from app.coordinator.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from app.faults import Faults
 from app.groups.coordinator import GroupCoordinator
-from app.groups.offsets import NO_COMMITTED_OFFSET
+from app.groups.offsets.offsets import NO_COMMITTED_OFFSET
 from app.handlers import transactional_offsets
 from app.handlers.admission import admit
 from app.handlers.context import Context, Request

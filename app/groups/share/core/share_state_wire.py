@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from app.errors import ErrorCode, RequestRejected
-from app.groups.share_state import ANY_EPOCH, NOT_BEGUN, ShareKey, ShareState
-from app.groups.share_window import RecordState, Run
+from app.groups.share.core.share_state import ANY_EPOCH, NOT_BEGUN, ShareKey, ShareState
+from app.groups.share.core.share_window import RecordState, Run
 from app.wire.apikeys import ApiKey
 from app.wire.apis import delete_share_group_state as delete
 from app.wire.apis import initialize_share_group_state as initialize

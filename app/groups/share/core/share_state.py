@@ -32,7 +32,7 @@ from app.coordinator.schemas.share_state import (
 )
 from app.coordinator.shell import Turn
 from app.errors import ErrorCode, RequestRejected
-from app.groups.share_window import DONE, RecordState, Run, Window
+from app.groups.share.core.share_window import DONE, RecordState, Run, Window
 from app.metadata.changes.group_configs import LATEST
 from app.units import PartitionIndex
 

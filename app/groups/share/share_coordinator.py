@@ -16,12 +16,10 @@ from app.coordinator.shell import Coordinator, Turn
 from app.coordinator.topics import SHARE_GROUP_STATE, ensure_topic
 from app.errors import ErrorCode, RequestRejected
 from app.faults import Faults, Limited
-from app.groups.counters import ShareCounters
-from app.groups.leader_ends import EndsLink, LeaderEnds
-from app.groups.share_leader import ShareLeader
-from app.groups.share_partitions import SharePartition
-from app.groups.share_sessions import ShareSession
-from app.groups.share_state import (
+from app.groups.share.core.share_counters import ShareCounters
+from app.groups.share.core.share_partitions import SharePartition
+from app.groups.share.core.share_sessions import ShareSession
+from app.groups.share.core.share_state import (
     ANY_EPOCH,
     NOT_BEGUN,
     ShareKey,
@@ -30,7 +28,7 @@ from app.groups.share_state import (
     ShareStateShard,
     epoch_after_reset,
 )
-from app.groups.share_state_wire import (
+from app.groups.share.core.share_state_wire import (
     NO_STATE,
     Answered,
     Asked,
@@ -40,8 +38,10 @@ from app.groups.share_state_wire import (
     Summarize,
     Write,
 )
-from app.groups.share_states import NOT_YET, ShareStates, StateLink
-from app.groups.share_window import Run, Window
+from app.groups.share.core.share_window import Run, Window
+from app.groups.share.leader_ends import EndsLink, LeaderEnds
+from app.groups.share.share_leader import ShareLeader
+from app.groups.share.share_states import NOT_YET, ShareStates, StateLink
 from app.metadata.changes.group_configs import (
     AUTO_OFFSET_RESET,
     ISOLATION_LEVEL,

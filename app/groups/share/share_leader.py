@@ -21,13 +21,13 @@ from app.coordinator.timers import Timers
 from app.coordinator.topics import SHARE_GROUP_STATE, partition_for
 from app.errors import ErrorCode, FirnError, RequestRejected, copy_of
 from app.faults import Faults, Limited
-from app.groups.counters import ShareCounters
-from app.groups.share_partitions import SharePartition, SharePartitions, stored_runs
-from app.groups.share_sessions import Place, ShareSession, ShareSessions
-from app.groups.share_state import RESET_EPOCHS, ShareKey, ShareSettings
-from app.groups.share_state_wire import Answered, Read, Write
-from app.groups.share_states import NOT_YET, ShareStates
-from app.groups.share_window import DONE, Acknowledgement, Acquired, Run, Window
+from app.groups.share.core.share_counters import ShareCounters
+from app.groups.share.core.share_partitions import SharePartition, SharePartitions, stored_runs
+from app.groups.share.core.share_sessions import Place, ShareSession, ShareSessions
+from app.groups.share.core.share_state import RESET_EPOCHS, ShareKey, ShareSettings
+from app.groups.share.core.share_state_wire import Answered, Read, Write
+from app.groups.share.core.share_window import DONE, Acknowledgement, Acquired, Run, Window
+from app.groups.share.share_states import NOT_YET, ShareStates
 from app.metadata.image.cluster import ClusterImage
 from app.units import BrokerId
 

@@ -28,7 +28,7 @@ from app.coordinator.schemas.share_group import (
     TopicPartitions,
     TopicPartitionsInfo,
 )
-from app.groups.assignors import NO_PARTITIONS, Assignment
+from app.groups.consumer.assignors import NO_PARTITIONS, Assignment
 
 
 @dataclass(frozen=True, slots=True)

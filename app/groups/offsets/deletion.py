@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 from app.coordinator.partition import RawRecord
 from app.coordinator.shell import Turn
 from app.errors import RequestRejected
-from app.groups.offsets import OffsetStore, group_prefix
-from app.groups.sweeps import TEXT_BYTES_MAX, sweep_tombstones
+from app.groups.offsets.offsets import OffsetStore, group_prefix
+from app.groups.offsets.sweeps import TEXT_BYTES_MAX, sweep_tombstones
 from app.limits import KIB
 from app.metrics import Counter
 

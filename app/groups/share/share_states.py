@@ -12,8 +12,8 @@ from typing import Any, Final, Protocol
 
 from app.coordinator.topics import SHARE_GROUP_STATE, partition_for
 from app.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected, kafka_code
-from app.groups.share_state import ShareKey
-from app.groups.share_state_wire import Answered, Asked, from_response, to_request
+from app.groups.share.core.share_state import ShareKey
+from app.groups.share.core.share_state_wire import Answered, Asked, from_response, to_request
 from app.metadata.image.cluster import BrokerImage
 from app.metadata.peers.control import NotSent
 from app.metadata.view.view import ClusterView

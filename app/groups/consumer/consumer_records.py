@@ -32,8 +32,8 @@ from app.coordinator.schemas.consumer_group import (
     TopicPartition,
     TopicPartitions,
 )
-from app.groups.assignors import NO_PARTITIONS, Assignment
-from app.groups.subscriptions import ResolvedRegex
+from app.groups.consumer.assignors import NO_PARTITIONS, Assignment
+from app.groups.consumer.subscriptions import ResolvedRegex
 from app.units import TimestampMs
 
 

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 from app.errors import ErrorCode, RequestRejected
-from app.groups.assignors import TopicSpec
+from app.groups.consumer.assignors import TopicSpec
 from app.limits import REGEX_BYTES_MAX, REGEX_CACHE_MAX, REGEX_PROGRAM_SIZE_MAX
 from app.metadata.image.cluster import INTERNAL_TOPICS, ClusterImage, TopicImage
 from app.units import TimestampMs

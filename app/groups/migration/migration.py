@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from app.errors import ErrorCode, ProtocolError, RequestRejected
-from app.groups.assignors import NO_PARTITIONS, Assignment
-from app.groups.classic import ClassicGroup
-from app.groups.classic_in_consumer import assignment_of, topic_partitions_of
-from app.groups.classic_member import CONSUMER_PROTOCOL, ClassicMember
-from app.groups.consumer import ConsumerGroup, Member
-from app.groups.consumer_records import (
+from app.groups.classic.classic import ClassicGroup
+from app.groups.classic.classic_member import CONSUMER_PROTOCOL, ClassicMember
+from app.groups.classic.embedded import decode_assignment, decode_subscription, encode_assignment, subscription_version
+from app.groups.consumer.assignors import NO_PARTITIONS, Assignment
+from app.groups.consumer.consumer import ConsumerGroup, Member
+from app.groups.consumer.consumer_records import (
     ClassicMetadata,
     ConsumerGroupRecord,
     CurrentAssignment,
@@ -31,7 +31,7 @@ from app.groups.consumer_records import (
     TargetOfMember,
     to_bytes,
 )
-from app.groups.embedded import decode_assignment, decode_subscription, encode_assignment, subscription_version
+from app.groups.migration.classic_in_consumer import assignment_of, topic_partitions_of
 
 if TYPE_CHECKING:
     from app.configs import BrokerConfig

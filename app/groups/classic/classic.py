@@ -29,7 +29,7 @@ from app.configs import BrokerConfig
 from app.coordinator.records import GROUP_RECORDS, CoordinatorRecord
 from app.coordinator.schemas.classic_group import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 from app.errors import ErrorCode, RequestRejected
-from app.groups.classic_member import (
+from app.groups.classic.classic_member import (
     CONSUMER_PROTOCOL,
     NO_MEMBER,
     ClassicDue,

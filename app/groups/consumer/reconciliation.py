@@ -15,8 +15,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from app.errors import ErrorCode, RequestRejected
-from app.groups.assignors import NO_PARTITIONS, Assignment
-from app.groups.consumer_records import NO_EPOCHS, AssignmentEpochs, CurrentAssignment, MemberState
+from app.groups.consumer.assignors import NO_PARTITIONS, Assignment
+from app.groups.consumer.consumer_records import NO_EPOCHS, AssignmentEpochs, CurrentAssignment, MemberState
 
 if TYPE_CHECKING:
     from uuid import UUID

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from app.errors import ErrorCode, RequestRejected
-from app.groups.assignors import Assignment
-from app.groups.classic_member import CONSUMER_PROTOCOL, Join, Sync
-from app.groups.consumer import ConsumerGroup, Member, MemberDue, successor_of
-from app.groups.consumer_records import ClassicMetadata, MemberState, Subscription
-from app.groups.embedded import (
+from app.groups.classic.classic_member import CONSUMER_PROTOCOL, Join, Sync
+from app.groups.classic.embedded import (
     ClassicSubscription,
     TopicPartitions,
     decode_subscription,
     encode_assignment,
     subscription_version,
 )
+from app.groups.consumer.assignors import Assignment
+from app.groups.consumer.consumer import ConsumerGroup, Member, MemberDue, successor_of
+from app.groups.consumer.consumer_records import ClassicMetadata, MemberState, Subscription
 from app.wire.apis.join_group import JoinGroupResponse
 from app.wire.apis.sync_group import SyncGroupResponse
 

@@ -23,8 +23,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from app.errors import ErrorCode, RequestRejected
-from app.groups.assignors import ASSIGNORS, NO_PARTITIONS, Assignment, MemberSpec
-from app.groups.consumer_records import (
+from app.groups.consumer.assignors import ASSIGNORS, NO_PARTITIONS, Assignment, MemberSpec
+from app.groups.consumer.consumer_records import (
     NOBODY,
     NOTHING_YET,
     ConsumerGroupRecord,
@@ -40,9 +40,8 @@ from app.groups.consumer_records import (
     TargetOfMember,
     to_bytes,
 )
-from app.groups.group import GroupType
-from app.groups.reconciliation import is_reconciled, reconcile
-from app.groups.subscriptions import (
+from app.groups.consumer.reconciliation import is_reconciled, reconcile
+from app.groups.consumer.subscriptions import (
     NO_HASH,
     ResolvedRegex,
     matches,
@@ -51,6 +50,7 @@ from app.groups.subscriptions import (
     topic_specs,
     topics_of_regex,
 )
+from app.groups.group import GroupType
 from app.units import TimestampMs
 from app.wire.apis.consumer_group_heartbeat import (
     Assignment as HeartbeatAssignment,

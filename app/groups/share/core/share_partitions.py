@@ -14,9 +14,9 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final, Protocol
 
 from app.errors import ErrorCode, RequestRejected
-from app.groups.counters import ShareCounters
-from app.groups.share_state import NOT_BEGUN, ShareKey, ShareSettings, ShareState
-from app.groups.share_window import Acknowledgement, Acquired, RecordState, Run, Window, pieces
+from app.groups.share.core.share_counters import ShareCounters
+from app.groups.share.core.share_state import NOT_BEGUN, ShareKey, ShareSettings, ShareState
+from app.groups.share.core.share_window import Acknowledgement, Acquired, RecordState, Run, Window, pieces
 from app.tiering.waiting import Waiters
 
 RETRY_MS: Final = 1000

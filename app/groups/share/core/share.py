@@ -14,10 +14,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from app.errors import ErrorCode, RequestRejected
-from app.groups.assignors import NO_PARTITIONS, Assignment, MemberSpec, Topics
-from app.groups.consumer import JOINING, LEAVING, Client
+from app.groups.consumer.assignors import NO_PARTITIONS, Assignment, MemberSpec, Topics
+from app.groups.consumer.consumer import JOINING, LEAVING, Client
+from app.groups.consumer.subscriptions import NO_HASH, metadata_hash, topic_ids, topic_specs
 from app.groups.group import GroupType
-from app.groups.share_records import (
+from app.groups.share.core.share_records import (
     NO_TOPICS,
     ShareAssignment,
     ShareCurrent,
@@ -32,7 +33,6 @@ from app.groups.share_records import (
     ShareTopics,
     to_bytes,
 )
-from app.groups.subscriptions import NO_HASH, metadata_hash, topic_ids, topic_specs
 from app.limits import SHARE_MEMBER_ID_CHARS_MAX
 from app.wire.apis.share_group_heartbeat import (
     Assignment as HeartbeatAssignment,

@@ -18,7 +18,7 @@ from app.coordinator.partition import RawRecord
 from app.coordinator.records import GROUP_RECORDS, NUMBER, NUMBER_BYTES
 from app.coordinator.schemas.classic_group import OffsetCommitKey
 from app.errors import CorruptionError
-from app.groups import sweeps
+from app.groups.offsets import sweeps
 from app.units import NO_OFFSET, NO_PRODUCER_ID, NO_TIMESTAMP, Offset, TimestampMs
 
 _OFFSET_PREFIXES: Final = (b"\0\1", b"\0\0")
