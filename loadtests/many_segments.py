@@ -28,7 +28,7 @@ from app.machine.files import PosixFileSystem
 from app.machine.runtime import SystemClock, ThreadPool, raise_descriptor_limit
 from app.objectstore.directory import DirectoryStore
 from app.records.builder import build_batch
-from app.tiering.store_work import InlineStoreWork
+from app.tiering.store.store_work import InlineStoreWork
 
 PARTITIONS_PER_TOPIC = 100
 RECORDS_PER_SEGMENT = 10

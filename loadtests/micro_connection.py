@@ -30,7 +30,7 @@ from app.machine.files import PosixFileSystem
 from app.machine.runtime import SystemClock, ThreadPool, boot_s, raise_descriptor_limit, settle_memory
 from app.objectstore.directory import DirectoryStore
 from app.records.builder import build_batch
-from app.tiering.store_work import InlineStoreWork
+from app.tiering.store.store_work import InlineStoreWork
 from app.transport.connection import Connection
 from app.units import ProducerEpoch, ProducerId
 from app.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request

@@ -30,9 +30,9 @@ from app.machine.files import PosixFileSystem
 from app.objectstore.location import S3Location, parse_store_url
 from app.objectstore.s3 import S3Store
 from app.records.builder import build_batch
-from app.tiering.segment_format import ChunkCodec, ChunkEntry
-from app.tiering.store_process import KEPT_MEMORY_BYTES_MAX, THREADS, StoreThreads
-from app.tiering.store_work import InlineStoreWork
+from app.tiering.store.segment_format import ChunkCodec, ChunkEntry
+from app.tiering.store.store_process import KEPT_MEMORY_BYTES_MAX, THREADS, StoreThreads
+from app.tiering.store.store_work import InlineStoreWork
 from app.units import FilePosition, Offset, TimestampMs
 from loadtests.start_up import S3_ENVIRONMENT, s3_url, slow_s3
 

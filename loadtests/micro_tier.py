@@ -33,10 +33,10 @@ from app.metadata.log import layout
 from app.metadata.manifest.manifest_state import ManifestState, SegmentEntry, SegmentState
 from app.metrics import Registry
 from app.records.builder import build_batch
-from app.tiering.chunk_cache import ChunkCache
-from app.tiering.remote_reader import RemoteReader, RemoteWait
-from app.tiering.store_proxy import ProxyStoreWork
-from app.tiering.store_work import UploadJob
+from app.tiering.read.chunk_cache import ChunkCache
+from app.tiering.read.remote_reader import RemoteReader, RemoteWait
+from app.tiering.store.store_proxy import ProxyStoreWork
+from app.tiering.store.store_work import UploadJob
 from app.units import BrokerId, LogSequence, Offset, PartitionIndex, SegmentId, TopicId
 
 TOPIC = TopicId(uuid.UUID(int=7))
@@ -94,7 +94,7 @@ async def _store_process(root: Path) -> tuple[asyncio.subprocess.Process, RpcCli
     ours, theirs = socket.socketpair()
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-m", "app.tiering.store_process", "--store", f"file://{root}", "--socket", str(theirs.fileno())),
+        *("-m", "app.tiering.store.store_process", "--store", f"file://{root}", "--socket", str(theirs.fileno())),
         pass_fds=(theirs.fileno(),),
     )
     theirs.close()

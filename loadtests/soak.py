@@ -77,7 +77,11 @@ GROWTH_SHARE = 0.10
 DESCRIPTORS_GROWTH = 30
 CLEANER_MB_MAX = 256.0
 """The cleaner process comes when there is something to compact, so that its memory has a limit instead of a growth."""
-BESIDE = {"app.tiering.store_process": "store_mb", "app.http": "http_mb", "app.hot.cleaning.process": "cleaner_mb"}
+BESIDE = {
+    "app.tiering.store.store_process": "store_mb",
+    "app.http": "http_mb",
+    "app.hot.cleaning.process": "cleaner_mb",
+}
 """Module of a process beside the broker to its figure."""
 LAG_RECORDS_MAX = 5 * RECORDS_PER_S
 VERDICT = "OK: every record is accounted for; memory, descriptors and lag were flat in the calm half; firn verify found nothing"

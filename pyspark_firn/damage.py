@@ -8,7 +8,7 @@ from typing import Final
 
 from app.errors import CorruptionError
 from app.objectstore.api import ObjectMissing
-from app.tiering.segment_format import FutureFormat
+from app.tiering.store.segment_format import FutureFormat
 from pyspark_firn.losses import DataLoss
 
 _MEND: Final = "bring the object back from a copy, or leave its offsets out; `firn verify` tells what else is damaged"

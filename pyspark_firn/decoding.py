@@ -18,7 +18,7 @@ from app.limits import DECOMPRESSED_BATCH_BYTES_MAX, MIB
 from app.records.batch import CODEC_MASK, CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, check_stored_batch
 from app.records.compression import decompress
 from app.records.record import RECORD_BYTES_MIN, iter_records
-from app.tiering.segment_format import AbortedTransaction
+from app.tiering.store.segment_format import AbortedTransaction
 from app.units import Offset
 from pyspark_firn import batch_table
 from pyspark_firn.columns import HEADER_STRUCT, HEADERS, arrow_schema

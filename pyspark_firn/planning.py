@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from app.limits import MIB
 from app.metadata.manifest.manifest_state import ManifestState, SegmentEntry
-from app.tiering.segment_format import SegmentFooter
+from app.tiering.store.segment_format import SegmentFooter
 from app.units import Offset, TopicIdPartition
 from pyspark_firn.splits import Piece, StoredSplit
 

@@ -30,8 +30,8 @@ from app.limits import MIB
 from app.metadata.manifest.manifest_state import ManifestState
 from app.objectstore.api import ObjectMissing, RangeUnsatisfiable
 from app.objectstore.directory import DirectoryStore
-from app.tiering.segment_format import SegmentFooter, check_stored_chunk, decode_footer
-from app.tiering.store_work import unfold_chunk
+from app.tiering.store.segment_format import SegmentFooter, check_stored_chunk, decode_footer
+from app.tiering.store.store_work import unfold_chunk
 from app.units import Offset, PartitionIndex, TopicId, TopicIdPartition, TopicPartition
 from pyspark_firn.damage import missing
 from pyspark_firn.decoding import RecordDecoder

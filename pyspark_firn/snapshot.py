@@ -18,8 +18,8 @@ from app.metadata.image.cluster import ClusterImage, TopicImage
 from app.metadata.manifest.manifest_state import ManifestState, SegmentEntry
 from app.records.batch import iter_headers
 from app.records.record import iter_records
-from app.tiering.segment_format import SegmentFooter, check_stored_chunk, decode_footer
-from app.tiering.store_work import unfold_chunk
+from app.tiering.store.segment_format import SegmentFooter, check_stored_chunk, decode_footer
+from app.tiering.store.store_work import unfold_chunk
 from app.units import PartitionIndex, TopicIdPartition, TopicPartition
 from pyspark_firn.damage import planned_read
 from pyspark_firn.losses import Losses

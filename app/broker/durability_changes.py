@@ -24,7 +24,7 @@ from app.metadata.image.cluster import OBJECT_LEVEL, ClusterImage, ImageDelta, P
 from app.metadata.image.wal_ranges import PartitionDurability
 from app.metadata.peers.control import DropAsked, InSyncAnswer, SwitchAsked
 from app.replication.partition import Partition, PartitionTable
-from app.tiering.remote_log_manager import RemoteLogManager
+from app.tiering.upload.remote_log_manager import RemoteLogManager
 from app.units import BrokerId, TopicIdPartition
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from app.machine.files import FileSystem, read_file, replace_file, unlink_quietl
 from app.metadata.log import layout
 from app.metadata.manifest.manifest import SegmentManifest
 from app.seams import BlockingPool
-from app.tiering.remote_log_manager import manifest_cache_name
+from app.tiering.upload.remote_log_manager import manifest_cache_name
 from app.turns import Portion
 from app.units import LeaderEpoch, PartitionIndex, TopicIdPartition
 

@@ -72,11 +72,11 @@ from app.objectstore.api import ObjectStore
 from app.replication.reading import PartitionReads
 from app.seams import BlockingPool, BootClock, Clock, shared_wait_s
 from app.security.delegation import TokenSecrets
-from app.tiering.chunk_cache import ChunkCache
-from app.tiering.copy_holds import CopyHolds, HoldLink, HoldsOfLeaders
-from app.tiering.remote_log_manager import RemoteLogManager
-from app.tiering.remote_reader import RemoteReader
-from app.tiering.store_work import StoreWork
+from app.tiering.read.chunk_cache import ChunkCache
+from app.tiering.read.remote_reader import RemoteReader
+from app.tiering.store.store_work import StoreWork
+from app.tiering.upload.copy_holds import CopyHolds, HoldLink, HoldsOfLeaders
+from app.tiering.upload.remote_log_manager import RemoteLogManager
 from app.transactions.coordinator import TransactionCoordinator
 from app.transactions.elsewhere import OtherBrokers
 from app.transactions.link import TransactionLink

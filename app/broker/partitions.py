@@ -44,8 +44,7 @@ from app.records.control import ControlType
 from app.replication.partition import Partition, PartitionTable
 from app.replication.roles import TRANSITIONS, Role, Transition, Wanted, wanted_by
 from app.seams import Clock
-from app.tiering.deadlines import loop_time_s
-from app.tiering.rebuild import (
+from app.tiering.repair.rebuild import (
     LostMarker,
     RestorePlan,
     agree,
@@ -57,10 +56,11 @@ from app.tiering.rebuild import (
     plan_restore,
     take_beginning,
 )
-from app.tiering.remote_log_manager import RemoteLogManager
-from app.tiering.soundness import RESTORE, how_to_mend
-from app.tiering.store_work import StoreWork
-from app.tiering.unnamed import check_nothing_is_unnamed
+from app.tiering.repair.soundness import RESTORE, how_to_mend
+from app.tiering.repair.unnamed import check_nothing_is_unnamed
+from app.tiering.store.store_work import StoreWork
+from app.tiering.upload.deadlines import loop_time_s
+from app.tiering.upload.remote_log_manager import RemoteLogManager
 from app.turns import Portion
 from app.units import (
     NO_TOPIC_ID,
@@ -416,7 +416,7 @@ class Partitions:
 
     async def _refilled(self, log: PartitionLog, manifest: SegmentManifest) -> RestorePlan:
         """Raises: as ``refill``."""
-        from app.tiering.refilling import refill
+        from app.tiering.repair.refilling import refill
 
         directory = self._logs.log_directory
         async with self._refills:

@@ -170,7 +170,7 @@ class Broker:
         self._store = Child(
             "store",
             lambda descriptor: (
-                "app.tiering.store_process", "--store", self.store_url, "--socket", str(descriptor),
+                "app.tiering.store.store_process", "--store", self.store_url, "--socket", str(descriptor),
                 *(["--wal-store", self.config.wal_store_url] if self.config.wal_store_url else []),
                 *(("--urgent",) if self._answers_from_store else ()),
                 *(() if may_create_store(fs, self.config) else ("--existing",)),
@@ -191,7 +191,7 @@ class Broker:
         from app.client.connection import Dialer, dial_tcp
         from app.metadata.changes.features import new_store_level
         from app.objectstore.proxy import StoreProxy
-        from app.tiering.store_proxy import ProxyStoreWork
+        from app.tiering.store.store_proxy import ProxyStoreWork
 
         self._cleaners = CleanerProcesses(
             lock.fileno(),
@@ -392,7 +392,7 @@ class Broker:
             await asyncio.sleep(HEALTH_LOOK_S)
 
     async def _store_samples(self) -> Sequence[Sample]:
-        from app.tiering.store_process import decode_samples
+        from app.tiering.store.store_process import decode_samples
 
         return decode_samples(await self._rpc.call("process.metrics", timeout_s=SAMPLES_TIMEOUT_S))
 

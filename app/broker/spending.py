@@ -22,7 +22,7 @@ from app.hot.manager import LogManager
 from app.metrics import Labels, Registry, Sample
 from app.replication.partition import PartitionTable
 from app.seams import BlockingPool, shared_wait_s
-from app.tiering.remote_log_manager import RemoteLogManager
+from app.tiering.upload.remote_log_manager import RemoteLogManager
 from app.units import TopicIdPartition
 
 READ_S: Final = 60.0

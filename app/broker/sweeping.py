@@ -16,7 +16,7 @@ from app.metadata.membership.membership import Membership
 from app.metrics import Registry
 from app.objectstore.api import ObjectStore
 from app.seams import Clock
-from app.tiering.sweeper import Swept, delete_topic, sweep_unknown_topics
+from app.tiering.upload.sweeper import Swept, delete_topic, sweep_unknown_topics
 from app.units import TopicId
 
 RETRY_S: Final = 30.0

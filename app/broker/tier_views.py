@@ -25,8 +25,8 @@ from app.replication.followed_tier import FollowedTier
 from app.replication.partition import Partition, PartitionTable
 from app.replication.roles import Role
 from app.seams import Clock
-from app.tiering.local_retention import drop_local
-from app.tiering.rebuild import lower_log_start
+from app.tiering.repair.rebuild import lower_log_start
+from app.tiering.upload.local_retention import drop_local
 from app.turns import STRIDE, Steps, run, whole
 from app.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
 

@@ -17,9 +17,9 @@ from app.metadata.image.cluster import PartitionImage
 from app.metadata.image.wal_ranges import WalId, WalRange
 from app.metadata.manifest.manifest import SegmentManifest
 from app.objectstore.api import ObjectMissing
-from app.tiering.rebuild import RestorePlan, apply_plan, plan_restore
-from app.tiering.refilling import is_whole, wait_quiet
-from app.tiering.store_work import StoreWork
+from app.tiering.repair.rebuild import RestorePlan, apply_plan, plan_restore
+from app.tiering.repair.refilling import is_whole, wait_quiet
+from app.tiering.store.store_work import StoreWork
 from app.units import Offset, TimestampMs, TopicIdPartition
 from app.wal.format import WalFooter
 from app.wal.takeover import NeedsManifest, TakeOver, Tiered, begins_at_zero, continue_from, local_end

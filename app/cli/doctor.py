@@ -566,7 +566,7 @@ async def partition_checks(store: ObjectStore) -> list[CheckResult]:
     from app.machine.runtime import SystemClock
     from app.metadata.view.follower import MetadataFollower
     from app.objectstore.check import CheckResult
-    from app.tiering.soundness import how_to_mend, why_not_led
+    from app.tiering.repair.soundness import how_to_mend, why_not_led
     from app.units import TopicIdPartition
 
     follower = MetadataFollower(store, SystemClock())

@@ -12,7 +12,7 @@ from app.errors import ConfigError
 if TYPE_CHECKING:
     from app.metadata.manifest.manifest import SegmentManifest
     from app.objectstore.api import ObjectStore
-    from app.tiering.unnamed import UnnamedSegment
+    from app.tiering.repair.unnamed import UnnamedSegment
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ async def changing(
     from app.metadata.manifest.manifest import SegmentManifest
     from app.metadata.view.follower import MetadataFollower
     from app.objectstore.opening import open_store
-    from app.tiering.unnamed import find_unnamed
+    from app.tiering.repair.unnamed import find_unnamed
     from app.units import BrokerId, PartitionIndex
 
     pool = ThreadPool()

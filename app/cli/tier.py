@@ -210,7 +210,7 @@ def adopt(
     broker leads the partition, stop the broker first.
     """
     from app.cli.stored_manifest import changing
-    from app.tiering.unnamed import adopt as take_in
+    from app.tiering.repair.unnamed import adopt as take_in
 
     entries, left = run_async(lambda: changing(store, topic, partition, take_in))
     if as_json:
@@ -240,7 +240,7 @@ def accept_loss(
     loses nothing. If a broker leads the partition, stop the broker first.
     """
     from app.cli.stored_manifest import changing
-    from app.tiering.unnamed import accept_loss as give_up
+    from app.tiering.repair.unnamed import accept_loss as give_up
 
     found, _ = run_async(lambda: changing(store, topic, partition, give_up))
     if as_json:

@@ -19,7 +19,7 @@ from app.errors import ConfigError
 from app.units import TopicIdPartition
 
 if TYPE_CHECKING:
-    from app.tiering.verify import Finding, Progress
+    from app.tiering.repair.verify import Finding, Progress
 
 
 def verify(
@@ -118,8 +118,8 @@ async def _verify(url: str, topics: list[str] | tuple[str, ...], *, records: boo
     from app.machine.runtime import SystemClock, ThreadPool
     from app.metadata.view.follower import MetadataFollower
     from app.objectstore.opening import open_store
-    from app.tiering.verify import Progress
-    from app.tiering.verify import verify as walk
+    from app.tiering.repair.verify import Progress
+    from app.tiering.repair.verify import verify as walk
 
     pool, clock = ThreadPool(), SystemClock()
     store = await open_store(url, pool=pool, rng=random.Random())

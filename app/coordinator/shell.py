@@ -62,7 +62,7 @@ from app.metrics import Labels, Registry
 from app.replication.partition import Partition, PartitionTable
 from app.replication.roles import Role
 from app.seams import Clock
-from app.tiering.waiting import Waiters
+from app.tiering.read.waiting import Waiters
 from app.turns import Portion
 from app.units import BrokerId, LeaderEpoch, Offset, PartitionIndex
 

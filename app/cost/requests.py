@@ -1,6 +1,6 @@
 """How many requests Firn sends to its object store, by operation.
 
-The numbers are those of the code (``tiering/store_work.py``: parts of 8 MiB, one ranged GET a chunk, one a footer;
+The numbers are those of the code (``tiering/store/store_work.py``: parts of 8 MiB, one ranged GET a chunk, one a footer;
 ``metadata/manifest/manifest.py``: one entry a state change; ``metadata/view/registration.py``: a heartbeat and a look at the
 cluster log every 10 s), and ``tests/cost/test_requests.py`` holds them against the counters of a broker that produces,
 tiers, replays and expires; ``tests/cost/test_write_ahead.py`` does so for the write-ahead log. Operations are named as in

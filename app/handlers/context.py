@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from app.security.authorizer import Authorizer
     from app.security.delegation import TokenSecrets
     from app.security.noting import Resource
-    from app.tiering.copy_holds import CopyHolds, HoldsOfLeaders
-    from app.tiering.remote_log_manager import RemoteLogManager
+    from app.tiering.upload.copy_holds import CopyHolds, HoldsOfLeaders
+    from app.tiering.upload.remote_log_manager import RemoteLogManager
     from app.transactions.coordinator import TransactionCoordinator
 
 

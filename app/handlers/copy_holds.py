@@ -9,7 +9,7 @@ from app.errors import ErrorCode, FirnError
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
 from app.metadata.peers.control import HoldRequest, HoldResponse
-from app.tiering.copy_holds import answer_of
+from app.tiering.upload.copy_holds import answer_of
 from app.units import LeaderEpoch, PartitionIndex
 from app.wire.apikeys import ApiKey
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from app.metrics import Registry
     from app.replication.partition import PartitionTable
     from app.seams import Clock
-    from app.tiering.remote_log_manager import RemoteLogManager
+    from app.tiering.upload.remote_log_manager import RemoteLogManager
     from app.transactions.coordinator import TransactionCoordinator
 
 TRANSACTIONS_S: Final = 2.0

@@ -51,8 +51,8 @@ from app.hot.log import PartitionLog
 from app.metrics import Registry, Sample
 from app.security.acls import Operation, ResourceType
 from app.security.noting import note
-from app.tiering import replacement
-from app.tiering import tier_status as tier
+from app.tiering.upload import replacement
+from app.tiering.upload import tier_status as tier
 from app.turns import Portion, ordered
 from app.units import Offset, SegmentId, TopicIdPartition
 from app.wire.apikeys import ApiKey

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from app.errors import FirnError, StorageUnavailable, without_frames
 from app.hot.reads import FileRange, LocalRead, PageMiss
-from app.tiering.remote_reader import RemoteWait
+from app.tiering.read.remote_reader import RemoteWait
 from app.units import LeaderEpoch, Offset, TimestampMs
 
 if TYPE_CHECKING:
     from app.hot import indexes
     from app.hot.log import PartitionLog
     from app.seams import BlockingPool
-    from app.tiering import segment_format
-    from app.tiering.remote_reader import RemoteReader
+    from app.tiering.read.remote_reader import RemoteReader
+    from app.tiering.store import segment_format
 
     AbortedTransaction = indexes.AbortedTransaction | segment_format.AbortedTransaction
 

@@ -20,7 +20,7 @@ from app.coordinator.shell import Coordinator, Turn
 from app.coordinator.topics import TRANSACTION_STATE
 from app.errors import ErrorCode, FirnError, NotLeader, RequestRejected, kafka_code, without_frames
 from app.faults import Faults, Limited
-from app.tiering.waiting import Waiters
+from app.tiering.read.waiting import Waiters
 from app.transactions.decisions import Decision, encode_decision
 from app.transactions.link import MarkerAsked
 from app.transactions.markers import Marker, MarkerWriter

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from app import __version__
-from app.tiering.verify import Finding, FindingKind
+from app.tiering.repair.verify import Finding, FindingKind
 from pyspark_firn.jobs.inspection import Inspection, SegmentFacts
 from pyspark_firn.jobs.targets import Folder, HeldFile, sweep_folder, writing
 

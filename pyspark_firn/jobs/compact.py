@@ -44,11 +44,11 @@ from app.objectstore.directory import DirectPool
 from app.records.batch import LOG_APPEND_TIME, BatchHeader, iter_headers, parse_header
 from app.records.builder import build_batch
 from app.records.record import Record, iter_records
-from app.tiering import replacement
-from app.tiering.replacement import Replacement
-from app.tiering.segment_format import AbortedTransaction, SegmentFooter, check_stored_chunk
-from app.tiering.store_work import InlineStoreWork, UploadJob, unfold_chunk
-from app.tiering.verify import read_checked_footer
+from app.tiering.repair.verify import read_checked_footer
+from app.tiering.store.segment_format import AbortedTransaction, SegmentFooter, check_stored_chunk
+from app.tiering.store.store_work import InlineStoreWork, UploadJob, unfold_chunk
+from app.tiering.upload import replacement
+from app.tiering.upload.replacement import Replacement
 from app.units import (
     NO_LEADER_EPOCH,
     BrokerId,

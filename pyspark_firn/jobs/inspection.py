@@ -23,11 +23,8 @@ from app.metadata.log import layout
 from app.metadata.manifest.manifest_state import SegmentEntry
 from app.objectstore.api import ObjectInfo, ObjectMissing, RangeUnsatisfiable, UploadInfo
 from app.records.batch import LOG_APPEND_TIME, iter_headers
-from app.tiering.discovery import list_manifests, list_segment_objects
-from app.tiering.segment_format import check_raw_chunk, check_stored_chunk
-from app.tiering.store_work import unfold_chunk
-from app.tiering.unnamed import unnamed_above
-from app.tiering.verify import (
+from app.tiering.repair.unnamed import unnamed_above
+from app.tiering.repair.verify import (
     Finding,
     FindingKind,
     check_ranges,
@@ -45,6 +42,9 @@ from app.tiering.verify import (
     unreadable_records,
     unseen_segments,
 )
+from app.tiering.store.discovery import list_manifests, list_segment_objects
+from app.tiering.store.segment_format import check_raw_chunk, check_stored_chunk
+from app.tiering.store.store_work import unfold_chunk
 from app.units import Offset, PartitionIndex, TopicId, TopicIdPartition
 from pyspark_firn.jobs.running import Runner
 from pyspark_firn.memory import keep_freed_memory

@@ -22,7 +22,7 @@ from app.client.firn_api import (
 from app.errors import ErrorCode
 from app.faults import LIMITED_LINES_MAX
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
-from app.tiering.store_work import InlineStoreWork, UploadedSegment, UploadJob
+from app.tiering.store.store_work import InlineStoreWork, UploadedSegment, UploadJob
 from app.wire.apikeys import ApiKey
 from tests.broker.test_node import fetch_all, produce, until
 from tests.broker.test_process import broker as process_of

@@ -27,7 +27,7 @@ from app.objectstore.directory import DirectPool
 from app.objectstore.memory import MemoryStore
 from app.records.batch import iter_headers
 from app.replication.reading import RANGES_MAX
-from app.tiering.store_work import InlineStoreWork
+from app.tiering.store.store_work import InlineStoreWork
 from app.units import TopicId, TopicIdPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_topics import CreatableTopic, CreateTopicsRequest

@@ -20,7 +20,7 @@ from app.metadata.changes.topic_changes import ConfigChange, Operation
 from app.metadata.view.follower import MetadataFollower
 from app.objectstore.api import ObjectInfo, ObjectStore
 from app.objectstore.directory import DirectoryStore
-from app.tiering.verify import Finding, FindingKind, verify
+from app.tiering.repair.verify import Finding, FindingKind, verify
 from app.units import PartitionIndex, TopicIdPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest

@@ -63,7 +63,7 @@ class Running:
     def store_process(self) -> psutil.Process | None:
         for child in psutil.Process(self.pid).children():
             try:
-                if "app.tiering.store_process" in child.cmdline():
+                if "app.tiering.store.store_process" in child.cmdline():
                     return child
             except psutil.Error:
                 continue

@@ -23,7 +23,7 @@ from app.metadata.log import layout
 from app.records.builder import build_batch
 from app.replication.reading import Awaited
 from app.replication.roles import Role
-from app.tiering.rebuild import RestorePlan
+from app.tiering.repair.rebuild import RestorePlan
 from app.units import PartitionIndex, TopicIdPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_partition_reassignments import (

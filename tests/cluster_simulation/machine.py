@@ -22,7 +22,7 @@ from app.metadata.image.cluster import LEVEL_MAX, BrokerImage, Endpoint
 from app.metadata.log.numbered_log import LogTimings
 from app.metadata.peers.control import Heartbeat, HeartbeatAnswer, RegisterRequest, RegisterResponse
 from app.metadata.peers.pulses import TurnBoard
-from app.tiering.store_work import InlineStoreWork
+from app.tiering.store.store_work import InlineStoreWork
 from app.wire.fetch import FetchPartition, FetchRequest
 from tests.cluster_simulation.levels import PROGRAM
 from tests.cluster_simulation.network import Network

@@ -36,7 +36,7 @@ from app.metadata.replicas import elections, replica_changes
 from app.metadata.replicas.elections import Elected
 from app.replication.in_sync import InSync
 from app.replication.partition import Partition, PartitionTable
-from app.tiering import local_retention
+from app.tiering.upload import local_retention
 from app.turns import Stepwise
 
 Plant = Callable[[pytest.MonkeyPatch], None]

@@ -25,7 +25,7 @@ from app.metrics import Registry
 from app.objectstore.memory import MemoryStore
 from app.objectstore.metered import WAL, MeteredStore
 from app.records.builder import build_batch
-from app.tiering.store_work import InlineStoreWork
+from app.tiering.store.store_work import InlineStoreWork
 from app.units import Buffer
 from app.wal import format as wal_format
 from tests.support.simfs import SimFileSystem

@@ -221,7 +221,7 @@ class Served:
         assert not found, self.text
 
 
-STORE_PROCESS = "app.tiering.store_process"
+STORE_PROCESS = "app.tiering.store.store_process"
 HTTP_PROCESS = "app.http"
 CLEANER_PROCESS = "app.hot.cleaning.process"
 

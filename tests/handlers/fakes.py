@@ -33,8 +33,8 @@ from app.records.builder import recompress
 from app.records.compression import Codec
 from app.replication.partition import PartitionTable
 from app.replication.reading import PartitionReads
-from app.tiering.remote_reader import RemoteRange, RemoteRead, RemoteWait
-from app.tiering.waiting import Waiters
+from app.tiering.read.remote_reader import RemoteRange, RemoteRead, RemoteWait
+from app.tiering.read.waiting import Waiters
 from app.transactions.coordinator import TransactionCoordinator
 from app.units import BrokerId, LeaderEpoch, PartitionIndex, TopicIdPartition, TopicPartition
 

@@ -14,7 +14,7 @@ import pytest
 from app.hot.descriptors import DescriptorCache, FileHandle
 from app.machine import files
 from app.machine.files import PosixFileSystem
-from app.tiering.remote_reader import RemoteRange, RemoteRead
+from app.tiering.read.remote_reader import RemoteRange, RemoteRead
 from app.transport import outlet, sending
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest

@@ -385,7 +385,7 @@ async def test_http_knows_the_broker_by_its_listeners_truststore_and_has_no_othe
         assert not any("password-of-the-store" in command for command in children)
         http, store = (
             next(found for command, found in children.items() if f" {module} " in command)
-            for module in ("app.http", "app.tiering.store_process")
+            for module in ("app.http", "app.tiering.store.store_process")
         )
         of_firn = {name: text for name, text in http.items() if name.startswith("FIRN_")}
         assert of_firn == {

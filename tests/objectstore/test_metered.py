@@ -15,7 +15,7 @@ from app.metrics import Registry
 from app.objectstore.api import AlreadyExists, ObjectMissing, ObjectStore
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
 from app.objectstore.metered import CLUSTER, DATA, MANIFESTS, WAL, MeteredStore
-from app.tiering.store_process import watch
+from app.tiering.store.store_process import watch
 from app.units import Offset, SegmentId, TopicId
 from tests.support.virtual_loop import run_virtual
 

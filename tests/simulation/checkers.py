@@ -18,11 +18,11 @@ from app.metadata.manifest.manifest import SegmentManifest
 from app.metadata.manifest.manifest_state import ManifestState, SegmentEntry, SegmentState, decode_change
 from app.metadata.view.follower import MetadataFollower
 from app.records.batch import BatchHeader, check_stored_batch, iter_headers
-from app.tiering.chunk_cache import ENTRIES_MAX, QUEUE_MAX, READ_BYTES_MAX, READS_MAX
-from app.tiering.remote_reader import FOOTER_CACHE_BYTES_MAX, STREAMS_MAX
-from app.tiering.segment_format import check_stored_chunk, decode_footer
-from app.tiering.store_work import unfold_chunk
-from app.tiering.verify import verify
+from app.tiering.read.chunk_cache import ENTRIES_MAX, QUEUE_MAX, READ_BYTES_MAX, READS_MAX
+from app.tiering.read.remote_reader import FOOTER_CACHE_BYTES_MAX, STREAMS_MAX
+from app.tiering.repair.verify import verify
+from app.tiering.store.segment_format import check_stored_chunk, decode_footer
+from app.tiering.store.store_work import unfold_chunk
 from app.units import BrokerId, LeaderEpoch, TopicIdPartition
 from tests.simulation.history import Batch, Bound, PartitionHistory, Violation
 

@@ -16,7 +16,7 @@ from app.errors import FirnError
 from app.metadata.image.cluster import Endpoint
 from app.metadata.log.numbered_log import LogTimings
 from app.metadata.peers.place import Holder
-from app.tiering.store_work import InlineStoreWork
+from app.tiering.store.store_work import InlineStoreWork
 from app.wire.apikeys import ApiKey
 from tests.simulation.bucket import ProcessStore
 from tests.simulation.disk import ProcessFiles, SimDisk

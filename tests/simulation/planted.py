@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-import app.tiering.store_work as store_work
+import app.tiering.store.store_work as store_work
 from app.broker import partitions
 from app.broker.partitions import Partitions
 from app.coordinator.partition import CoordinatedLog, ReplayedBatch
@@ -27,9 +27,10 @@ from app.hot.swapping import SWAP_SUFFIX
 from app.metadata.log.append_attempt import AppendAttempt, PutOutcome, ReadBack, ReadOutcome
 from app.metadata.log.numbered_log import NumberedLog
 from app.metadata.manifest.manifest import SegmentManifest
-from app.tiering import rebuild, remote_log_manager
-from app.tiering.chunk_cache import ChunkCache
-from app.tiering.remote_log_manager import RemoteLogManager
+from app.tiering.read.chunk_cache import ChunkCache
+from app.tiering.repair import rebuild
+from app.tiering.upload import remote_log_manager
+from app.tiering.upload.remote_log_manager import RemoteLogManager
 from app.transactions.markers import MarkerWriter
 from app.units import Offset
 

@@ -33,7 +33,7 @@ from app.objectstore.directory import DirectoryStore
 from app.records.builder import build_batch
 from app.records.control import ControlType, control_key, control_value
 from app.records.record import Record
-from app.tiering.replacement import Replacement
+from app.tiering.upload.replacement import Replacement
 from app.units import (
     Offset,
     PartitionIndex,

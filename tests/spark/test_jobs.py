@@ -32,7 +32,7 @@ from app.objectstore.directory import DirectoryStore
 from app.records.batch import HEADER_BYTES, rewrite_header
 from app.records.builder import build_batch
 from app.terminating import ended_by_sigterm
-from app.tiering.verify import Finding, FindingKind
+from app.tiering.repair.verify import Finding, FindingKind
 from app.units import Offset, PartitionIndex, TimestampMs, TopicIdPartition, TopicPartition
 from pyspark_firn import count
 from pyspark_firn.jobs.audit_report import MENDS, write_report

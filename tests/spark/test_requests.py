@@ -23,7 +23,7 @@ from app.metadata.manifest.manifest_state import SegmentState
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.directory_work import DirectoryWork
 from app.records.builder import build_batch
-from app.tiering.segment_format import FOOTER_MAGIC
+from app.tiering.store.segment_format import FOOTER_MAGIC
 from app.units import Offset
 from pyspark_firn.batch import plan
 from pyspark_firn.columns import column_names

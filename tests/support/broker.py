@@ -34,7 +34,7 @@ from app.metrics import Registry, Sample
 from app.objectstore.api import ObjectStore
 from app.objectstore.directory import DirectoryStore
 from app.seams import Clock
-from app.tiering.store_work import InlineStoreWork
+from app.tiering.store.store_work import InlineStoreWork
 from app.transport.replays import loop_time_s
 
 STOOD_STILL: Final = "this broker stood still for"

@@ -30,7 +30,7 @@ from app.metadata.manifest.manifest import SegmentEntry, SegmentManifest
 from app.objectstore.api import ObjectStore
 from app.objectstore.directory import DirectoryStore, DirectPool
 from app.records.batch import iter_headers
-from app.tiering.store_work import InlineStoreWork, UploadJob
+from app.tiering.store.store_work import InlineStoreWork, UploadJob
 from app.units import BrokerId, LeaderEpoch, Offset, PartitionIndex, SegmentId, TimestampMs, TopicId
 
 BROKER = BrokerId(1)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from app.errors import CorruptionError
 from app.objectstore.api import ObjectInfo, ObjectMissing, ObjectStore
-from app.tiering.discovery import list_segment_objects, read_footer
-from app.tiering.segment_format import SegmentFooter
+from app.tiering.store.discovery import list_segment_objects, read_footer
+from app.tiering.store.segment_format import SegmentFooter
 from app.units import TopicIdPartition
 
 

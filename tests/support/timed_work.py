@@ -126,11 +126,11 @@ TIMED_WORK: Final[Mapping[str, str]] = {
     "objectstore/proxy.py::StoreProxy._look_later": ONE,
     "objectstore/s3.py::S3Store._request": ONE,
     "replication/commits.py::CommitQueue._wake_at": ONE,
-    "tiering/chunk_cache.py::ChunkCache._arm_timer": ONE,
-    "tiering/copy_holds.py::HoldsOfLeaders._end": ONE,
-    "tiering/copy_holds.py::HoldsOfLeaders._tell": ONE,
-    "tiering/refilling.py::wait_quiet": ONE,
-    "tiering/store_work.py::InlineStoreWork.attempt": ONE,
+    "tiering/read/chunk_cache.py::ChunkCache._arm_timer": ONE,
+    "tiering/upload/copy_holds.py::HoldsOfLeaders._end": ONE,
+    "tiering/upload/copy_holds.py::HoldsOfLeaders._tell": ONE,
+    "tiering/repair/refilling.py::wait_quiet": ONE,
+    "tiering/store/store_work.py::InlineStoreWork.attempt": ONE,
     "transactions/ending.py::Endings._pause": ONE,
     "transactions/recovery.py::Recovery.run": ONE,
     "transport/arrivals.py::Arrivals.begin": ONE,
@@ -148,7 +148,7 @@ TIMED_WORK: Final[Mapping[str, str]] = {
 }
 
 NOT_OF_THE_LOOP: Final = (
-    "cli", "demo", "cost", "iam", "settings", "objectstore/memory.py", "priority.py", "tiering/store_process.py",
+    "cli", "demo", "cost", "iam", "settings", "objectstore/memory.py", "priority.py", "tiering/store/store_process.py",
     "hot/cleaning/process.py",
 )  # fmt: skip
 """Commands, other processes, and what tests alone use."""

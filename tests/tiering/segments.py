@@ -7,14 +7,14 @@ import uuid
 
 from app.records.batch import parse_header
 from app.records.builder import build_batch
-from app.tiering.segment_format import (
+from app.tiering.store.segment_format import (
     AbortedTransaction,
     ChunkCodec,
     ChunkEntry,
     EpochStart,
     SegmentFooter,
 )
-from app.tiering.store_work import UploadJob
+from app.tiering.store.store_work import UploadJob
 from app.units import (
     FilePosition,
     LeaderEpoch,

@@ -19,7 +19,7 @@ from app.metrics import Registry
 from app.records.batch import HEADER_BYTES, parse_header, patch_batch, rewrite_header
 from app.records.builder import build_batch
 from app.records.record import iter_records
-from app.tiering.remote_reader import RemoteReader
+from app.tiering.read.remote_reader import RemoteReader
 from app.units import LeaderEpoch, Offset, PartitionIndex, TimestampMs, TopicIdPartition
 from tests.tiering.segments import TOPIC
 from tests.tiering.world import CONFIG, KEY, World, run_world

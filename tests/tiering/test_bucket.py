@@ -15,12 +15,12 @@ from app.metadata.image.cluster import ClusterImage, PartitionImage, TopicImage
 from app.metadata.log import layout
 from app.metadata.manifest.manifest import ManifestState, SegmentEntry, SegmentState
 from app.objectstore.memory import Fault, FaultKind
-from app.tiering.deletion import delete_of_topics, delete_segments
-from app.tiering.discovery import list_manifests
-from app.tiering.rebuild import plan_restore
-from app.tiering.segment_format import SegmentFooter
-from app.tiering.sweeper import delete_topic, sweep_partition, sweep_unknown_topics
-from app.tiering.verify import Finding, FindingKind, Progress, verify
+from app.tiering.repair.rebuild import plan_restore
+from app.tiering.repair.verify import Finding, FindingKind, Progress, verify
+from app.tiering.store.discovery import list_manifests
+from app.tiering.store.segment_format import SegmentFooter
+from app.tiering.upload.deletion import delete_of_topics, delete_segments
+from app.tiering.upload.sweeper import delete_topic, sweep_partition, sweep_unknown_topics
 from app.units import BrokerId, LeaderEpoch, Offset, SegmentId, TimestampMs, TopicId, TopicIdPartition
 from tests.support.discovery import discover, longest_chains
 from tests.tiering.segments import TOPIC

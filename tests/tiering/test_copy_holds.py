@@ -16,7 +16,7 @@ from app.faults import Faults
 from app.metadata.changes.topic_changes import LeadersHaveChanged
 from app.metadata.image.cluster import BrokerImage, ClusterImage, ControllerImage, PartitionImage, TopicImage
 from app.metadata.peers.control import HoldId, HoldRequest, HoldResponse
-from app.tiering.copy_holds import HOLD_WAIT_S, CopyHolds, HoldLink, HoldsOfLeaders
+from app.tiering.upload.copy_holds import HOLD_WAIT_S, CopyHolds, HoldLink, HoldsOfLeaders
 from app.units import BrokerId, LeaderEpoch, LogSequence, PartitionIndex, TimestampMs, TopicId, TopicIdPartition
 
 TOPIC = TopicId(UUID(int=5))
@@ -153,8 +153,8 @@ async def test_who_stops_to_lead_before_its_copies_rest_has_counted_for_nothing(
 
 
 async def test_holds_are_bounded_and_so_are_the_ends_that_came_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.tiering.copy_holds.HELD_MAX", 3)
-    monkeypatch.setattr("app.tiering.copy_holds.ENDED_EARLY_MAX", 3)
+    monkeypatch.setattr("app.tiering.upload.copy_holds.HELD_MAX", 3)
+    monkeypatch.setattr("app.tiering.upload.copy_holds.ENDED_EARLY_MAX", 3)
     leader = Leader()
     for number in range(3):
         await leader.holds.begin(HoldId(TOPIC, 7, number), 10, EPOCHS)
@@ -223,7 +223,7 @@ async def make(holds: HoldsOfLeaders, how: BaseException) -> None:
 async def test_copies_stay_held_while_it_is_not_known_whether_the_change_was_made(
     how: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.tiering.copy_holds.REPEAT_S", 0)
+    monkeypatch.setattr("app.tiering.upload.copy_holds.REPEAT_S", 0)
     leader, settling = Leader(), Settling()
     holds = holds_of(leader, settling)
     running = asyncio.create_task(holds.run())
@@ -249,7 +249,7 @@ async def test_copies_stay_held_while_it_is_not_known_whether_the_change_was_mad
 async def test_a_controller_in_office_asks_for_the_outcome_again_whatever_refuses_it(
     refusal: FirnError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.tiering.copy_holds.REPEAT_S", 0)
+    monkeypatch.setattr("app.tiering.upload.copy_holds.REPEAT_S", 0)
     leader, settling = Leader(), Settling()
     settling.error = refusal
     lines: list[str] = []
@@ -267,7 +267,7 @@ async def test_a_controller_in_office_asks_for_the_outcome_again_whatever_refuse
 async def test_a_controller_that_is_out_of_office_leaves_the_end_to_the_next_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("app.tiering.copy_holds.REPEAT_S", 0)
+    monkeypatch.setattr("app.tiering.upload.copy_holds.REPEAT_S", 0)
     leader, settling = Leader(), Settling()
     settling.error = RequestRejected(ErrorCode.NOT_CONTROLLER, "Another broker is the controller.")
     running = asyncio.create_task((holds := holds_of(leader, settling, in_office=lambda: False)).run())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.tiering.local_retention import drop_local
+from app.tiering.upload.local_retention import drop_local
 from app.units import TimestampMs
 
 NOW = TimestampMs(1_000_000)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.tiering.rebuild import disagreement, lower_log_start
+from app.tiering.repair.rebuild import disagreement, lower_log_start
 from app.units import Offset
 
 

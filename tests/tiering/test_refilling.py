@@ -19,7 +19,7 @@ from app.hot.cleaning.work import InlineCleanerWork
 from app.records.batch import iter_headers
 from app.records.builder import build_batch
 from app.records.record import iter_records
-from app.tiering.refilling import is_whole, refill
+from app.tiering.repair.refilling import is_whole, refill
 from app.units import LeaderEpoch, Offset, ProducerEpoch, ProducerId
 from tests.tiering.world import CONFIG, World, run_world
 

@@ -17,11 +17,11 @@ from app.metadata.manifest.manifest import SegmentState
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
 from app.records.builder import build_batch
 from app.records.control import ControlType
-from app.tiering import remote_log_manager
-from app.tiering.remote_reader import RemoteRead
-from app.tiering.segment_format import decode_footer
-from app.tiering.store_work import InlineStoreWork
-from app.tiering.tier_status import SegmentStatus
+from app.tiering.read.remote_reader import RemoteRead
+from app.tiering.store.segment_format import decode_footer
+from app.tiering.store.store_work import InlineStoreWork
+from app.tiering.upload import remote_log_manager
+from app.tiering.upload.tier_status import SegmentStatus
 from app.units import Offset, PartitionIndex, ProducerEpoch, ProducerId, TopicIdPartition
 from tests.tiering.segments import TOPIC, upload_job
 from tests.tiering.world import CONFIG, KEY, World, run_world

@@ -17,9 +17,9 @@ from app.metadata.manifest.manifest import SegmentEntry, SegmentManifest, Segmen
 from app.metadata.manifest.manifest_state import Change, ManifestState
 from app.objectstore.directory import DirectPool
 from app.records.builder import build_batch
-from app.tiering import replacement
-from app.tiering.replacement import Replacement
-from app.tiering.store_work import InlineStoreWork, UploadJob
+from app.tiering.store.store_work import InlineStoreWork, UploadJob
+from app.tiering.upload import replacement
+from app.tiering.upload.replacement import Replacement
 from app.units import BrokerId, Offset, SegmentId, TimestampMs
 from tests.support.buckets import CREATED_MS, BucketBuilder
 

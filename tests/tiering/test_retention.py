@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.tiering.retention import Span, coverage_faults, expired_end
+from app.tiering.upload.retention import Span, coverage_faults, expired_end
 from app.units import Offset, TimestampMs
 
 

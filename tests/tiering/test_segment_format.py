@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from app.configs import TierCompression
 from app.errors import CorruptionError
-from app.tiering.segment_format import (
+from app.tiering.store.segment_format import (
     TRAILER_BYTES,
     AbortedTransaction,
     ChunkCodec,

@@ -17,10 +17,10 @@ from app.errors import CorruptionError, StorageUnavailable
 from app.machine.rpc import RpcClient
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.proxy import StoreProxy
-from app.tiering.segment_format import decode_footer
-from app.tiering.store_process import decode_samples, serve
-from app.tiering.store_proxy import ProxyStoreWork
-from app.tiering.store_work import UploadJob
+from app.tiering.store.segment_format import decode_footer
+from app.tiering.store.store_process import decode_samples, serve
+from app.tiering.store.store_proxy import ProxyStoreWork
+from app.tiering.store.store_work import UploadJob
 from tests.tiering.segments import batch, segment_bytes, upload_job
 
 
@@ -36,7 +36,14 @@ class _Process:
         ours, theirs = socket.socketpair()
         self.process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "app.tiering.store_process", "--store", f"file://{self.root}", "--socket", str(theirs.fileno())),
+            *(
+                "-m",
+                "app.tiering.store.store_process",
+                "--store",
+                f"file://{self.root}",
+                "--socket",
+                str(theirs.fileno()),
+            ),
             pass_fds=(theirs.fileno(),),
         )
         theirs.close()
@@ -107,8 +114,8 @@ async def test_that_a_fault_is_over_is_told_without_another_operation(
         raise StorageUnavailable("the store is away")
 
     lines: list[str] = []
-    monkeypatch.setattr("app.tiering.store_process.log_line", lines.append)
-    monkeypatch.setattr("app.tiering.store_process.LOOK_S", 0.001)
+    monkeypatch.setattr("app.tiering.store.store_process.log_line", lines.append)
+    monkeypatch.setattr("app.tiering.store.store_process.LOOK_S", 0.001)
     monkeypatch.setattr("app.faults.QUIET_S", 0.01)
     monkeypatch.setattr(DirectoryStore, "get", away)
     ours, theirs = socket.socketpair()
@@ -179,7 +186,7 @@ def test_it_imports_no_adapter_that_it_does_not_need() -> None:
     """What makes it start in time: aiobotocore, numba, numpy and web frameworks stay out."""
     import subprocess
 
-    code = "import sys; import app.tiering.store_process; print(*sorted(sys.modules))"
+    code = "import sys; import app.tiering.store.store_process; print(*sorted(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     for heavy in ("aiobotocore", "botocore", "numba", "numpy", "fastapi", "pyarrow"):
         assert heavy not in loaded

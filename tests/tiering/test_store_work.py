@@ -22,8 +22,8 @@ from app.machine.files import PosixFileSystem
 from app.objectstore.api import ObjectMissing
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
-from app.tiering.segment_format import ChunkCodec, SegmentFooter, decode_footer
-from app.tiering.store_work import BatchIndex, InlineStoreWork, UploadJob
+from app.tiering.store.segment_format import ChunkCodec, SegmentFooter, decode_footer
+from app.tiering.store.store_work import BatchIndex, InlineStoreWork, UploadJob
 from tests.support.cycles import kept_in_cycles
 from tests.support.virtual_loop import VirtualPool, run_virtual
 from tests.tiering.segments import batch, segment_bytes, upload_job
@@ -362,7 +362,7 @@ def test_a_batch_index_names_every_so_many_bytes_a_batch_start() -> None:
 
 
 async def test_a_request_that_is_given_up_keeps_nothing_of_what_it_carried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.tiering.store_work.RETRY_BASE_S", 0.0)
+    monkeypatch.setattr("app.tiering.store.store_work.RETRY_BASE_S", 0.0)
     store = MemoryStore()
     work = InlineStoreWork(store, PosixFileSystem(), VirtualPool(lambda: 0), random.Random(0))
 
@@ -391,7 +391,7 @@ def test_an_upload_that_fails_keeps_no_buffer_until_a_garbage_collection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key_prefix: str
 ) -> None:
     """While the store is away every segment is tried again and again, each time with buffers of many megabytes."""
-    monkeypatch.setattr("app.tiering.store_work.RETRY_BASE_S", 0.0)
+    monkeypatch.setattr("app.tiering.store.store_work.RETRY_BASE_S", 0.0)
 
     async def main() -> None:
         bench = _Bench(tmp_path, segment_bytes(batches=60)[0])
@@ -413,7 +413,7 @@ def test_an_upload_that_fails_keeps_no_buffer_until_a_garbage_collection(
 def test_a_read_in_pieces_that_fails_keeps_none_of_them_until_a_garbage_collection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.tiering.store_work.RANGE_BYTES", 100)
+    monkeypatch.setattr("app.tiering.store.store_work.RANGE_BYTES", 100)
 
     async def main() -> None:
         bench = _Bench(tmp_path, segment_bytes(batches=4)[0])

@@ -24,13 +24,13 @@ from app.metadata.manifest.manifest import SegmentManifest
 from app.metrics import Registry
 from app.objectstore.memory import MemoryStore
 from app.records.batch import iter_headers
-from app.tiering.chunk_cache import ChunkCache
-from app.tiering.rebuild import agree
-from app.tiering.remote_log_manager import RemoteLogManager
-from app.tiering.remote_reader import RemoteReader, RemoteWait
-from app.tiering.retention import coverage_faults
-from app.tiering.store_work import InlineStoreWork, StoreWork
-from app.tiering.tier_status import PartitionTierStatus
+from app.tiering.read.chunk_cache import ChunkCache
+from app.tiering.read.remote_reader import RemoteReader, RemoteWait
+from app.tiering.repair.rebuild import agree
+from app.tiering.store.store_work import InlineStoreWork, StoreWork
+from app.tiering.upload.remote_log_manager import RemoteLogManager
+from app.tiering.upload.retention import coverage_faults
+from app.tiering.upload.tier_status import PartitionTierStatus
 from app.units import BrokerId, LeaderEpoch, Offset, PartitionIndex, TopicId, TopicIdPartition
 from tests.support.virtual_loop import VirtualClock, VirtualLoop, VirtualPool, run_virtual
 from tests.tiering.segments import TOPIC, batch

@@ -17,7 +17,7 @@ from app.errors import ErrorCode, RequestRejected
 from app.groups.share.core.share_counters import ShareCounters
 from app.groups.share.core.share_state import NOT_BEGUN, ShareKey, ShareSettings, ShareState
 from app.groups.share.core.share_window import Acknowledgement, Acquired, RecordState, Run, Window, pieces
-from app.tiering.waiting import Waiters
+from app.tiering.read.waiting import Waiters
 
 RETRY_MS: Final = 1000
 """Pause after a failed write before due work is retried."""

@@ -13,7 +13,7 @@ from uuid import UUID
 from app.configs import BrokerConfig
 from app.configs.numbers import INT_MAX
 from app.errors import ErrorCode, RequestRejected
-from app.tiering.waiting import Waiters
+from app.tiering.read.waiting import Waiters
 
 FIRST: Final = 0
 FINAL: Final = -1

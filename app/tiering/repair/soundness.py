@@ -9,8 +9,8 @@ from app.errors import CorruptionError
 from app.metadata.log import layout
 from app.metadata.manifest.manifest import ManifestState
 from app.objectstore.api import ObjectMissing, ObjectStore
-from app.tiering.unnamed import describe, unnamed_above
-from app.tiering.verify import read_checked_footer
+from app.tiering.repair.unnamed import describe, unnamed_above
+from app.tiering.repair.verify import read_checked_footer
 from app.units import TopicIdPartition
 
 RESTORE: Final = "restore the objects under"

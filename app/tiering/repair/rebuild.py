@@ -18,9 +18,9 @@ from app.hot.epochs import between
 from app.metadata.log import layout
 from app.metadata.manifest.manifest import SegmentManifest
 from app.objectstore.api import ObjectMissing
-from app.tiering.local_retention import is_covered
-from app.tiering.segment_format import SegmentFooter, decode_footer
-from app.tiering.store_work import StoreWork
+from app.tiering.store.segment_format import SegmentFooter, decode_footer
+from app.tiering.store.store_work import StoreWork
+from app.tiering.upload.local_retention import is_covered
 from app.units import LeaderEpoch, Offset, PartitionIndex, ProducerId, TopicId
 
 RESTORES_AT_ONCE: Final = 32

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from app.tiering.retention import Span, expired_end
+from app.tiering.upload.retention import Span, expired_end
 
 if TYPE_CHECKING:
     from app.metadata.manifest.manifest import SegmentManifest
-    from app.tiering.tiered_log import LocalSegment, TieredLog
+    from app.tiering.upload.tiered_log import LocalSegment, TieredLog
     from app.units import Offset, TimestampMs
 
 

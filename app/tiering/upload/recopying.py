@@ -13,7 +13,7 @@ from typing import Final
 from app.errors import ConflictError
 from app.metadata.manifest.manifest import CHANGES_PER_ENTRY_MAX, SegmentManifest
 from app.metadata.manifest.manifest_state import Change, ManifestState, SegmentEntry, SegmentState
-from app.tiering.tiered_log import LocalSegment, TieredLog
+from app.tiering.upload.tiered_log import LocalSegment, TieredLog
 from app.units import Offset
 
 SEGMENTS_MORE: Final = 32

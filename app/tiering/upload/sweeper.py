@@ -22,8 +22,8 @@ from app.errors import StorageUnavailable
 from app.metadata.log import layout
 from app.metadata.manifest.manifest import ManifestState, SegmentState
 from app.objectstore.api import ObjectStore
-from app.tiering.deletion import delete_of_topics, delete_segments
-from app.tiering.discovery import manifest_begun_ms
+from app.tiering.store.discovery import manifest_begun_ms
+from app.tiering.upload.deletion import delete_of_topics, delete_segments
 from app.units import PartitionIndex, TopicId, TopicIdPartition
 
 PAGE_KEYS: Final = 1000

@@ -28,10 +28,10 @@ from app.metadata.manifest.manifest import ManifestState, SegmentEntry, SegmentS
 from app.objectstore.api import ObjectInfo, ObjectMissing, ObjectStore, RangeUnsatisfiable, UploadInfo
 from app.records.batch import iter_headers
 from app.records.validation import check_interior
-from app.tiering.discovery import list_manifests, list_segment_objects, manifest_begun_ms
-from app.tiering.segment_format import SegmentFooter, check_raw_chunk, check_stored_chunk, decode_footer
-from app.tiering.store_work import unfold_chunk
-from app.tiering.unnamed import UnnamedSegment, describe, unnamed_above
+from app.tiering.repair.unnamed import UnnamedSegment, describe, unnamed_above
+from app.tiering.store.discovery import list_manifests, list_segment_objects, manifest_begun_ms
+from app.tiering.store.segment_format import SegmentFooter, check_raw_chunk, check_stored_chunk, decode_footer
+from app.tiering.store.store_work import unfold_chunk
 from app.units import Offset, TopicIdPartition
 
 CHUNKS_AT_ONCE: Final = 4

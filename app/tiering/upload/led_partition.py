@@ -6,8 +6,8 @@ import uuid
 from dataclasses import dataclass, field
 
 from app.metadata.manifest.manifest import SegmentEntry, SegmentManifest
-from app.tiering.deadlines import loop_time_s
-from app.tiering.tiered_log import TieredLog
+from app.tiering.upload.deadlines import loop_time_s
+from app.tiering.upload.tiered_log import TieredLog
 from app.units import Offset, TopicIdPartition
 
 

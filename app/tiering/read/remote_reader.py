@@ -46,10 +46,10 @@ from app.objectstore.api import ObjectMissing
 from app.records.batch import BatchHeader, check_stored_batch, iter_headers
 from app.records.validation import PassedBatches, first_at_or_after, greatest_at_or_after, timestamps_of
 from app.seams import BlockingPool
-from app.tiering.chunk_cache import READ_BYTES_MAX, CachedChunk, ChunkCache
-from app.tiering.segment_format import AbortedTransaction, ChunkEntry, SegmentFooter, decode_footer
-from app.tiering.store_work import StoreWork
-from app.tiering.waiting import Waiters
+from app.tiering.read.chunk_cache import READ_BYTES_MAX, CachedChunk, ChunkCache
+from app.tiering.read.waiting import Waiters
+from app.tiering.store.segment_format import AbortedTransaction, ChunkEntry, SegmentFooter, decode_footer
+from app.tiering.store.store_work import StoreWork
 from app.units import LeaderEpoch, Offset, PartitionIndex, TimestampMs, TopicId, TopicIdPartition
 
 InBatch = Callable[[memoryview, Offset], tuple[TimestampMs, Offset] | None]

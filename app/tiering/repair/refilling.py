@@ -24,9 +24,9 @@ from app.metadata.manifest.manifest_state import SegmentEntry
 from app.objectstore.api import ObjectMissing
 from app.records.batch import HEADER_BYTES, LENGTH_PREFIX_BYTES
 from app.seams import BlockingPool
-from app.tiering.rebuild import RestorePlan, apply_plan, disagreement, plan_restore
-from app.tiering.segment_format import ChunkEntry, decode_footer
-from app.tiering.store_work import StoreWork
+from app.tiering.repair.rebuild import RestorePlan, apply_plan, disagreement, plan_restore
+from app.tiering.store.segment_format import ChunkEntry, decode_footer
+from app.tiering.store.store_work import StoreWork
 from app.units import TimestampMs
 
 APPEND_BYTES: Final = 256 * KIB

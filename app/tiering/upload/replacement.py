@@ -20,9 +20,9 @@ from app.metadata.log import layout
 from app.metadata.manifest.manifest import CHANGES_PER_ENTRY_MAX, SegmentManifest
 from app.metadata.manifest.manifest_state import Change, ManifestState, SegmentEntry, SegmentState
 from app.objectstore.api import ObjectMissing
-from app.tiering.discovery import NO_BROKER, entry_of
-from app.tiering.segment_format import SegmentFooter, decode_footer
-from app.tiering.store_work import StoreWork
+from app.tiering.store.discovery import NO_BROKER, entry_of
+from app.tiering.store.segment_format import SegmentFooter, decode_footer
+from app.tiering.store.store_work import StoreWork
 from app.units import LeaderEpoch, Offset, SegmentId
 
 INPUTS_MAX: Final = CHANGES_PER_ENTRY_MAX - 1

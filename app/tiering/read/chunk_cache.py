@@ -36,9 +36,9 @@ from app.machine.files import FileSystem, storage_error, unlink_quietly
 from app.metrics import Registry
 from app.records.batch import BatchHeader
 from app.seams import BlockingPool
-from app.tiering.segment_format import ChunkEntry
-from app.tiering.store_work import BatchIndex, ChunkLocation, StoreWork
-from app.tiering.waiting import Waiters
+from app.tiering.read.waiting import Waiters
+from app.tiering.store.segment_format import ChunkEntry
+from app.tiering.store.store_work import BatchIndex, ChunkLocation, StoreWork
 
 PIN_S: Final = 5.0
 """A client that continues comes back at once. A client that left must not delay others."""

@@ -20,8 +20,8 @@ from app.metadata.log import layout
 from app.metadata.manifest.manifest import SegmentManifest
 from app.metadata.manifest.manifest_state import Change, ManifestState, SegmentEntry, SegmentState
 from app.objectstore.api import ObjectInfo, ObjectMissing, ObjectStore
-from app.tiering.discovery import NO_BROKER, entry_of, read_footer
-from app.tiering.segment_format import SegmentFooter
+from app.tiering.store.discovery import NO_BROKER, entry_of, read_footer
+from app.tiering.store.segment_format import SegmentFooter
 from app.units import LeaderEpoch, Offset, SegmentId, TopicIdPartition
 
 PAGE_KEYS: Final = 1000

@@ -37,7 +37,7 @@ from app.faults import Faults
 from app.metadata.changes.topic_changes import LeaderEpochs, LeadersHaveChanged
 from app.metadata.image.cluster import BrokerImage, ClusterImage, TopicImage
 from app.metadata.peers.control import HoldId, HoldRequest, HoldResponse
-from app.tiering.remote_log_manager import RemoteLogManager
+from app.tiering.upload.remote_log_manager import RemoteLogManager
 from app.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
 
 ENDED_EARLY_MAX: Final = 1000

@@ -31,18 +31,18 @@ from app.metadata.manifest.manifest_state import ManifestState, SegmentEntry
 from app.metrics import Labels, Registry
 from app.objectstore.api import ObjectStore
 from app.seams import Clock
-from app.tiering import replacement
-from app.tiering.deadlines import DELETE_DEADLINE_S, loop_time_s, within
-from app.tiering.deletion import delete_segments
-from app.tiering.led_partition import LedPartition
-from app.tiering.local_retention import drop_local, span_of
-from app.tiering.replacement import Replacement
-from app.tiering.retention import Span, coverage_faults, expired_end
-from app.tiering.segment_copy import COPIES_MAX, STALL_S, SegmentCopier
-from app.tiering.store_work import StoreWork
-from app.tiering.sweeper import Swept, sweep_partition
-from app.tiering.tier_status import PartitionTierStatus, SegmentStatus, partition_status, segment_statuses
-from app.tiering.tiered_log import TieredLog
+from app.tiering.store.store_work import StoreWork
+from app.tiering.upload import replacement
+from app.tiering.upload.deadlines import DELETE_DEADLINE_S, loop_time_s, within
+from app.tiering.upload.deletion import delete_segments
+from app.tiering.upload.led_partition import LedPartition
+from app.tiering.upload.local_retention import drop_local, span_of
+from app.tiering.upload.replacement import Replacement
+from app.tiering.upload.retention import Span, coverage_faults, expired_end
+from app.tiering.upload.segment_copy import COPIES_MAX, STALL_S, SegmentCopier
+from app.tiering.upload.sweeper import Swept, sweep_partition
+from app.tiering.upload.tier_status import PartitionTierStatus, SegmentStatus, partition_status, segment_statuses
+from app.tiering.upload.tiered_log import TieredLog
 from app.turns import Portion, ordered
 from app.units import BrokerId, Offset, PartitionIndex, TopicId, TopicIdPartition
 

@@ -12,7 +12,7 @@ from typing import Final
 from app.metadata.log import layout
 from app.metadata.manifest.manifest_state import SegmentEntry
 from app.objectstore.api import ObjectInfo, ObjectStore
-from app.tiering.segment_format import TAIL_BYTES, SegmentFooter, decode_footer, footer_tail_bytes
+from app.tiering.store.segment_format import TAIL_BYTES, SegmentFooter, decode_footer, footer_tail_bytes
 from app.units import BrokerId, TimestampMs, TopicIdPartition
 
 NO_BROKER: Final = BrokerId(-1)

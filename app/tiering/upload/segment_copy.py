@@ -25,13 +25,13 @@ from app.metadata.manifest.manifest_state import Change, ManifestState
 from app.metrics import Registry
 from app.objectstore.api import ObjectMissing, ObjectStore
 from app.seams import Clock
-from app.tiering.deadlines import DELETE_DEADLINE_S, loop_time_s, within
-from app.tiering.deletion import delete_segments
-from app.tiering.led_partition import LedPartition
-from app.tiering.recopying import swap, to_recopy
-from app.tiering.segment_format import SegmentFooter, decode_footer, encode_footer
-from app.tiering.store_work import PART_BYTES, StoreWork, UploadedSegment, UploadJob
-from app.tiering.tiered_log import EpochLike, LocalSegment, TieredLog
+from app.tiering.store.segment_format import SegmentFooter, decode_footer, encode_footer
+from app.tiering.store.store_work import PART_BYTES, StoreWork, UploadedSegment, UploadJob
+from app.tiering.upload.deadlines import DELETE_DEADLINE_S, loop_time_s, within
+from app.tiering.upload.deletion import delete_segments
+from app.tiering.upload.led_partition import LedPartition
+from app.tiering.upload.recopying import swap, to_recopy
+from app.tiering.upload.tiered_log import EpochLike, LocalSegment, TieredLog
 from app.units import BrokerId, LeaderEpoch, Offset, SegmentId
 
 COPIES_MAX: Final = 3

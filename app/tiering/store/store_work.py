@@ -38,7 +38,7 @@ from app.machine.files import FileSystem, storage_error, unlink_quietly, write_w
 from app.objectstore.api import AlreadyExists, ObjectMissing, ObjectStore, RangeUnsatisfiable, Upload
 from app.records.batch import HEADER_BYTES, LENGTH_PREFIX_BYTES, parse_header
 from app.seams import BlockingPool
-from app.tiering.segment_format import (
+from app.tiering.store.segment_format import (
     TAIL_BYTES,
     TRAILER_BYTES,
     AbortedTransaction,

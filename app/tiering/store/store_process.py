@@ -1,6 +1,6 @@
 """The store process: every object-store request, chunk compression and decompression, beside the broker.
 
-    python -m app.tiering.store_process --store URL [--wal-store URL] --socket FD [--urgent] [--existing]
+    python -m app.tiering.store.store_process --store URL [--wal-store URL] --socket FD [--urgent] [--existing]
 
 With a store of their own for write-ahead logs both are served here, each with its own connections and limits.
 
@@ -44,8 +44,8 @@ from app.objectstore.proxy import store_handlers
 from app.objectstore.split import stores_of
 from app.priority import give_way
 from app.terminating import end_with_parent
-from app.tiering.store_proxy import store_work_handlers
-from app.tiering.store_work import InlineStoreWork
+from app.tiering.store.store_proxy import store_work_handlers
+from app.tiering.store.store_work import InlineStoreWork
 from app.units import Buffer
 from app.usage import show_process
 

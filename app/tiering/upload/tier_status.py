@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.metadata.manifest.manifest import SegmentEntry, SegmentState
-from app.tiering.deadlines import loop_time_s
-from app.tiering.led_partition import LedPartition
-from app.tiering.tiered_log import LocalSegment
+from app.tiering.upload.deadlines import loop_time_s
+from app.tiering.upload.led_partition import LedPartition
+from app.tiering.upload.tiered_log import LocalSegment
 from app.units import Offset, PartitionIndex, TimestampMs, TopicId
 
 

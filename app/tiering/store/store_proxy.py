@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 
 from app.machine.rpc import Handler, RpcClient
-from app.tiering.segment_format import ChunkCodec, ChunkEntry
-from app.tiering.store_work import ChunkLocation, FooterBytes, StoreWork, UploadedSegment, UploadJob
+from app.tiering.store.segment_format import ChunkCodec, ChunkEntry
+from app.tiering.store.store_work import ChunkLocation, FooterBytes, StoreWork, UploadedSegment, UploadJob
 from app.units import Buffer, FilePosition, Offset, TimestampMs
 
 PROGRESS_TIMEOUT_S: Final = 10.0

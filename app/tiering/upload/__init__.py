@@ -1,0 +1,11 @@
+"""Uploads, expiry and deletion of the segments of led partitions.
+
+- ``remote_log_manager``: ``RemoteLogManager``, uploads and deletions of each led partition
+- ``led_partition``: its state of one partition; ``tier_status``: status for people
+- ``tiered_log``: the part of a local log that the tier needs
+- ``segment_copy``: ``SegmentCopier``, the steps of an upload
+- ``retention`` (pure), ``local_retention``: which segments expire; ``deadlines``: time limits of this work
+- ``copy_holds``: holds uploads during a change of the cluster
+- ``recopying``, ``replacement``: replace remote segments after a compaction, or for a Spark job
+- ``sweeper``: deletes orphans; ``deletion``: the only code that deletes segment objects
+"""
