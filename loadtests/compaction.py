@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from app.broker.cleaning import CleanerProcess
+from app.broker.start.cleaning import CleanerProcess
 from app.configs import BrokerConfig, TopicConfig
 from app.hot.cleaning.cleaner import LogCleaner
 from app.hot.manager import LogManager

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import psutil
 
-from app.broker.process import Broker
+from app.broker.start.process import Broker
 from app.client.connection import open_connection
 from app.client.firn_api import DrainRequest, DrainResponse, pack, unpack
 from app.configs import BrokerConfig, TopicConfig

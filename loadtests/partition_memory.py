@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from app.broker.process import Broker
+from app.broker.start.process import Broker
 from app.configs import BrokerConfig
 from app.errors import FirnError
 from app.records.builder import build_batch

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from app.broker.first_users import FirstUser, write_first_users
+from app.broker.security.first_users import FirstUser, write_first_users
 from app.cli.tls import issue
 from app.configs.broker import STANDARD_AUTHORIZER
 from app.machine.files import PosixFileSystem

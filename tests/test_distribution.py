@@ -68,7 +68,7 @@ def test_the_wheel_holds_every_package_that_the_command_imports() -> None:
 OF_EXTRAS = {
     "bench": ("pyspark_firn/tour.py",),
     "demo": ("app/demo.py", "app/cli/demo_brokers.py"),
-    "redis": ("app/broker/process.py", "app/broker/quota_tokens.py", "app/metadata/peers/redis_liveness.py"),
+    "redis": ("app/broker/start/process.py", "app/broker/quota_tokens.py", "app/metadata/peers/redis_liveness.py"),
     "security": ("app/cli/tls.py", "app/machine/pkcs12.py", "app/security/tokens.py"),
     "spark": ("pyspark_firn/",),
 }

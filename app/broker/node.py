@@ -17,18 +17,18 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from app.broker.connection_limits import admission_limits
-from app.broker.followers import FetchLink, Followers
-from app.broker.health import judge
-from app.broker.high_watermarks import HighWatermarks
-from app.broker.in_sync_sets import InSyncSets
 from app.broker.last_registration import LastRegistration
-from app.broker.loop_watch import LoopWatch, Serving, Stall, sentence_of
-from app.broker.manifest_copies import ManifestCopies
-from app.broker.partitions import Partitions
-from app.broker.replication_metrics import ReplicationMetrics
-from app.broker.sweeping import Sweeping
-from app.broker.tier_views import ManifestLink, TierViews
+from app.broker.partitions.manifest_copies import ManifestCopies
+from app.broker.partitions.partitions import Partitions
+from app.broker.partitions.sweeping import Sweeping
+from app.broker.partitions.tier_views import ManifestLink, TierViews
+from app.broker.replication.followers import FetchLink, Followers
+from app.broker.replication.high_watermark_file import HighWatermarks
+from app.broker.replication.in_sync_sets import InSyncSets
+from app.broker.replication.replication_metrics import ReplicationMetrics
+from app.broker.security.connection_limits import admission_limits
+from app.broker.watching.health import judge
+from app.broker.watching.loop_watch import LoopWatch, Serving, Stall, sentence_of
 from app.configs import BrokerConfig
 from app.errors import ConfigError, FencedError, FirnError, StorageFull, StorageUnavailable, copy_of
 from app.faults import Faults, Limited
@@ -85,13 +85,13 @@ from app.turns import Portion
 from app.units import BrokerId, Offset, TopicIdPartition
 
 if TYPE_CHECKING:
-    from app.broker.broker_audit import BrokerAudit
-    from app.broker.doors import Doors
-    from app.broker.durability_changes import DurabilityChanges
     from app.broker.quota_tokens import QuotaTokens, Tokens
+    from app.broker.security.broker_audit import BrokerAudit
+    from app.broker.security.listener_doors import Doors
     from app.broker.spending import Spending
-    from app.broker.write_ahead import WriteAhead
-    from app.broker.write_ahead_release import Releases
+    from app.broker.write_ahead.release import Releases
+    from app.broker.write_ahead.switching import DurabilityChanges
+    from app.broker.write_ahead.write_ahead import WriteAhead
     from app.cost.prices import StoreKind
     from app.http.health import Health
 
@@ -298,11 +298,11 @@ class Node:
         """
         around, config = self._around, self.config
         if not config.open:
-            from app.broker.doors import Doors
+            from app.broker.security.listener_doors import Doors
 
             self._doors = Doors(config, lambda: self.cluster.image, around.clock.now_ms, self._token_secrets)
         if config.audited:
-            from app.broker.broker_audit import BrokerAudit
+            from app.broker.security.broker_audit import BrokerAudit
 
             self.audit = BrokerAudit(
                 config, clock=around.clock, pool=around.pool, registry=self.registry, faults=self.faults
@@ -533,7 +533,7 @@ class Node:
             connections_max=admission_limits(config, around.descriptors_max).connections_max,
         )
         if self._doors is not None:
-            from app.broker import first_users
+            from app.broker.security import first_users
 
             self.context.brokers = self._doors.brokers
             self.context.users_due = first_users.are_left(around.fs, config.data_dir)
@@ -566,7 +566,7 @@ class Node:
 
     def _new_write_ahead(self) -> WriteAhead:
         """The first partition of a topic with ``firn.durability=object`` is to be led here."""
-        from app.broker.write_ahead import WriteAhead
+        from app.broker.write_ahead.write_ahead import WriteAhead
 
         around = self._around
         self.write_ahead = wal = WriteAhead(
@@ -594,7 +594,7 @@ class Node:
 
     def _keep_balanced(self, member: ClusterMember, wal: WriteAhead) -> None:
         """Let brokers that come have their share of the leaderships in write-ahead logs."""
-        from app.broker.write_ahead_release import Balance
+        from app.broker.write_ahead.release import Balance
         from app.metadata.replicas.log_balance import reassigned
 
         def interval_s() -> float | None:
@@ -621,7 +621,7 @@ class Node:
         self._background.append(self._balancing)
 
     def _durability_changes(self, member: ClusterMember) -> DurabilityChanges:
-        from app.broker.durability_changes import DurabilityChanges
+        from app.broker.write_ahead.switching import DurabilityChanges
 
         return DurabilityChanges(
             self.partitions.table,
@@ -940,13 +940,13 @@ class Node:
         async with asyncio.TaskGroup() as together:
             together.create_task(member.leave_in_order())
             if self.write_ahead is not None:
-                from app.broker.write_ahead_release import leave
+                from app.broker.write_ahead.release import leave
 
                 releases, log_line = self._releases(member, self.write_ahead), self._log_line
                 together.create_task(leave(releases, to=ANYBODY_OR_NOBODY, within_s=RELEASE_S, log_line=log_line))
 
     def _releases(self, member: ClusterMember, wal: WriteAhead) -> Releases:
-        from app.broker.write_ahead_release import Releases
+        from app.broker.write_ahead.release import Releases
 
         return Releases(
             wal,
@@ -957,7 +957,7 @@ class Node:
         )
 
     async def _ask_for_spot_notice(self) -> None:
-        from app.broker.spot_notice import SpotNotice
+        from app.broker.watching.spot_notice import SpotNotice
 
         notice = SpotNotice(
             self.config.firn_spot_notice_endpoint,
@@ -1054,7 +1054,7 @@ class Node:
 
     async def _add_first_users(self) -> None:
         """Make the users that `firn user add --offline` left in the data directory, if the cluster has none."""
-        from app.broker.first_users import add_first_users
+        from app.broker.security.first_users import add_first_users
 
         await add_first_users(
             self.config, self.context, fs=self._around.fs, pool=self._around.pool, log_line=self._log_line
@@ -1096,7 +1096,7 @@ class Node:
         return StoreKind.EXPRESS if location.is_directory_bucket else StoreKind.S3
 
     async def _sweep_tokens(self) -> None:
-        from app.broker.token_sweep import sweep_tokens
+        from app.broker.security.token_sweep import sweep_tokens
 
         await sweep_tokens(
             self.cluster,

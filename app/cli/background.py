@@ -36,7 +36,7 @@ def start(config: BrokerConfig, arguments: list[str], log_file: Path | None) -> 
 
     Raises: ConflictError if a broker runs on the data directory already; OSError.
     """
-    from app.broker.running import find_running
+    from app.broker.start.running import find_running
     from app.interpreter import python_command, python_environment
 
     data_dir = Path(config.data_dir).absolute()
@@ -233,7 +233,7 @@ def stop(
     as_json: Json = False,
 ) -> int:
     """Stop the broker of a data directory in order, and return when it has ended. Exit code 1 if none runs there."""
-    from app.broker.running import is_alive
+    from app.broker.start.running import is_alive
 
     path, running = local_broker(data_dir, config)
     try:

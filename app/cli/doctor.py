@@ -23,7 +23,7 @@ from app.errors import FirnError
 from app.limits import GIB
 
 if TYPE_CHECKING:
-    from app.broker.running import RunningBroker
+    from app.broker.start.running import RunningBroker
     from app.configs import BrokerConfig
     from app.metadata.image.cluster import ClusterImage
     from app.metadata.view.wal_store import Marker
@@ -84,7 +84,7 @@ def doctor(
     Pass the same flags as to `firn serve`, to check the settings that the broker will use. With --config, each setting is
     listed with its outcome. Disk, ports and store are checked only if no setting is refused. The checks leave nothing behind.
     """
-    from app.broker.running import find_running
+    from app.broker.start.running import find_running
     from app.settings import resolve, review, sources_of
 
     flags = {
@@ -101,7 +101,7 @@ def doctor(
     results = [*settings_checks(reviewed), *machine_checks()]
     running = None
     if reviewed.settings is not None:
-        from app.broker.process import may_create_store
+        from app.broker.start.process import may_create_store
         from app.machine.files import PosixFileSystem
 
         broker = reviewed.settings.broker
@@ -252,7 +252,7 @@ def broker_checks(running: RunningBroker | None) -> Iterable[CheckResult]:
 
 def disk_checks(data_dir: Path, free_bytes_min: int, running: RunningBroker | None = None) -> Iterable[CheckResult]:
     """Who uses the data directory, whether its file system handles a file, a link and an fdatasync, and its free space."""
-    from app.broker.running import is_locked
+    from app.broker.start.running import is_locked
     from app.objectstore.check import CheckResult
 
     data_dir = data_dir.absolute()

@@ -16,7 +16,7 @@ from app.errors import BrokerUnavailable, ConfigError, ConflictError
 from app.settings import Address, parse_address
 
 if TYPE_CHECKING:
-    from app.broker.running import RunningBroker
+    from app.broker.start.running import RunningBroker
     from app.client.connection import KafkaConnection
     from app.client.firn_api import DrainResponse
 
@@ -186,7 +186,7 @@ def _cancel(address: Address, as_json: bool) -> int:
 
 def _wait_for_end(address: Address, running: RunningBroker | None) -> bool:
     """Whether the broker has ended within ``END_WAIT_S``."""
-    from app.broker.running import is_alive
+    from app.broker.start.running import is_alive
 
     async def answers() -> bool:
         try:
@@ -253,7 +253,7 @@ def _print(last: DrainResponse | None, *, drained: bool, ended: bool, why: str, 
 
 
 def _tell_kept(last: DrainResponse) -> None:
-    from app.broker.lost_directory import COORDINATED
+    from app.broker.partitions.lost_directory import COORDINATED
 
     if last.kept:
         say("These topics are never uploaded. Their records stay on the broker's disk only:")

@@ -14,7 +14,7 @@ from app.cli.session import local_path
 from app.errors import ConfigError
 
 if TYPE_CHECKING:
-    from app.broker.process import Broker
+    from app.broker.start.process import Broker
 
 
 def serve(
@@ -181,7 +181,7 @@ def serve(
         return start(settings.broker, _same_arguments(context), log_file)
     if log_file is not None:
         raise ConfigError("--log-file needs --background; in the foreground the log goes to standard error.")
-    from app.broker.process import serve as run
+    from app.broker.start.process import serve as run
 
     if ready_fd is not None:
         os.set_inheritable(ready_fd, False)  # The reader must see the end of this process, even if a child outlives it.

@@ -20,7 +20,7 @@ from app.errors import BrokerUnavailable, ConfigError, ConflictError
 from app.settings import Address, parse_address
 
 if TYPE_CHECKING:
-    from app.broker.running import RunningBroker
+    from app.broker.start.running import RunningBroker
     from app.client.cluster import ClusterClient
     from app.client.connection import Dialer
 
@@ -71,7 +71,7 @@ def local_broker(data_dir: str | None, config: Path | None, advice: str = "") ->
 
     Raises: ConfigError, ConflictError.
     """
-    from app.broker.running import find_deleted, find_running, is_locked
+    from app.broker.start.running import find_deleted, find_running, is_locked
     from app.settings import load
 
     flags: dict[str, str | None] = {"--data-dir": data_dir}

@@ -64,8 +64,8 @@ def add(
     salt = secrets.token_bytes(SALT_BYTES)
     salted = salted_password(kind, password, salt, iterations)
     if offline:
-        from app.broker.first_users import FirstUser, read_first_users, write_first_users
-        from app.broker.running import is_locked
+        from app.broker.security.first_users import FirstUser, read_first_users, write_first_users
+        from app.broker.start.running import is_locked
         from app.machine.files import PosixFileSystem
 
         directory = data_dir or "./firn-data"

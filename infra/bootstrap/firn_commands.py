@@ -18,7 +18,7 @@ from typing import Final
 
 IMPORTED: Final = (
     "aiobotocore.session",
-    "app.broker.running",
+    "app.broker.start.running",
     "app.cli.cluster",
     "app.cli.doctor",
     "app.metadata.view.follower",

@@ -14,9 +14,9 @@ from uuid import UUID
 
 import pytest
 
-from app.broker import audit_topic
-from app.broker.audit_log import BUFFER_BYTES_MAX
-from app.broker.first_users import FirstUser, write_first_users
+from app.broker.security import audit_topic
+from app.broker.security.audit_log import BUFFER_BYTES_MAX
+from app.broker.security.first_users import FirstUser, write_first_users
 from app.configs.broker import STANDARD_AUTHORIZER
 from app.errors import ConfigError
 from app.machine.files import PosixFileSystem

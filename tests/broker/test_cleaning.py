@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from app.broker.cleaning import TICKS_PER_S, CleanerProcess, GrantedTime
+from app.broker.start.cleaning import TICKS_PER_S, CleanerProcess, GrantedTime
 from app.configs import TopicConfig
 from app.errors import StorageUnavailable
 from app.hot.cleaning.cleaner import LogCleaner
@@ -115,9 +115,9 @@ async def test_a_process_that_dies_in_the_midst_is_told_of_and_the_next_round_do
 
 @pytest.mark.ci
 async def test_a_process_that_stands_still_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.broker.cleaning.ALIVE_ASK_S", 0.05)
-    monkeypatch.setattr("app.broker.cleaning.ALIVE_ANSWER_S", 0.2)
-    monkeypatch.setattr("app.broker.children.EXIT_WAIT_S", 0.2)
+    monkeypatch.setattr("app.broker.start.cleaning.ALIVE_ASK_S", 0.05)
+    monkeypatch.setattr("app.broker.start.cleaning.ALIVE_ANSWER_S", 0.2)
+    monkeypatch.setattr("app.broker.start.children.EXIT_WAIT_S", 0.2)
     async with beside(tmp_path) as (log, process, cleaner, _):
         await fill(log, 50)
         await process.start()
@@ -207,7 +207,7 @@ async def test_a_process_that_cannot_start_is_a_storage_error(tmp_path: Path) ->
 
 def test_a_broker_imports_neither_numba_nor_numpy() -> None:
     code = (
-        "import sys, app.broker.node, app.broker.process, app.broker.cleaning\n"
+        "import sys, app.broker.node, app.broker.start.process, app.broker.start.cleaning\n"
         "print([name for name in ('numba', 'numpy') if name in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -266,7 +266,7 @@ async def test_a_job_that_fails_in_the_moment_in_which_it_is_ended_leaves_no_err
 
     unseen: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unseen.append(context))
-    monkeypatch.setattr("app.broker.cleaning.ProxyCleanerWork", Work)
+    monkeypatch.setattr("app.broker.start.cleaning.ProxyCleanerWork", Work)
     async with beside(tmp_path) as (_, process, _, _):
         job: Any = None  # nobody looks at it
         beginning = asyncio.create_task(process.begin(job))

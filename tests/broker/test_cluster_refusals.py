@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.broker.places import KafkaPlaces
+from app.broker.peers.places import KafkaPlaces
 from app.errors import RequestRejected
 from app.machine.runtime import SystemClock
 from app.metadata.changes.reassignments import ReassignmentAsked

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from app.broker.tier_views import TierViews
+from app.broker.partitions.tier_views import TierViews
 from app.errors import ErrorCode
 from app.metadata.image.cluster import ClusterImage, ImageDelta
 from app.metadata.membership.member import ClusterMember

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from app.broker.partitions import Partitions
+from app.broker.partitions.partitions import Partitions
 from app.errors import CorruptionError, StorageUnavailable
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
@@ -58,7 +58,7 @@ MANY = 30
 async def test_a_deleted_topic_is_not_found_at_once_and_its_logs_go_in_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.broker.partitions.BROUGHT_AT_ONCE", 4)
+    monkeypatch.setattr("app.broker.partitions.partitions.BROUGHT_AT_ONCE", 4)
     async with running_broker(tmp_path) as broker, talk(broker.port) as client:
         await broker.create_topic("t", MANY)
         table, logs = broker.node.partitions.table, broker.node.logs
@@ -90,7 +90,7 @@ async def test_a_deleted_topic_is_not_found_at_once_and_its_logs_go_in_turns(
 async def test_a_topic_that_is_made_again_while_logs_of_the_old_one_go_has_only_new_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.broker.partitions.BROUGHT_AT_ONCE", 4)
+    monkeypatch.setattr("app.broker.partitions.partitions.BROUGHT_AT_ONCE", 4)
     async with running_broker(tmp_path) as broker, talk(broker.port) as client:
         controller, logs = broker.node.membership.controller, broker.node.logs
         await broker.create_topic("t", MANY)
@@ -144,12 +144,12 @@ def hold_turns(monkeypatch: pytest.MonkeyPatch) -> HoldTurns:
             return await give_way(self, over)
 
         def let() -> None:
-            monkeypatch.setattr("app.broker.partitions.BROUGHT_AT_ONCE", 128)
+            monkeypatch.setattr("app.broker.partitions.partitions.BROUGHT_AT_ONCE", 128)
             begin.set()
 
         monkeypatch.setattr(Partitions, "give_way", waits)
-        monkeypatch.setattr("app.broker.partitions.BROUGHT_AT_ONCE", 0)
-        monkeypatch.setattr("app.broker.partitions.WAITED_FOR_MAX", 0)
+        monkeypatch.setattr("app.broker.partitions.partitions.BROUGHT_AT_ONCE", 0)
+        monkeypatch.setattr("app.broker.partitions.partitions.WAITED_FOR_MAX", 0)
         return let
 
     return hold

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.broker.running import find_running
+from app.broker.start.running import find_running
 from app.cli import main
 from app.client.firn_api import (
     DrainRequest,

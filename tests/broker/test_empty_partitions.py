@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from app.broker.manifest_copies import LED_BY_FILE
 from app.broker.node import Node
-from app.broker.partitions import LOGS_AT_ONCE
+from app.broker.partitions.manifest_copies import LED_BY_FILE
+from app.broker.partitions.partitions import LOGS_AT_ONCE
 from app.errors import StorageFull, StorageUnavailable
 from app.hot.checkpoints import CLEAN_SHUTDOWN_FILE
 from app.hot.manager import LogManager

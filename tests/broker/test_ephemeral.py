@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.broker.control_link import KafkaControlLink
+from app.broker.peers.control_link import KafkaControlLink
 from app.configs import Durability, TopicConfig
 from app.errors import ErrorCode, RequestRejected
 from app.metadata.image.cluster import LEVEL_MAX, BrokerImage, PartitionImage

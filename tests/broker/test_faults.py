@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from app.broker.late_tls import UVLOOP_TLS_FAILED
-from app.broker.process import Broker
+from app.broker.start.late_tls import UVLOOP_TLS_FAILED
+from app.broker.start.process import Broker
 from app.configs import BrokerConfig
 from app.errors import CorruptionError, ErrorCode, StorageFull, StorageUnavailable
 from app.faults import LIMITED_LINES_MAX
@@ -307,7 +307,7 @@ async def test_broker_processes_of_tests_print_no_traceback_of_such_bytes_from_t
     assert bool(caplog.records) is not ended
 
 
-@pytest.mark.parametrize("file", ["uvloop/sslproto.pyx", "app/broker/process.py"])
+@pytest.mark.parametrize("file", ["uvloop/sslproto.pyx", "app/broker/start/process.py"])
 async def test_a_handshake_that_fails_after_it_was_given_up_is_no_bug(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, file: str
 ) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from app.broker.control_link import KafkaControlLink
-from app.broker.partitions import Partitions
+from app.broker.partitions.partitions import Partitions
+from app.broker.peers.control_link import KafkaControlLink
 from app.metadata.changes.topic_changes import ConfigChange, Operation
 from app.replication.roles import Role
 from tests.broker.test_cluster import member
@@ -41,7 +41,7 @@ def brought(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int]]:
         return bring_one(self, topic, image, *args, **more)
 
     monkeypatch.setattr(Partitions, "bring_one", spy)
-    monkeypatch.setattr("app.broker.partitions.BROUGHT_AT_ONCE", AT_ONCE)
+    monkeypatch.setattr("app.broker.partitions.partitions.BROUGHT_AT_ONCE", AT_ONCE)
     return found
 
 
@@ -146,7 +146,7 @@ async def test_a_follower_of_more_partitions_than_a_fetch_may_name_adds_them_one
         return await fetch(self, to, request)
 
     monkeypatch.setattr(KafkaControlLink, "fetch", watched)
-    monkeypatch.setattr("app.broker.followers.NAMED_MAX", AT_ONCE)
+    monkeypatch.setattr("app.broker.replication.followers.NAMED_MAX", AT_ONCE)
     async with AsyncExitStack() as stack:
         brokers = [await stack.enter_async_context(member(tmp_path, node_id)) for node_id in (1, 2)]
         for broker in brokers:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from app.broker.control_link import KafkaControlLink
+from app.broker.peers.control_link import KafkaControlLink
 from app.errors import FirnError, RequestRejected
 from app.metadata.image.cluster import PartitionImage
 from app.metadata.peers.control import Heartbeat, InSyncAsked, MemberEpoch, NotSent

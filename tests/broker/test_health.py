@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.broker.health import judge
+from app.broker.watching.health import judge
 from app.http.health import Health, Listener
 from tests.faults.served import STORE_PROCESS, Served, firn, serving, until
 from tests.support.ports import free_port

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from app.broker.high_watermarks import HighWatermarks
+from app.broker.replication.high_watermark_file import HighWatermarks
 from app.faults import Faults
 from app.hot.high_watermarks import HIGH_WATERMARKS_FILE
 from app.machine.files import replace_file

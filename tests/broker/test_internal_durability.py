@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from app.broker import durability_changes
+from app.broker.write_ahead import switching as durability_changes
 from app.coordinator.topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
 from app.errors import ErrorCode
 from app.metadata.changes.topic_changes import ConfigChange, Operation, ResourceType

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.broker.node import Node
-from app.broker.partitions import Partitions
+from app.broker.partitions.partitions import Partitions
 from app.errors import FencedError
 from tests.broker.test_node import produce, tier_everything
 from tests.handlers.conversation import batch, talk

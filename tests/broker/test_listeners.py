@@ -55,20 +55,20 @@ def test_a_broker_with_a_plain_listener_imports_nothing_of_tls_logins_and_audits
         "jwt",
         "app.machine.certificates",
         "app.handlers.doors",
-        "app.broker.doors",
+        "app.broker.security.listener_doors",
         "app.security.login",
     )
     of_audits = (
         "app.security.audit",
         "app.handlers.auditing",
         "app.handlers.audited_changes",
-        "app.broker.broker_audit",
-        "app.broker.audit_log",
-        "app.broker.audit_topic",
+        "app.broker.security.broker_audit",
+        "app.broker.security.audit_log",
+        "app.broker.security.audit_topic",
         "app.machine.rotated_file",
     )
     program = (
-        "import sys; import app.settings, app.cli.serve, app.broker.process, app.broker.node, app.broker.control_link; "
+        "import sys; import app.settings, app.cli.serve, app.broker.start.process, app.broker.node, app.broker.peers.control_link; "
         f"print(*sorted(set({(*modules, *of_audits)!r}) & set(sys.modules)))\n"
         # A broker imports the handlers that it was not asked for yet a while after its start.
         "from app.handlers.dispatch import FAMILIES, Apis\n"

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from app.broker import loop_watch
-from app.broker.loop_watch import QUIET_LOOKS, Clocks, LoopWatch, Stall, Watched, sentence_of
+from app.broker.watching import loop_watch
+from app.broker.watching.loop_watch import QUIET_LOOKS, Clocks, LoopWatch, Stall, Watched, sentence_of
 from app.handlers.api import Api
 from app.handlers.serving import in_words, told
 from app.machine.cpu_alarm import CpuAlarm

@@ -6,8 +6,8 @@ import random
 import shutil
 from pathlib import Path
 
-from app.broker.manifest_copies import ENDS_FILE
 from app.broker.node import OWN_DIRECTORY
+from app.broker.partitions.manifest_copies import ENDS_FILE
 from app.hot.checkpoints import CLEAN_SHUTDOWN_FILE
 from app.machine.runtime import SystemClock
 from app.metadata.manifest.manifest import SegmentManifest

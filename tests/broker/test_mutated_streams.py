@@ -31,8 +31,8 @@ import psutil
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-import app.broker.doors
 import app.broker.node
+import app.broker.security.listener_doors
 import app.handlers.session
 import app.security.scram
 from app.client.connection import open_connection
@@ -161,7 +161,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _same_work_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients hash each password once, brokers draw the same nonces in every run."""
     monkeypatch.setattr(app.security.scram, "salted_password", functools.cache(salted_password))
-    monkeypatch.setattr(app.broker.doors, "secrets", SimpleNamespace(token_bytes=random.Random(1).randbytes))
+    monkeypatch.setattr(
+        app.broker.security.listener_doors, "secrets", SimpleNamespace(token_bytes=random.Random(1).randbytes)
+    )
     monkeypatch.setattr(app.broker.node, "OpenDoor", Keeper)
 
 

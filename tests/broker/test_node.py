@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import pytest
 
 from app.broker.node import LOG_DESCRIPTORS_MAX, Node, Surroundings
-from app.broker.partitions import LOGS_AT_ONCE, Partitions
+from app.broker.partitions.partitions import LOGS_AT_ONCE, Partitions
 from app.configs import BrokerConfig, TopicConfig
 from app.coordinator.topics import INTERNAL
 from app.errors import ConfigError, ConflictError, ErrorCode, FirnError, StorageFull, StorageUnavailable
@@ -407,7 +407,7 @@ async def test_a_topic_of_many_partitions_is_whole_when_it_is_answered_and_other
 async def test_a_large_topic_is_answered_at_once_and_each_partition_is_made_when_somebody_asks_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("app.broker.partitions.WAITED_FOR_MAX", 20)
+    monkeypatch.setattr("app.broker.partitions.partitions.WAITED_FOR_MAX", 20)
     there_is_room = {*range(LOGS_AT_ONCE)}
     create = LogManager.create
 

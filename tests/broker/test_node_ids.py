@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from app.broker.control_link import KafkaControlLink
-from app.broker.node_id import with_node_id
+from app.broker.peers.control_link import KafkaControlLink
+from app.broker.start.node_id import with_node_id
 from app.configs import BrokerConfig
 from app.configs.broker import NODE_ID_AUTO
 from app.hot.manager import read_meta

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from app.broker import durability_changes, write_ahead, write_ahead_restore
-from app.broker.control_link import KafkaControlLink
+from app.broker.peers.control_link import KafkaControlLink
+from app.broker.write_ahead import restore as write_ahead_restore
+from app.broker.write_ahead import switching as durability_changes
+from app.broker.write_ahead import write_ahead
 from app.client.admin import ConfigOperation
 from app.errors import BrokerUnavailable, ErrorCode, StorageUnavailable
 from app.metadata.changes.broker_changes import fence_brokers

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from app.broker.control_link import KafkaControlLink
-from app.broker.doors import Doors, brokers_of, inter_broker_dial
-from app.broker.first_users import FirstUser, write_first_users
-from app.broker.places import KafkaPlaces
+from app.broker.peers.control_link import KafkaControlLink
+from app.broker.peers.places import KafkaPlaces
+from app.broker.security.first_users import FirstUser, write_first_users
+from app.broker.security.listener_doors import Doors, brokers_of, inter_broker_dial
 from app.client.connection import open_connection
 from app.client.security import SecureDialer, client_security
 from app.configs import BrokerConfig

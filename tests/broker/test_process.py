@@ -18,8 +18,8 @@ from typing import Any
 import psutil
 import pytest
 
-from app.broker.process import LOCK_ASK_S, claim_when_free
-from app.broker.running import note_running
+from app.broker.start.process import LOCK_ASK_S, claim_when_free
+from app.broker.start.running import note_running
 from app.client.firn_api import MetricsRequest, MetricsResponse, pack, unpack
 from app.errors import ConflictError
 from app.machine.files import PosixFileSystem, claim_directory
@@ -34,7 +34,7 @@ TOPIC_ALREADY_EXISTS = 36
 
 SCRIPT = """
 import json, os, sys
-from app.broker.process import serve
+from app.broker.start.process import serve
 from app.configs import BrokerConfig
 from app.errors import FirnError
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.broker.control_link import KafkaControlLink
+from app.broker.peers.control_link import KafkaControlLink
 from app.errors import ErrorCode
 from app.handlers import producer_id_block
 from app.metadata.changes import topic_changes as changes

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from app.broker.control_link import KafkaControlLink
-from app.broker.doors import inter_broker_dial
-from app.broker.first_users import FirstUser, write_first_users
-from app.broker.places import KafkaPlaces
-from app.broker.pulse_thread import PulseThread
+from app.broker.peers.control_link import KafkaControlLink
+from app.broker.peers.places import KafkaPlaces
+from app.broker.peers.pulse_thread import PulseThread
+from app.broker.security.first_users import FirstUser, write_first_users
+from app.broker.security.listener_doors import inter_broker_dial
 from app.configs import BrokerConfig
 from app.errors import ConfigError, ErrorCode
 from app.machine.files import PosixFileSystem
@@ -206,7 +206,7 @@ async def test_a_thread_without_certificates_says_why_it_has_ended() -> None:
 
 STUCK = """
 import asyncio, threading, time
-from app.broker.pulse_thread import PulseThread
+from app.broker.peers.pulse_thread import PulseThread
 from tests.broker.test_pulse_thread import Hangs, board
 
 begun = threading.Event()

@@ -188,7 +188,7 @@ async def test_a_follower_wakes_who_waits_when_its_high_watermark_rises(tmp_path
 async def test_a_follower_is_told_of_the_high_watermark_before_its_wait_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.broker.followers.WAIT_MS", 60_000)
+    monkeypatch.setattr("app.broker.replication.followers.WAIT_MS", 60_000)
     async with three(tmp_path, replica_selector_class=RACK_AWARE_SELECTOR) as cluster:
         for end in (3, 6):
             await cluster.fill(batch(3))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from app.broker import partitions
-from app.broker.partitions import LOGS_AT_ONCE
+from app.broker.partitions import partitions
+from app.broker.partitions.partitions import LOGS_AT_ONCE
 from app.errors import ErrorCode
 from app.wire.apikeys import ApiKey
 from tests.broker.test_cluster import member

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.broker.children import inherited_environment
+from app.broker.start.children import inherited_environment
 from app.client.security import NAMES
 from app.configs.broker_definitions import BROKER_DEFINITIONS
 from app.configs.environment import CLIENT_PREFIX, environment_name

@@ -18,11 +18,11 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from app.broker import first_users
-from app.broker.control_link import KafkaControlLink
-from app.broker.doors import inter_broker_dial, look
-from app.broker.first_users import FirstUser, write_first_users
-from app.broker.places import KafkaPlaces
+from app.broker.peers.control_link import KafkaControlLink
+from app.broker.peers.places import KafkaPlaces
+from app.broker.security import first_users
+from app.broker.security.first_users import FirstUser, write_first_users
+from app.broker.security.listener_doors import inter_broker_dial, look
 from app.client.connection import KafkaConnection, open_connection
 from app.client.security import SecureDialer, client_security
 from app.configs import BrokerConfig
@@ -679,7 +679,7 @@ async def greeted_with(broker: RunningBroker, folder: Path) -> bytes:
 async def test_a_listener_takes_other_certificates_while_it_serves(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.broker.doors.LOOK_S", 0.01)
+    monkeypatch.setattr("app.broker.security.listener_doors.LOOK_S", 0.01)
     other = certificates(tmp_path / "other", "client")
     async with running_broker(tmp_path, **security(listener("SSL", folder))) as broker:
         old = await open_connection("localhost", broker.node.port, dial=dialer(folder, "SSL"))
@@ -702,7 +702,7 @@ async def test_a_listener_takes_other_certificates_while_it_serves(
 async def test_a_listener_asks_for_certificates_from_a_change_on(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.broker.doors.LOOK_S", 0.01)
+    monkeypatch.setattr("app.broker.security.listener_doors.LOOK_S", 0.01)
     async with running_broker(tmp_path, **security(listener("SSL", folder))) as broker:
         port = broker.node.port
         await (await open_connection("localhost", port, dial=dialer(folder, "SSL"))).close()

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app.broker.process import Broker
-from app.broker.service import ServiceManager
+from app.broker.start.process import Broker
+from app.broker.start.service import ServiceManager
 from app.configs import BrokerConfig
 from tests.broker.test_process import broker
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.broker.control_link import KafkaControlLink
+from app.broker.peers.control_link import KafkaControlLink
 from app.errors import BrokerUnavailable, ErrorCode
 from app.metadata.changes.topic_changes import Operation, ResourceType
 from app.metadata.image.cluster import BrokerImage

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.broker.spot_notice import SpotNotice
+from app.broker.watching.spot_notice import SpotNotice
 from app.faults import Faults
 from tests.broker.test_ephemeral import SETTINGS, in_cluster
 from tests.support.several import broker_on
@@ -94,7 +94,7 @@ async def test_a_service_that_is_away_or_talks_nonsense_stops_nobody() -> None:
 async def test_a_broker_without_a_disk_stops_in_order_when_its_machine_is_taken_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.broker.spot_notice.INTERVAL_S", 0.02)
+    monkeypatch.setattr("app.broker.watching.spot_notice.INTERVAL_S", 0.02)
     metadata = Metadata()
     server, url = await metadata.listen()
     async with server, broker_on(tmp_path, "a", **SETTINGS, firn_spot_notice_endpoint=url) as broker:

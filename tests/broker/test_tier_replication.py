@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from app.broker import partitions
-from app.broker.partitions import Partitions
-from app.broker.tier_views import TierViews
+from app.broker.partitions import partitions
+from app.broker.partitions.partitions import Partitions
+from app.broker.partitions.tier_views import TierViews
 from app.client.firn_api import FOLLOWING, TierStatusRequest, TierStatusResponse, pack, unpack
 from app.errors import BrokerUnavailable, ErrorCode, StorageUnavailable
 from app.hot.checkpoints import CLEAN_SHUTDOWN_FILE, LOG_STARTS_FILE

@@ -15,8 +15,8 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from app.broker import token_keys
-from app.broker.doors import Doors
+from app.broker.security import token_keys
+from app.broker.security.listener_doors import Doors
 from app.client.connection import open_connection
 from app.client.security import SecureDialer, client_security
 from app.configs import BrokerConfig

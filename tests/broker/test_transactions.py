@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import pytest
 
-from app.broker import transaction_calls
+from app.broker.peers import transaction_calls
 from app.coordinator.topics import CONSUMER_OFFSETS, TRANSACTION_STATE, partition_for
 from app.errors import BrokerUnavailable, ErrorCode, RequestRejected
 from app.records.builder import build_batch

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from app.broker.write_ahead_sweep import sweep_ended
+from app.broker.write_ahead.sweep import sweep_ended
 from app.cli.doctor import store_checks
 from app.errors import ErrorCode
 from app.machine.runtime import SystemClock, ThreadPool

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
-from app.broker.write_ahead import WriteAhead
+from app.broker.write_ahead.write_ahead import WriteAhead
 from app.configs import BrokerConfig
 from app.faults import Faults
 from app.machine.runtime import SystemClock

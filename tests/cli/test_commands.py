@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from app.broker.running import note_running
+from app.broker.start.running import note_running
 from app.cli import main
 from app.cli.session import local_path
 from app.errors import ConfigError

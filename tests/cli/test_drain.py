@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.broker.running import note_running
+from app.broker.start.running import note_running
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
 from app.records.builder import build_batch
 from tests.broker.test_node import produce

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from app.broker.doors import Doors, inter_broker_dial
-from app.broker.log_keys import is_open_to_others, with_log_keys
-from app.broker.process import http_client, http_environment, http_options
+from app.broker.security.listener_doors import Doors, inter_broker_dial
+from app.broker.security.log_keys import is_open_to_others, with_log_keys
+from app.broker.start.process import http_client, http_environment, http_options
 from app.cli.doctor import settings_checks, settings_text
 from app.client.connection import dial_tcp
 from app.client.security import NAMES, SHOWS_USER, NoWay, SecureDialer, client_security, read_settings

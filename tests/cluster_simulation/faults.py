@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
-from app.broker.control_link import KafkaControlLink
+from app.broker.peers.control_link import KafkaControlLink
 from app.errors import ErrorCode, FirnError
 from app.objectstore.memory import Fault, FaultKind
 from app.wire.apikeys import ApiKey

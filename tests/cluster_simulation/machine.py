@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeAlias
 from uuid import UUID
 
-from app.broker.control_link import CONNECT_MS, KafkaControlLink
 from app.broker.node import Node, Surroundings
-from app.broker.places import KafkaPlaces
+from app.broker.peers.control_link import CONNECT_MS, KafkaControlLink
+from app.broker.peers.places import KafkaPlaces
 from app.configs import BrokerConfig
 from app.errors import FirnError
 from app.handlers.server import KafkaServer

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from app.broker import sweeping
+from app.broker.partitions import sweeping
 from app.configs import BrokerConfig, InternalDurability
 from app.errors import CorruptionError, ErrorCode
 from app.metadata.image.cluster import OBJECT_LEVEL

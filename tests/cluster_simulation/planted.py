@@ -15,10 +15,10 @@ from uuid import UUID
 
 import pytest
 
-from app.broker import followers as following
-from app.broker import tier_views
-from app.broker.control_link import KafkaControlLink
-from app.broker.partitions import Partitions
+from app.broker.partitions import tier_views
+from app.broker.partitions.partitions import Partitions
+from app.broker.peers.control_link import KafkaControlLink
+from app.broker.replication import followers as following
 from app.errors import BrokerUnavailable
 from app.handlers import fetch, followers
 from app.handlers.fetch_sessions import FetchSession

@@ -12,10 +12,11 @@ from typing import Any, Final
 
 import pytest
 
-from app.broker import write_ahead_restore, write_ahead_sweep
-from app.broker.durability_changes import DurabilityChanges
 from app.broker.node import Node
-from app.broker.write_ahead import WriteAhead, _Led
+from app.broker.write_ahead import restore as write_ahead_restore
+from app.broker.write_ahead import sweep as write_ahead_sweep
+from app.broker.write_ahead.switching import DurabilityChanges
+from app.broker.write_ahead.write_ahead import WriteAhead, _Led
 from app.errors import CorruptionError
 from app.handlers import produce
 from app.hot.log import PartitionLog

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from app.broker.control_link import KafkaControlLink
+from app.broker.peers.control_link import KafkaControlLink
 from app.metadata.peers.pulses import PulseSender, TurnBoard
 from tests.simulation.runtime import Process
 

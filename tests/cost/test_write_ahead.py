@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from app.broker import write_ahead
-from app.broker.control_link import KafkaControlLink
 from app.broker.node import Node, Surroundings
+from app.broker.peers.control_link import KafkaControlLink
+from app.broker.write_ahead import write_ahead
 from app.configs import BrokerConfig, TopicConfig
 from app.cost import requests
 from app.cost.workload import WriteAhead

@@ -119,7 +119,7 @@ def test_the_library_for_tokens_is_loaded_before_the_first_login() -> None:
     program = (
         "import sys\n"
         "from tests.support.secured import listener\n"
-        "from app.broker.token_keys import TokenKeys\n"
+        "from app.broker.security.token_keys import TokenKeys\n"
         "assert 'jwt' not in sys.modules\n"
         "TokenKeys(listener('SASL_PLAINTEXT', **{'sasl.enabled.mechanisms': 'OAUTHBEARER',\n"
         "    'sasl.oauthbearer.jwks.endpoint.url': 'https://issuer/keys',\n"

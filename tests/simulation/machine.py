@@ -7,9 +7,9 @@ import random
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from app.broker.control_link import KafkaControlLink
 from app.broker.node import Node, Surroundings
-from app.broker.places import holder
+from app.broker.peers.control_link import KafkaControlLink
+from app.broker.peers.places import holder
 from app.client.firn_api import PlaceRequest, PlaceResponse, pack, unpack
 from app.configs import BrokerConfig
 from app.errors import FirnError

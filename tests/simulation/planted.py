@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import pytest
 
 import app.tiering.store.store_work as store_work
-from app.broker import partitions
-from app.broker.partitions import Partitions
+from app.broker.partitions import partitions
+from app.broker.partitions.partitions import Partitions
 from app.coordinator.partition import CoordinatedLog, ReplayedBatch
 from app.coordinator.schemas.consumer_group import ConsumerGroupCurrentMemberAssignmentKey
 from app.groups.classic.classic import ClassicGroup

@@ -17,11 +17,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from app.broker.control_link import KafkaControlLink
 from app.broker.node import Node, NodeLink, Surroundings
-from app.broker.node_id import with_node_id
-from app.broker.places import KafkaPlaces
+from app.broker.peers.control_link import KafkaControlLink
+from app.broker.peers.places import KafkaPlaces
 from app.broker.quota_tokens import Tokens
+from app.broker.start.node_id import with_node_id
 from app.configs import BrokerConfig, TopicConfig
 from app.errors import FencedError
 from app.machine.files import FileSystem, PosixFileSystem

@@ -27,14 +27,14 @@ from typing import Any, Final, TypeVar
 
 from redis.asyncio import Redis
 
-from app.broker import control_link
-from app.broker.control_link import KafkaControlLink
-from app.broker.doors import inter_broker_dial
-from app.broker.late_tls import came_too_late
-from app.broker.log_keys import with_log_keys
-from app.broker.places import KafkaPlaces
-from app.broker.pulse_thread import PulseThread
+from app.broker.peers import control_link
+from app.broker.peers.control_link import KafkaControlLink
+from app.broker.peers.places import KafkaPlaces
+from app.broker.peers.pulse_thread import PulseThread
 from app.broker.quota_tokens import RedisTokens
+from app.broker.security.listener_doors import inter_broker_dial
+from app.broker.security.log_keys import with_log_keys
+from app.broker.start.late_tls import came_too_late
 from app.client.connection import Dialer, KafkaConnection, dial_tcp
 from app.configs import BrokerConfig, InternalDurability
 from app.errors import StorageUnavailable

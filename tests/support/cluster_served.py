@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 
-from app.broker import doors
+from app.broker.security import listener_doors as doors
 from app.cli import main
 from app.client import connection
 from app.client.connection import Dialer

@@ -13,10 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from app.broker.control_link import KafkaControlLink
-from app.broker.doors import inter_broker_dial
-from app.broker.first_users import write_first_users
-from app.broker.places import KafkaPlaces
+from app.broker.peers.control_link import KafkaControlLink
+from app.broker.peers.places import KafkaPlaces
+from app.broker.security.first_users import write_first_users
+from app.broker.security.listener_doors import inter_broker_dial
 from app.configs import BrokerConfig
 from app.configs.broker import STANDARD_AUTHORIZER
 from app.configs.listeners import ListenerConfig

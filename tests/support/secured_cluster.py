@@ -26,7 +26,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from app.broker.first_users import FirstUser, write_first_users
+from app.broker.security.first_users import FirstUser, write_first_users
 from app.client.connection import KafkaConnection, open_connection
 from app.client.security import SecureDialer, client_security
 from app.errors import ErrorCode, RequestRejected

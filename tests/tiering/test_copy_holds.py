@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from app.broker.control_link import HOLD_MS
+from app.broker.peers.control_link import HOLD_MS
 from app.errors import CorruptionError, ErrorCode, FirnError, LimitExceeded, RequestRejected, StorageUnavailable
 from app.faults import Faults
 from app.metadata.changes.topic_changes import LeadersHaveChanged

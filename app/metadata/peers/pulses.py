@@ -1,8 +1,8 @@
 """Pulses: how a broker whose loop is late says that it lives (ADR 0023: L6, C10).
 
 The loop writes a ``Turn`` on a ``TurnBoard`` twice a second. A ``PulseSender``, which runs beside the loop, reads it and tells
-other brokers how old it is. It runs in a thread with a loop of its own (``app/broker/pulse_thread.py``), so it goes on while the
-broker's loop does not. It reads the board and nothing else of the broker.
+other brokers how old it is. It runs in a thread with a loop of its own (``app/broker/peers/pulse_thread.py``), so it goes on
+while the broker's loop does not. It reads the board and nothing else of the broker.
 
 A pulse gives this broker no right and is no sign of life for itself. Its receivers take it into ``BrokerSessions.pulsed`` and
 ``Candidacy.pulsed``.

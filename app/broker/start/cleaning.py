@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from app.broker.children import Child
+from app.broker.start.children import Child
 from app.errors import FirnError, StorageUnavailable
 from app.hot.cleaning.job import CleaningJob, Indexed, SegmentFile
 from app.hot.cleaning.work import ProxyCleanerWork

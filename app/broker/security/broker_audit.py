@@ -10,8 +10,8 @@ from app.handlers.auditing import Audit
 from app.security.acls import CLUSTER_NAME, Operation, ResourceType
 
 if TYPE_CHECKING:
-    from app.broker.audit_log import AuditWriter, FilePlace, Place
-    from app.broker.audit_topic import TopicPlace
+    from app.broker.security.audit_log import AuditWriter, FilePlace, Place
+    from app.broker.security.audit_topic import TopicPlace
     from app.configs import BrokerConfig
     from app.faults import Faults
     from app.handlers.callers import Caller
@@ -41,7 +41,7 @@ class BrokerAudit:
         """None if nothing is written."""
         self._audit: Audit | None = None
         if config.firn_audit_log_path != OFF:
-            from app.broker.audit_log import FilePlace, open_file
+            from app.broker.security.audit_log import FilePlace, open_file
 
             self.file = FilePlace(open_file(config), pool)
 
@@ -61,7 +61,7 @@ class BrokerAudit:
         if self.file is not None:
             places.append(("file", self.file))
         if config.firn_audit_topic_enable:
-            from app.broker.audit_topic import ProduceLink, TopicPlace
+            from app.broker.security.audit_topic import ProduceLink, TopicPlace
 
             self.topic = TopicPlace(
                 config.node_id,
@@ -75,7 +75,7 @@ class BrokerAudit:
             )
             places.append(("topic", self.topic))
         if places:
-            from app.broker.audit_log import AuditWriter
+            from app.broker.security.audit_log import AuditWriter
 
             self.writer = AuditWriter(
                 places, broker_id=config.node_id, clock=self._clock, faults=self._faults, registry=self._registry

@@ -141,7 +141,7 @@ class Sweeping:
             self._brokers_changed.clear()
             if self._cluster.image.level < OBJECT_LEVEL or not self._controller.active:
                 continue
-            from app.broker.write_ahead_sweep import sweep_ended
+            from app.broker.write_ahead.sweep import sweep_ended
 
             try:
                 async with asyncio.timeout(DELETE_DEADLINE_S):

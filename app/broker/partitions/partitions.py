@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
-from app.broker.lost_directory import Back, BegunAnew, back_from_the_store, lost_with_the_directory
-from app.broker.manifest_copies import READ_AT_ONCE, ManifestCopies, ManifestEnds
-from app.broker.tier_views import TierViews
+from app.broker.partitions.lost_directory import Back, BegunAnew, back_from_the_store, lost_with_the_directory
+from app.broker.partitions.manifest_copies import READ_AT_ONCE, ManifestCopies, ManifestEnds
+from app.broker.partitions.tier_views import TierViews
 from app.configs import BrokerConfig, Durability, TopicConfig
 from app.errors import (
     ConfigError,
@@ -73,7 +73,7 @@ from app.units import (
 )
 
 if TYPE_CHECKING:
-    from app.broker.write_ahead import WriteAhead
+    from app.broker.write_ahead.write_ahead import WriteAhead
 
 SETTLED: Final = frozenset({Transition.STAY, Transition.RAISE})
 """Transitions that leave the role as it is: it is in line with the image."""
@@ -382,7 +382,7 @@ class Partitions:
         await self._tier.settle(manifest)
         plan = await self._agree(log, manifest)
         if image is not None and journaled:
-            from app.broker.write_ahead_restore import continue_log
+            from app.broker.write_ahead.restore import continue_log
 
             emptied = await continue_log(
                 log,
@@ -716,7 +716,7 @@ class Partitions:
         if reaches_back or _key_of(log) in self._believed:
             return
         if journaled is not None and manifest.state.is_blank:
-            from app.broker.write_ahead_restore import has_first_record
+            from app.broker.write_ahead.restore import has_first_record
 
             if await has_first_record(journaled, _key_of(log), self._journal().sealed, since_s):
                 return

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
-from app.broker.write_ahead import SealedLogs
+from app.broker.write_ahead.write_ahead import SealedLogs
 from app.errors import CorruptionError, StorageUnavailable
 from app.hot.log import PartitionLog
 from app.metadata.image.cluster import PartitionImage

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from typing import Final, Protocol
 from uuid import UUID
 
-from app.broker.manifest_copies import READ_AT_ONCE, ManifestCopies
+from app.broker.partitions.manifest_copies import READ_AT_ONCE, ManifestCopies
 from app.errors import BrokerUnavailable, CorruptionError, ErrorCode, FirnError, ProtocolError, RequestRejected
 from app.faults import Faults
 from app.hot.log import PartitionLog

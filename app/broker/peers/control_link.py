@@ -16,7 +16,7 @@ from uuid import UUID
 
 import msgspec
 
-from app.broker import transaction_calls
+from app.broker.peers import transaction_calls
 from app.client.connection import Dialer, KafkaConnection, dial_tcp, open_connection
 from app.client.firn_api import pack, unpack
 from app.errors import BrokerUnavailable, ErrorCode, RequestRejected

@@ -28,7 +28,7 @@ from app.tiering.upload.remote_log_manager import RemoteLogManager
 from app.units import BrokerId, TopicIdPartition
 
 if TYPE_CHECKING:
-    from app.broker.write_ahead import WriteAhead
+    from app.broker.write_ahead.write_ahead import WriteAhead
 
 LOOK_S: Final = 0.05
 AGAIN_S: Final = 1.0

@@ -23,11 +23,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from app import __version__
-from app.broker.children import Child
-from app.broker.http_address import HTTP_MODULE, check_http_address
-from app.broker.late_tls import came_too_late
-from app.broker.running import find_running, forget_running, note_running
-from app.broker.service import ServiceManager
+from app.broker.start.children import Child
+from app.broker.start.http_address import HTTP_MODULE, check_http_address
+from app.broker.start.late_tls import came_too_late
+from app.broker.start.running import find_running, forget_running, note_running
+from app.broker.start.service import ServiceManager
 from app.configs import BrokerConfig
 from app.configs.broker import NODE_ID_AUTO, OFF
 from app.configs.listeners import SecurityProtocol
@@ -45,9 +45,9 @@ from app.objectstore.location import check_locations
 from app.usage import show_process
 
 if TYPE_CHECKING:
-    from app.broker.cleaning import CleanerProcesses
     from app.broker.node import Node
     from app.broker.quota_tokens import Tokens
+    from app.broker.start.cleaning import CleanerProcesses
     from app.http.health import Health
     from app.metadata.peers.liveness import Liveness
     from app.metadata.peers.pulses import Pulses, TurnBoard
@@ -152,11 +152,11 @@ class Broker:
         self._informing = asyncio.create_task(self._manager.run(self._tell_drain))
         fs = PosixFileSystem()
         if not self.config.open:
-            from app.broker.doors import Doors
+            from app.broker.security.listener_doors import Doors
 
             Doors.check(self.config)
         if self.config.firn_cluster_log_key_location or self.config.firn_cluster_log_key_introducing:
-            from app.broker.log_keys import with_log_keys
+            from app.broker.security.log_keys import with_log_keys
 
             self.config = with_log_keys(self.config)
         if self.config.http_address != OFF:
@@ -186,8 +186,10 @@ class Broker:
         from app.broker.cleaning import CleanerProcesses
         from app.broker.control_link import KafkaControlLink
         from app.broker.node import OWN_DIRECTORY, Node, Surroundings, first_error
-        from app.broker.node_id import with_node_id
-        from app.broker.places import KafkaPlaces
+        from app.broker.peers.control_link import KafkaControlLink
+        from app.broker.peers.places import KafkaPlaces
+        from app.broker.start.cleaning import CleanerProcesses
+        from app.broker.start.node_id import with_node_id
         from app.client.connection import Dialer, dial_tcp
         from app.metadata.changes.features import new_store_level
         from app.objectstore.proxy import StoreProxy
@@ -202,7 +204,7 @@ class Broker:
         self._proxy = store = StoreProxy(self._rpc)
         dial: Dialer = dial_tcp
         if not self.config.open:
-            from app.broker.doors import inter_broker_dial
+            from app.broker.security.listener_doors import inter_broker_dial
 
             dial = inter_broker_dial(self.config)
         knows_store = self.config.node_id == NODE_ID_AUTO
@@ -305,9 +307,9 @@ class Broker:
 
     def _start_pulses(self, board: TurnBoard) -> Pulses:
         """Only in a cluster with another broker (ADR 0023, L6)."""
-        from app.broker.control_link import KafkaControlLink
-        from app.broker.doors import inter_broker_dial
-        from app.broker.pulse_thread import PulseThread
+        from app.broker.peers.control_link import KafkaControlLink
+        from app.broker.peers.pulse_thread import PulseThread
+        from app.broker.security.listener_doors import inter_broker_dial
 
         config = self.config
         # It reads certificates by itself, as often as it connects: nothing of this loop's connections is shared.

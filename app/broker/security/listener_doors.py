@@ -42,7 +42,7 @@ from app.security.scram import (
 )
 
 if TYPE_CHECKING:
-    from app.broker.token_keys import TokenKeys
+    from app.broker.security.token_keys import TokenKeys
     from app.faults import Faults
     from app.seams import BlockingPool
     from app.security.delegation import TokenSecrets
@@ -145,7 +145,7 @@ class Doors:
         )
 
     def _tokens(self, listener: ListenerConfig) -> Callable[[], Mechanism]:
-        from app.broker.token_keys import TokenKeys, token_rules
+        from app.broker.security.token_keys import TokenKeys, token_rules
         from app.security.tokens import TokenServer, UnknownKey, user_of
 
         keys = TokenKeys(listener, tls_of(listener).trust)

@@ -18,7 +18,7 @@ from app.metadata.replicas.log_balance import chosen, may_move, reassigned, to_g
 from app.units import BrokerId, TopicIdPartition
 
 if TYPE_CHECKING:
-    from app.broker.write_ahead import WriteAhead
+    from app.broker.write_ahead.write_ahead import WriteAhead
 
 Ask = Callable[[Sequence[ReleaseAsked]], Awaitable[Sequence[InSyncAnswer]]]
 """``ClusterMember.release``."""
