@@ -1,7 +1,7 @@
 """JoinGroup (key 11), Heartbeat (12), LeaveGroup (13), SyncGroup (14), DescribeGroups (15), ListGroups (16), DeleteGroups (42).
 
-These requests come from members of the classic protocol; their groups are in ``app/groups/classic/classic.py``. Groups of every type are
-listed, described and deleted.
+These requests come from members of the classic protocol; their groups are in ``app/groups/classic/classic.py``. Groups of
+every type are listed, described and deleted.
 """
 
 from __future__ import annotations

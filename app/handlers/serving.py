@@ -1,4 +1,4 @@
-"""Notes the request that the loop serves, for the line that names the cause of a stall (``app/broker/loop_watch.py``).
+"""Notes the request that the loop serves, for the line that names the cause of a stall (``app/broker/watching/loop_watch.py``).
 
 A connection notes itself in its server at each read, a request other than Produce at each step that it takes. A note is never taken
 back, which would cost as much again: the watch believes the note only while one of ``session.SERVING`` is being run.

@@ -183,8 +183,6 @@ class Broker:
         )  # fmt: skip
         await self._store.start()
         # No client waits for this loop yet, and the store process starts meanwhile.
-        from app.broker.cleaning import CleanerProcesses
-        from app.broker.control_link import KafkaControlLink
         from app.broker.node import OWN_DIRECTORY, Node, Surroundings, first_error
         from app.broker.peers.control_link import KafkaControlLink
         from app.broker.peers.places import KafkaPlaces
