@@ -483,8 +483,8 @@ def permissions_check(root: Path) -> CheckResult:
 
 async def _marker(store: ObjectStore) -> Marker | None:
     """The marker in a store for write-ahead logs, None if it has none. Raises: StorageUnavailable, CorruptionError."""
-    from app.metadata import layout
-    from app.metadata.wal_store import decode_marker
+    from app.metadata.log import layout
+    from app.metadata.view.wal_store import decode_marker
     from app.objectstore.api import ObjectMissing
 
     try:

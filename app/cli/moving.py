@@ -212,7 +212,7 @@ def _after(one: Held, chosen: Sequence[int], factor: int | None, *, in_order: bo
 
 async def _held(admin: AdminClient, topics: tuple[str, ...] = ()) -> list[Held]:
     """Partitions, each with the bytes that a new replica copies. Raises: as ``AdminClient.tier_status``."""
-    from app.metadata.rebalancing import Held
+    from app.metadata.replicas.rebalancing import Held
 
     view = await admin.describe_cluster()
     known: Mapping[tuple[str, int], PartitionTierStatus] = {

@@ -10,12 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
-from app.broker.write_ahead import TRIM_S, WriteAhead
+from app.broker.write_ahead.write_ahead import TRIM_S, WriteAhead
 from app.configs import BrokerConfig
 from app.faults import Faults
 from app.hot.producers import ProducerStates
-from app.metadata.cluster import PartitionImage
-from app.metadata.wal_ranges import OPEN, PartitionDurability, WalRange
+from app.metadata.image.cluster import PartitionImage
+from app.metadata.image.wal_ranges import OPEN, PartitionDurability, WalRange
 from app.metrics import Registry
 from app.objectstore.memory import MemoryStore
 from app.records.builder import build_batch
