@@ -12,9 +12,9 @@ from app.handlers.authorising import cluster_operations, may, operations
 from app.handlers.context import Context, Request
 from app.handlers.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from app.handlers.partitions import offline_replicas, shown_leader, shown_leader_epoch
-from app.metadata.cluster import LEVEL_MAX, PartitionImage, TopicImage
-from app.metadata.features import OF_PROTOCOL
-from app.metadata.standing import standing
+from app.metadata.changes.features import OF_PROTOCOL
+from app.metadata.image.cluster import LEVEL_MAX, PartitionImage, TopicImage
+from app.metadata.view.standing import standing
 from app.security.acls import Operation, ResourceType
 from app.security.noting import note
 from app.turns import Portion, ordered

@@ -17,8 +17,8 @@ from app.handlers.metadata_cache import put_together, with_operations
 from app.handlers.mutations import Refusal, each
 from app.handlers.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from app.handlers.partitions import offline_replicas, shown_leader, shown_leader_epoch
-from app.metadata.changes import check_topic_name
-from app.metadata.cluster import ClusterImage, PartitionImage, TopicImage
+from app.metadata.changes.topic_changes import check_topic_name
+from app.metadata.image.cluster import ClusterImage, PartitionImage, TopicImage
 from app.security.acls import Operation, ResourceType
 from app.security.noting import change, note
 from app.turns import Portion, slices
