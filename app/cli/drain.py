@@ -87,7 +87,7 @@ def drain(
 
 
 class _Work:
-    """One drain, from asking for it to its end."""
+    """One drain, from its request to its end."""
 
     def __init__(self, address: Address, timeout_s: float | None) -> None:
         self._address = address

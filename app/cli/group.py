@@ -284,14 +284,14 @@ class _Row(NamedTuple):
 
     partition: TopicPartition
     offset: int | None
-    """Where the group goes on; of a share group, before which all is done with. None if it has not begun."""
+    """The next offset that the group reads. Of a share group, all records below it are acknowledged. None if it has not begun."""
     end_offset: int | None
     lag: int | None
     readers: list[GroupMember]
 
 
 def _lag(progress: Committed | ShareProgress | None, end_offset: int | None) -> int | None:
-    """Records that are still to be read, or to be done with; None if that is not known."""
+    """Records that the group has still to read, or a share group to acknowledge; None if that is not known."""
     from app.client.groups import ShareProgress
 
     if isinstance(progress, ShareProgress) and progress.lag is not None:

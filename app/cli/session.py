@@ -138,7 +138,7 @@ def parse_bootstrap(text: str) -> tuple[Address, ...]:
 
 @asynccontextmanager
 async def connected(bootstrap: str) -> AsyncIterator[ClusterClient]:
-    """A client of the cluster, which is there.
+    """A client that is connected to the cluster.
 
     Raises: ConfigError; BrokerUnavailable, at once and with the mend, if no broker answers.
     """

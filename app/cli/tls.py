@@ -52,7 +52,7 @@ def init(
 ) -> int:
     """Make an authority, a certificate of a broker, and one of each client, as PEM.
 
-    They are for a trial: the authority's private key lies beside them, without a password. Anybody who can read it can be anybody.
+    They are for a trial: the authority's private key lies beside them, without a password. With this key one can act as any user.
     """
     clients = client or ["client"]
     names = [*clients, "broker", "ca"]

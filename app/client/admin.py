@@ -463,7 +463,7 @@ class AdminClient:
         return await self.cluster_standing_by(await self._cluster.any_broker())
 
     async def cluster_standing_by(self, connection: KafkaConnection) -> firn_api.ClusterResponse:
-        """How the cluster stands, as one broker knows it. Raises: as ``cluster_standing``."""
+        """The state of the cluster, as one broker knows it. Raises: as ``cluster_standing``."""
         answer = await connection.request(ApiKey.FIRN_CLUSTER, firn_api.pack(firn_api.ClusterRequest()))
         return firn_api.unpack(firn_api.ClusterResponse, answer)
 

@@ -128,9 +128,9 @@ class ClusterClient:
         self._applying = 0
         """Answers that are being put into the view, in portions."""
         self._changed: dict[str, int] = {}
-        """While there are any: which answer has told of a topic last."""
+        """While there are any: the number of the answer that described a topic last."""
         self._brokers_order = 0
-        """Which answer has told of the brokers last."""
+        """The number of the answer that named the brokers last."""
         self._refreshing: dict[frozenset[str] | None, asyncio.Task[None]] = {}
         self._closed = False
 

@@ -94,8 +94,8 @@ class TierStatusRequest(msgspec.Struct, array_like=True, frozen=True):
 
 FOLLOWING: Final = "following"
 LEARNING: Final = "learning"
-"""``PartitionTierStatus.state`` of a partition that another broker leads: this one knows all that the leader has told of the
-tier, or not yet."""
+"""``PartitionTierStatus.state`` of a partition that another broker leads. ``FOLLOWING``: this broker has all manifest entries that
+the leader has announced. ``LEARNING``: it lacks some."""
 NOT_TIERED: Final = "off"
 """``PartitionTierStatus.state`` of a partition whose topic is not tiered."""
 
@@ -217,7 +217,7 @@ class TierReplaceRequest(msgspec.Struct, array_like=True, frozen=True):
     """Ids of the segments to replace, in order."""
     segment_id: bytes
     """Of the new segment, 16 bytes. An older form had the segment's whole record here, key included, and no range after it:
-    a broker refuses that form in a sentence, as a broker that is older refuses this one."""
+    a broker refuses that form with a sentence, as an older broker refuses this one."""
     base_offset: int = -1
     end_offset: int = -1
     """The range of the new segment. The leader builds the object's key, and its record from the object's footer."""

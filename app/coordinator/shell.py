@@ -758,8 +758,8 @@ class Coordinator(Generic[S]):
             self._wake.set()
 
     def _to_read(self, seat: _Seat[S]) -> Partition | None:
-        """The partition of a seat if it can be read to its end now: this broker has begun to lead it, all that earlier leaders may
-        have committed is known to be (G1, G2), and the gate of isolation does not shut it."""
+        """The partition of a seat if it can be read to its end now, else None. This broker must have begun to lead it, all records
+        that earlier leaders may have committed must be known to be committed (G1, G2), and the gate of isolation must be open."""
         partition = self._partitions.get(self.topic.name, seat.partition)
         if partition is None or not partition.serves or not partition.end_is_known:
             return None

@@ -1,4 +1,4 @@
-"""Who asks: connections to brokers that are logged in with the credential of a request, kept for its next one.
+"""The callers of HTTP requests: connections to brokers that are logged in with a request's credential, kept for its next request.
 
 A ``Caller`` is one credential that a broker has accepted, with a ``Gateway`` of its own. ``Callers`` keeps them by a digest of
 their credentials. A credential that a broker has refused is not kept. Rules: docs/adr/0034-http-callers.md.
@@ -48,7 +48,7 @@ LOGINS_MAX: Final = 16
 LOGINS_PER_ADDRESS_MAX: Final = 4
 LOGIN_WAIT_S: Final = 5.0
 ADMISSIONS_MAX: Final = 3
-"""How often a request logs in whose place was given to another one before it was used."""
+"""How often a request logs in again because its caller was evicted before it was used."""
 RETRY_S: Final = 1.0
 """Between two checks of a credential while no broker can be reached."""
 MECHANISMS_KEPT_S: Final = 60.0
@@ -175,7 +175,7 @@ class Callers:
 
     @asynccontextmanager
     async def serving(self, credential: Credential, address: str) -> AsyncIterator[Caller]:
-        """The caller of a request from ``address``, who is kept at least until its end.
+        """The caller of a request from ``address``. It is kept at least until the request's end.
 
         Raises: Refusal, BrokerUnavailable, RequestRejected.
         """
@@ -296,7 +296,7 @@ class Callers:
         return ClientSecurity(protocol=self._protocol, mechanism=mechanism, token=credential.token)
 
     def _keep(self, caller: Caller) -> Caller:
-        """Give a caller a place. Raises: Refusal if all are in use, or all that its credential may have."""
+        """Give a caller a place. Raises: Refusal if all places are in use, or all places that its credential may have."""
         credential = caller.key[:DIGEST_BYTES]
         own = [one for one in self._known.values() if one.key.startswith(credential)]
         if len(own) >= max(1, int(self._limits.callers_max * PLACES_PART)):
@@ -390,7 +390,7 @@ class Callers:
         caller.timer = asyncio.get_running_loop().call_later(seconds, self._look, caller)
 
     def _look(self, caller: Caller) -> None:
-        """Give up a caller who has left, and check one who is there for long."""
+        """Drop a caller that has been idle for long, and check the credential of one that is still in use."""
         if caller.ended:
             return
         now_s = asyncio.get_running_loop().time()

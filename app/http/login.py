@@ -1,4 +1,4 @@
-"""ASGI middleware: finds the caller of each request, before a route is looked for. Only health is told to everybody.
+"""ASGI middleware: finds the caller of each request, before a route is looked for. Only health needs no login.
 
 It is imported only where callers log in.
 """

@@ -34,7 +34,7 @@ def render_steps(samples: Iterable[Sample]) -> Generator[None, None, list[bytes]
 
 
 def labelled(samples: Iterable[Sample], **labels: str) -> Iterator[Sample]:
-    """The samples with further labels, which say where they come from."""
+    """The samples with further labels, which name their origin."""
     more = tuple(labels.items())
     return (sample._replace(labels=(*more, *sample.labels)) for sample in samples)
 

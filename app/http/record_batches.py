@@ -1,4 +1,4 @@
-"""``POST /v3/clusters/{cluster_id}/topics/{topic_name}/records:batch``: some records and one answer, 207, that tells of each.
+"""``POST /v3/clusters/{cluster_id}/topics/{topic_name}/records:batch``: some records, and one answer, 207, with a result for each.
 
 The entries have ids of the sender's choice. An entry that cannot be stored does not keep the others from being stored; a body whose
 entries cannot be told apart is refused before anything is stored.

@@ -43,7 +43,7 @@ class HttpTls:
         """Do nothing: a connection is not counted before its handshake."""
 
     def handshake_failed(self, listener: str, host: str, why: str) -> None:
-        """Counted only: anybody can cause it."""
+        """Counted only, not logged: any client can cause it."""
         self._door.count_closed("tls_handshake")
 
     def tls_broken(self, host: str, why: str) -> None:

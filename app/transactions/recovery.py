@@ -183,7 +183,7 @@ class Recovery:
                 for one in answer.marked:
                     wanted.pop((one[0], PartitionIndex(one[1]), ProducerId(one[2]), one[3]), None)
             found = list(wanted.values())
-        # Who leads no held partition any more decides nothing.
+        # A broker that leads no held partition any more decides nothing.
         if not self._coordinator.held():
             return
         leads = {index: self._partitions.require(TRANSACTION_STATE.name, index).log.leader_epoch for index, _ in held}

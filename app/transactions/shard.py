@@ -165,7 +165,7 @@ class TransactionShard:
     ) -> Transaction:
         """As ``state.end``; also raises RequestRejected if it cannot be written.
 
-        Where ids were forgotten, a commit of who is not known is PRODUCER_FENCED: the commit may have been decided before (J46k).
+        If this shard has forgotten ids, a commit of an unknown id is PRODUCER_FENCED: it may have been decided before (J46k).
         """
         try:
             decided = state.end(

@@ -16,7 +16,7 @@ transaction.
                                                            └─► Ongoing: the next transaction
 
 Every arrow is one record of ``__transaction_state``. When a Prepare record is stored, the transaction is decided. Then the
-leader of the coordinator's partition, whichever broker that is, writes markers until all are written.
+present leader of the coordinator's partition writes markers until all are written.
 
 There are two protocols. In version 1 a client keeps its epoch between transactions, and names every partition before it writes
 there. In version 2 every end of a transaction raises the epoch, so late requests are recognized and refused. Partitions are

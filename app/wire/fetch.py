@@ -1,7 +1,7 @@
 """Fetch, written by hand for speed: both directions of versions 4 to 18.
 
-A response is given as pieces: bytes to write as they are, and ``RecordsRef`` where a range of records goes, which the caller
-writes from wherever it lies (a file, a chunk of the cache, a buffer). Records are neither joined nor copied here.
+A response is given as pieces: bytes to write as they are, and a ``RecordsRef`` in place of each range of records. The caller
+writes the range from its source (a file, a chunk of the cache, a buffer). Records are neither joined nor copied here.
 """
 
 from __future__ import annotations

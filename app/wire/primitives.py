@@ -37,7 +37,7 @@ class Truncated(ProtocolError):
 
 
 TROUBLES: Final = (ProtocolError, IndexError, StructError, UnicodeDecodeError)
-"""All that a reader raises on bad bytes."""
+"""All exceptions that a reader raises on bad bytes."""
 
 
 def explain(trouble: Exception, what: str) -> ProtocolError:

@@ -527,4 +527,4 @@ class _Changed:
 
 
 _DECIDING = ("min.insync.replicas", "unclean.leader.election.enable")
-"""Settings of a topic that decide who is eligible and who is elected."""
+"""Settings of a topic that decide which replicas are eligible, and which one is elected."""

@@ -1,9 +1,9 @@
 """A partition changes between replicas and write-ahead logs (ADR 0037, J40 to J42). Pure: a partition goes in, another comes out.
 
 Each way takes two entries. The first comes with the topic's setting. From then on the leader keeps records by both rules, and the
-partition fails over by the rule of before. The second entry is asked for by the leader, as soon as the new rule holds for all
-records. From its request on the leader takes no record until the entry, which begins a new leader epoch of the same leader: the
-records of before are in a closed range, and no late fetch of a replica that has left counts when it comes back (R6).
+partition fails over by the earlier rule. The leader asks for the second entry as soon as the new rule holds for all records. From
+its request on it takes no record until the entry, which begins a new leader epoch of the same leader. So the earlier records are
+in a closed range, and if a replica leaves and comes back, its late fetches do not count (R6).
 """
 
 from __future__ import annotations

@@ -718,7 +718,7 @@ def _with_other_durability(
 
 
 def _factor_of(topic: TopicImage) -> int:
-    """The factor of new replicas: the one that was asked for, where partitions have their leader alone by meaning."""
+    """The factor of new replicas. For partitions in write-ahead logs, whose only replica is the leader, it is the requested one."""
     first = topic.partitions[0]
     return topic.replication_factor if first.durability.by_log and topic.replication_factor > 0 else _factor(first)
 

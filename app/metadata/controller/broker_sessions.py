@@ -190,8 +190,8 @@ class BrokerSessions:
         self._pass_time(now_s)
 
     def _pass_time(self, now_s: float) -> None:
-        """L1: take a pause of the controller off. Every call shows that the loop runs, so whichever comes first after a pause finds
-        it, also a heartbeat that waited in a socket."""
+        """L1: do not count a pause of the controller as silence of brokers. Every call shows that the loop runs. So the first call
+        after a pause finds the pause, even if it is for a heartbeat that waited in a socket."""
         if now_s - self._now_s > self._pause_s_min:
             pause_s = now_s - self._now_s - self._tick_interval_s
             for session in self._sessions.values():

@@ -136,7 +136,7 @@ class Controller(ClusterChanges):
         self._faults = faults if faults is not None else Faults(_logger.warning)
         self._decisions = Decisions()
         self._asking: dict[int, asyncio.Future[Any]] = {}
-        """Who waits for the answer of which change."""
+        """The callers that wait, by the numbers of their changes."""
         self._before_answering: Callable[[UUID], Awaitable[None]] | None = None
         self._on_unclean: Callable[[Sequence[TopicIdPartition]], None] | None = None
         self._work_waits = asyncio.Event()
@@ -253,8 +253,8 @@ class Controller(ClusterChanges):
         return answer if await self.take_office(first, plan) else None
 
     def _first_settings(self, level: int) -> Sequence[KeyValue]:
-        """The dynamic settings of a new cluster. One that a broker without a disk creates keeps new topics in the object store,
-        whichever broker is the controller later (J47)."""
+        """The dynamic settings of a new cluster. If a broker without a disk creates the cluster, new topics are kept in the object
+        store, also under later controllers with disks (J47)."""
         if level < OBJECT_LEVEL or not self._view.config.firn_ephemeral:
             return ()
         return (broker_configs_change(ALL_BROKERS, {changes.DURABILITY: Durability.OBJECT.value}),)

@@ -103,7 +103,7 @@ def sealed(ranges: WalRanges, wal: WalId, end: int) -> WalRanges:
 
 
 def dropped(ranges: WalRanges, done: Sequence[WalRange]) -> WalRanges:
-    """The leader has tiered all that is in these closed ranges (J35)."""
+    """The ranges without ``done``: closed ranges whose records the leader has tiered (J35)."""
     return tuple(each for each in ranges if each.is_open or each not in done)
 
 

@@ -151,7 +151,7 @@ class Proofs:
 
     @property
     def mark(self) -> Mark | None:
-        """That of the proofs that are written; None if none are."""
+        """The mark of the proofs that are written; None if none are."""
         return None if self._first is None else Mark(self._first.key_id, self._introducing)
 
     def prover(self, name: str, *, timestamp_ms: int, header: bytes) -> Prover | None:

@@ -19,8 +19,8 @@ nothing wrong before.
 Two snapshots always stay, so that a reader that has just listed one can still get it.
 
 **Order of effects.** ``state`` changes only when an entry is known to be durable, in number order, and between two awaits. So every
-visible state may be returned to anybody. A long entry is encoded, decoded and applied in portions (ADR 0039). The state builds the
-next state beside, and its last step replaces the present one. The log's lock is held meanwhile, so nothing is applied in between.
+visible state may be returned to any caller. A long entry is encoded, decoded and applied in portions (ADR 0039). The state builds
+the next state beside, and its last step replaces the present one. The log's lock is held meanwhile, so nothing is applied between.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ READS_AT_ONCE = 64
 
 RECENT_ENTRIES_MAX = 1024
 RECENT_BYTES_MAX = 8 * 1024 * 1024
-"""Own entries that are kept to be handed on. Who is further behind reads the bucket."""
+"""Own entries that are kept to be handed on. Brokers that are further behind read the bucket."""
 
 LONG_RECORDS_MIN = 200
 """Records from which on an entry is applied in steps: about 1 ms."""
@@ -272,7 +272,7 @@ class NumberedLog(Generic[S]):
 
     @property
     def has_key(self) -> bool:
-        """Whether this log has a key that proves who has written it."""
+        """Whether this log has a key to prove its writers."""
         return self._proofs is not None and self._proofs.mark is not None
 
     @property
@@ -472,7 +472,7 @@ class NumberedLog(Generic[S]):
             )
 
     async def snapshot(self) -> None:
-        """Write a snapshot of the applied state, then delete superfluous objects. Anybody may call this at any time.
+        """Write a snapshot of the applied state, then delete superfluous objects. Any user of the log may call this at any time.
 
         Costs a PUT, a LIST and a delete or two. Raises: StorageUnavailable (try later; nothing is lost).
         """
@@ -861,7 +861,7 @@ class NumberedLog(Generic[S]):
             try:
                 await self._store.put_if_absent(key, data)
             except AlreadyExists:
-                # Anybody's snapshot at this number holds the same records.
+                # Every broker's snapshot at this number holds the same records.
                 is_ours = False
 
         await self._retried(key, put)

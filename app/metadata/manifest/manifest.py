@@ -55,7 +55,7 @@ _logger = logging.getLogger(__name__)
 
 
 class SegmentManifest:
-    """The manifest of one partition. Anybody can follow it; only its leader writes it. Belongs to one event loop.
+    """The manifest of one partition. Any broker can follow it; only the partition's leader writes it. Belongs to one event loop.
 
     When a changing method returns, the change is durable and visible. With nothing changed, it raises ConflictError (the change
     is not legal in the present state; the error says why) or FencedError (another leader has taken over for good). It raises

@@ -263,7 +263,7 @@ class ClusterMember(Elsewhere):
             self._candidacy.heard(broker_id, self._heard_s)
 
     def _look(self) -> None:
-        """Who is the controller, or which brokers there are, may have changed."""
+        """Wake the loops: the controller or the set of brokers may have changed."""
         self._office_look.set()
         self._entries_look.set()
         self._candidacy_look.set()
@@ -636,7 +636,7 @@ class ClusterMember(Elsewhere):
                 if answer.may_stop:
                     self._may_stop.set()
                 if answer.error is not ErrorCode.NONE:
-                    await self._read()  # the log says who has this place
+                    await self._read()  # the log names the owner of this place
                 if answer.error is ErrorCode.STALE_BROKER_EPOCH:
                     self._epoch_over = self.broker_epoch  # it is still this process's (J14)
             elif self._now_s() - self._heard_s > UNHEARD_READ_S and not self._controller.active:
@@ -1160,7 +1160,7 @@ class ClusterMember(Elsewhere):
                 if not self._controller.active and await self._is_last():
                     return
                 if self.alone and mine is not None and not mine.ephemeral:
-                    return  # alone: who comes later finds its address and its sign of life gone
+                    return  # alone: a later broker finds that no process answers at its address, and no sign of life
                 if self._controller.active:
                     await self.desk.left(self._view.identity.broker_id, self.broker_epoch)
                 else:

@@ -96,7 +96,7 @@ class EntriesRequest(msgspec.Struct, array_like=True, frozen=True):
     start: int
     wait_ms: int
     broker_id: int = -1
-    """Who asks."""
+    """The broker that asks."""
     now_ms: int = -1
     """Its clock, to be compared and for nothing else."""
 
@@ -312,7 +312,7 @@ class HeartbeatAnswer(NamedTuple):
 NOTHING_WRITTEN: Final = -1
 """As the last number of a release: the leader has put nothing of the partition."""
 NOT_RELEASED: Final = -2
-"""As the last number of a release: it is none."""
+"""As the last number of a release: the partition is not released."""
 ANYBODY: Final = -1
 """As the broker to which a partition is released."""
 ANYBODY_OR_NOBODY: Final = -2
@@ -354,7 +354,7 @@ class ReleaseAsked(NamedTuple):
     last_number: int
     """The last object with records of the partition; ``NOTHING_WRITTEN``, or any number below its range, if there is none."""
     to: int = ANYBODY
-    """Who is to lead, if it can."""
+    """The broker that should lead next, if it can."""
 
 
 class DropAsked(NamedTuple):

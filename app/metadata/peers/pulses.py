@@ -162,7 +162,7 @@ class PulseSender:
             peer.under_way = False
 
     def request(self) -> PulseRequest:
-        """How the loop gets on now."""
+        """The pulse to send now, by the newest turn of the loop."""
         turn, now_s = self._board.turn, self._now_s()
         assert turn is not None
         age_s = now_s - turn.turned_s

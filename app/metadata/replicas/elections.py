@@ -1,7 +1,7 @@
 """Who leads a partition (ADR 0024, E1 to E5). Pure: a partition goes in, and the partition with its leader comes out.
 
-Leaders are taken in the order of the replicas. Placement decides who is second, so the leaderships of a dead broker spread over the
-survivors as well as placement spread the second replicas.
+Leaders are taken in the order of the replicas. When a broker dies, the second replicas of its partitions lead. So its leaderships
+spread over the survivors as evenly as placement has spread the second replicas.
 """
 
 from __future__ import annotations

@@ -132,8 +132,8 @@ class _Plan:
         self._of: dict[int, set[int]] = {seat.broker_id: set() for seat in seats}
         """Partitions, as indexes of ``held``, by broker."""
         self._may_go: dict[int, dict[int, list[tuple[int, int]]]] = defaultdict(dict)
-        """By the broker that has a replica and the one that may get it: a heap of tails and partitions. It has all that may go, and
-        others that may not any more."""
+        """By the broker that has a replica and the one that may get it: a heap of tails and partitions.
+        It has every partition that may move, and also some that may not any more."""
         self._load = dict.fromkeys(self._of, 0.0)
         for index, one in enumerate(held):
             for replica in one.replicas:

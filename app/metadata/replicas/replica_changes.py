@@ -229,7 +229,7 @@ def _check_member(broker_id: int, broker_epoch: int, broker: BrokerImage | None,
 def _settled(
     before: PartitionImage, changed: PartitionImage, terms: Terms, lost: Collection[int] = ()
 ) -> PartitionImage:
-    """``changed`` with those who are eligible (R9) and with a leader (E1 to E4), as one change from ``before``."""
+    """``changed`` with its eligible replicas (R9) and a leader (E1 to E4), as one change from ``before``."""
     changed = changed._replace(eligible=_eligible(before, changed, terms, lost))
     leader = changed.leader
     stops = leader != NOBODY and not terms.active(leader) and terms.unfenced(leader)

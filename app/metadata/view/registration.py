@@ -245,7 +245,7 @@ class Registration:
             deadline_s = loop.time() + ASK_S
             answer = await self._ask(before.cluster_id, broker, self._view.writer_id)
             while isinstance(answer, Holder) and not answer.looks and loop.time() < deadline_s:
-                await asyncio.sleep(TELL_AGAIN_S)  # it was told a moment ago, by anybody
+                await asyncio.sleep(TELL_AGAIN_S)  # another caller told it a moment ago
                 answer = await self._ask(before.cluster_id, broker, self._view.writer_id)
             who = f"the broker with data directory {broker.directory_id}"
             if isinstance(answer, Holder) and answer.looks:

@@ -1,4 +1,4 @@
-"""A broker's view of the cluster: the newest image of the cluster log, who is told of its changes, and whether the broker is
+"""A broker's view of the cluster: the newest image of the cluster log, the listeners to its changes, and whether the broker is
 fenced.
 
 Every broker has a view. Only the controller (``controller.py``) writes the cluster log.
