@@ -5,11 +5,18 @@ from __future__ import annotations
 import random
 import shutil
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from app.broker.node import OWN_DIRECTORY
 from app.broker.partitions.manifest_copies import ENDS_FILE
+from app.broker.partitions.partitions import Partitions
+from app.errors import FencedError
 from app.hot.checkpoints import CLEAN_SHUTDOWN_FILE
+from app.hot.log import PartitionLog
 from app.machine.runtime import SystemClock
+from app.metadata.image.cluster import LEVEL_MAX
 from app.metadata.manifest.manifest import SegmentManifest
 from app.objectstore.memory import MemoryStore
 from app.units import BrokerId, LeaderEpoch, TopicIdPartition
@@ -197,3 +204,24 @@ async def test_what_a_job_wrote_while_no_broker_ran_is_found_soon_and_the_job_is
     async with running_broker(tmp_path, store=store, **SETTINGS) as broker:
         manifest = manifest_of(broker)
         await until(lambda: manifest.log_start_offset == 2 and manifest.sealed_by.startswith("1/"))
+
+
+async def test_a_manifest_that_a_later_leader_has_sealed_does_not_end_the_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leadership may be over by the time at which the seal is refused."""
+    load, refused = Partitions.load_manifest, []
+
+    async def load_manifest(partitions: Partitions, log: PartitionLog, *rest: Any) -> SegmentManifest:
+        if log.topic == "t" and not refused:
+            refused.append(log)
+            raise FencedError("A later leader has taken over the manifest.")
+        return await load(partitions, log, *rest)
+
+    monkeypatch.setattr(Partitions, "load_manifest", load_manifest)
+    async with running_broker(tmp_path, store=bucket(), new_level=LEVEL_MAX, **SETTINGS) as broker:
+        assert broker.node.cluster.image.level
+        await broker.create_topic("t", 1, retention_ms="-1")
+        await until(lambda: attached(broker, "t", 0))
+        assert refused
+        await tier_a_batch(broker)

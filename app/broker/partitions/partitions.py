@@ -1385,9 +1385,9 @@ class Partitions:
                             await self._tier.settle(manifest)
                         self._check_in_sync_log(log, manifest)
             except FencedError:
-                if key in self._unsealed:
-                    return  # a leader of a higher epoch has sealed it: the image will say so
-                raise
+                if not self._cluster.image.level:
+                    raise
+                return  # a leader of a higher epoch has sealed it: the image says so by now, or will
             except CorruptionError as error:
                 if not self._is_held(log):
                     return  # its topic was deleted meanwhile
