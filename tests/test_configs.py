@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from app.configs import BrokerConfig, Durability, TimestampType, TopicConfig
 from app.configs.broker_definitions import BROKER_DEFINITIONS
-from app.configs.definition import ConfigSource, ConfigType
+from app.configs.definition import ConfigSource
 from app.configs.describing import DescribedConfig, describe_broker, describe_topic
+from app.configs.kinds import ConfigType
 from app.configs.numbers import INT_MAX, LONG_MAX
 from app.configs.resolving import apply_broker_overrides, resolve_topic_config
 from app.configs.topic import DERIVED

@@ -2,8 +2,9 @@
 
 The log, the tier and the handlers read a ``TopicConfig``: every setting that a topic can carry, with its effective
 value. ``BrokerConfig`` is the same for a broker. A field is named like its Kafka setting with ``.`` and ``-`` turned into
-``_``. ``TOPIC_DEFINITIONS`` and ``BROKER_DEFINITIONS`` (``topic_definitions.py``, ``broker_definitions.py``) give each setting's
-type, bounds, default, broker-wide names and effect. Parsing (``values.py``), resolving, validation and describing follow them.
+``_``, and declares the setting by ``setting(…)``: default, type, bounds, broker-wide names and effect. ``TOPIC_DEFINITIONS`` and
+``BROKER_DEFINITIONS`` (``topic_definitions.py``, ``broker_definitions.py``) are tables made from the fields.
+Parsing (``values.py``), resolving, validation and describing follow them.
 
 A topic's setting comes from, first found first taken (Kafka's order):
 
@@ -21,8 +22,9 @@ topic itself says it (new topics say it when it is the default), and is ``disk``
 The most used names are exported here. They import none of the definitions, so that child processes and Spark's tasks start
 without them.
 
-- ``topic``, ``topic_definitions``: ``TopicConfig`` and its settings
-- ``broker``, ``broker_definitions``: ``BrokerConfig`` and its settings
+- ``topic``, ``topic_definitions``: ``TopicConfig``, which declares its settings, and the table of them
+- ``broker``, ``broker_definitions``: the same of ``BrokerConfig``
+- ``declaring``, ``kinds``, ``defining``: ``setting``, its words, and the tables made from fields
 - ``definition``, ``values``, ``numbers``: the definition of a setting, and its values as text
 - ``resolving``, ``validation``, ``describing``: effective values, checks, DescribeConfigs; ``group_bounds``: settings of groups
 - ``without_effect``: settings of Kafka that have no effect here

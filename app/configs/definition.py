@@ -3,22 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, IntEnum, StrEnum
-from typing import NamedTuple
+from enum import IntEnum
 
-
-class ConfigType(IntEnum):
-    """Type of a setting, with its number in DescribeConfigs."""
-
-    BOOLEAN = 1
-    STRING = 2
-    INT = 3
-    SHORT = 4
-    LONG = 5
-    DOUBLE = 6
-    LIST = 7
-    CLASS = 8
-    PASSWORD = 9
+from app.configs.kinds import ConfigType, Importance, Synonym, Update, Value
 
 
 class ConfigSource(IntEnum):
@@ -30,33 +17,6 @@ class ConfigSource(IntEnum):
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
     DYNAMIC_GROUP_CONFIG = 8
-
-
-class Importance(StrEnum):
-    HIGH = "high"
-    MEDIUM = "medium"
-    LOW = "low"
-
-
-class Update(Enum):
-    """When a broker setting can change."""
-
-    READ_ONLY = "read-only"
-    """Only by a restart of the broker."""
-    CLUSTER_WIDE = "cluster-wide"
-    """While brokers run, for all of them; one broker may differ."""
-    PER_BROKER = "per-broker"
-    """While brokers run, for one broker at a time."""
-
-
-Value = bool | int | float | str | frozenset[str] | tuple[str, ...] | None
-
-
-class Synonym(NamedTuple):
-    """A broker-wide name of a topic setting; one of its units is ``factor`` of the topic setting's."""
-
-    name: str
-    factor: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

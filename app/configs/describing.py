@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 
 from app.configs.broker import BrokerConfig
 from app.configs.broker_definitions import BROKER_DEFINITIONS, definition_of_listener
-from app.configs.definition import ConfigSource, Definition, Synonym, Update, Value
+from app.configs.definition import ConfigSource, Definition
+from app.configs.kinds import Synonym, Update, Value
 from app.configs.listeners import CHANGED_WHILE_RUNNING, split_prefixed
 from app.configs.resolving import apply_broker_overrides, resolve_topic_config
 from app.configs.security_definitions import SECURITY_DEFINITIONS

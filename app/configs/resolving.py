@@ -8,7 +8,7 @@ from typing import Any
 
 from app.configs.broker import BrokerConfig
 from app.configs.broker_definitions import BROKER_DEFINITIONS
-from app.configs.definition import ConfigType, Update, Value
+from app.configs.kinds import ConfigType, Update, Value
 from app.configs.listeners import CHANGED_WHILE_RUNNING, LIMITS_OF_LISTENERS, split_prefixed
 from app.configs.topic import DERIVED, Durability, TopicConfig
 from app.configs.topic_definitions import TOPIC_BY_SYNONYM, TOPIC_DEFINITIONS

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from app.configs.definition import ConfigType, Definition, Importance, Value
+from app.configs.definition import Definition
+from app.configs.kinds import ConfigType, Importance, Value
 from app.configs.values import documented
 
 _STRING, _INT, _LONG, _LIST = ConfigType.STRING, ConfigType.INT, ConfigType.LONG, ConfigType.LIST

@@ -1,4 +1,4 @@
-"""The settings of a topic."""
+"""The settings of a topic. Each is declared once, as a field: ``topic_definitions.py`` makes the table of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from app.configs.declaring import setting
+from app.configs.kinds import ConfigType, Importance, Synonym
 from app.configs.numbers import LONG_MAX
+from app.limits import CHUNK_BYTES_MAX, SEGMENT_BYTES_MIN
+
+_BOOLEAN, _STRING, _INT, _LONG = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG
+_DOUBLE, _LIST = ConfigType.DOUBLE, ConfigType.LIST
+_HOUR_MS: Final = 3_600_000
+_MINUTE_MS: Final = 60_000
 
 DERIVED: Final = -2
 """``local.retention.*``: as ``retention.*``."""
@@ -61,47 +69,286 @@ class TierCompression(StrEnum):
 class TopicConfig:
     """Effective settings of one topic, from its own overrides, the broker's defaults and Firn's defaults."""
 
-    cleanup_policy: frozenset[str] = frozenset({"delete"})
-    compression_type: str = "producer"
-    compression_gzip_level: int = -1
-    compression_lz4_level: int = 9
-    compression_zstd_level: int = 3
-    delete_retention_ms: int = 86_400_000
-    file_delete_delay_ms: int = 60_000
-    flush_messages: int = LONG_MAX
-    flush_ms: int = LONG_MAX
-    follower_replication_throttled_replicas: frozenset[str] = frozenset()
-    index_interval_bytes: int = 4096
-    leader_replication_throttled_replicas: frozenset[str] = frozenset()
-    max_compaction_lag_ms: int = LONG_MAX
-    max_message_bytes: int = 1_048_588
-    message_timestamp_after_max_ms: int = 3_600_000
-    message_timestamp_before_max_ms: int = LONG_MAX
-    message_timestamp_type: TimestampType = TimestampType.CREATE_TIME
-    min_cleanable_dirty_ratio: float = 0.5
-    min_compaction_lag_ms: int = 0
-    min_insync_replicas: int = 1
-    preallocate: bool = False
-    retention_bytes: int = -1
-    retention_ms: int = 604_800_000
-    segment_bytes: int = 1_073_741_824
-    segment_index_bytes: int = 10_485_760
-    segment_jitter_ms: int = 0
-    segment_ms: int = 604_800_000
-    unclean_leader_election_enable: bool = False
-    remote_storage_enable: bool = True
-    local_retention_bytes: int = -2
-    local_retention_ms: int = 3_600_000
-    remote_log_copy_disable: bool = False
-    remote_log_delete_on_disable: bool = False
-    firn_durability: Durability = Durability.MEMORY
-    firn_wal_linger_ms: int = 250
-    firn_produce_validation: ProduceValidation = ProduceValidation.BATCH
-    firn_tier_max_lag_ms: int = 3_600_000
-    firn_tier_chunk_bytes: int = 4 * 1024 * 1024
-    firn_tier_compression: TierCompression = TierCompression.AUTO
-    firn_tier_kms_key_id: str = ""
-    firn_remote_delete_delay_ms: int = 60_000
+    cleanup_policy: frozenset[str] = setting(
+        frozenset({"delete"}),
+        _LIST,
+        "Treatment of old segments. delete: delete them by retention.*. compact: keep the newest record of every key. Both "
+        "values together do both. An empty list keeps all records for ever.",
+        "log.cleanup.policy",
+        choices=("compact", "delete"),
+    )
+    compression_type: str = setting(
+        "producer",
+        _STRING,
+        "Codec of stored batches. producer keeps the producer's codec; uncompressed decompresses the batches.",
+        choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+    )
+    compression_gzip_level: int = setting(
+        -1,
+        _INT,
+        "Compression level if compression.type is gzip: 1 to 9, or -1 for the library's default.",
+        minimum=-1,
+        maximum=9,
+    )
+    compression_lz4_level: int = setting(
+        9, _INT, "Compression level if compression.type is lz4. 9 is the fast mode.", minimum=1, maximum=17
+    )
+    compression_zstd_level: int = setting(
+        3,
+        _INT,
+        "Compression level if compression.type is zstd. Negative levels are faster.",
+        minimum=-131072,
+        maximum=22,
+    )
+    delete_retention_ms: int = setting(
+        86_400_000,
+        _LONG,
+        "Time that a compacted topic keeps tombstones, so that a reader from the start sees every deletion.",
+        "log.cleaner.delete.retention.ms",
+        minimum=0,
+    )
+    file_delete_delay_ms: int = setting(
+        60_000,
+        _LONG,
+        "Time that the files of a deleted segment stay on disk under another name, for readers that still use them.",
+        "log.segment.delete.delay.ms",
+        minimum=0,
+    )
+    flush_messages: int = setting(
+        LONG_MAX,
+        _LONG,
+        "Number of records after which a partition is synced to disk. With firn.durability=disk producers wait for "
+        "this sync too.",
+        "log.flush.interval.messages",
+        minimum=1,
+    )
+    flush_ms: int = setting(
+        LONG_MAX,
+        _LONG,
+        "Time after which a partition's new records are synced to disk.",
+        "log.flush.interval.ms",
+        "log.flush.scheduler.interval.ms",
+        minimum=0,
+    )
+    follower_replication_throttled_replicas: frozenset[str] = setting(
+        frozenset(),
+        _LIST,
+        "Replicas (partition:broker, or * for all) that fetch at follower.replication.throttled.rate while they are out "
+        "of sync.",
+        replicas=True,
+    )
+    leader_replication_throttled_replicas: frozenset[str] = setting(
+        frozenset(),
+        _LIST,
+        "Leaders (partition:broker, or * for all) that serve followers out of sync at leader.replication.throttled.rate.",
+        replicas=True,
+    )
+    index_interval_bytes: int = setting(
+        4096, _INT, "Bytes of log between two entries of the local offset index.", "log.index.interval.bytes", minimum=0
+    )
+    max_compaction_lag_ms: int = setting(
+        LONG_MAX,
+        _LONG,
+        "Maximum time until a record of a compacted topic becomes eligible for compaction.",
+        "log.cleaner.max.compaction.lag.ms",
+        minimum=1,
+    )
+    max_message_bytes: int = setting(
+        1_048_588,
+        _INT,
+        "Maximum size of a record batch in bytes, as the producer sends it (compressed).",
+        "message.max.bytes",
+        minimum=0,
+    )
+    message_timestamp_after_max_ms: int = setting(
+        3_600_000,
+        _LONG,
+        "How far a producer's timestamp may be ahead of the broker's clock.",
+        "log.message.timestamp.after.max.ms",
+        minimum=0,
+    )
+    message_timestamp_before_max_ms: int = setting(
+        LONG_MAX,
+        _LONG,
+        "How far a producer's timestamp may be behind the broker's clock.",
+        "log.message.timestamp.before.max.ms",
+        minimum=0,
+    )
+    message_timestamp_type: TimestampType = setting(
+        TimestampType.CREATE_TIME,
+        _STRING,
+        "Timestamp of a record: the producer's (CreateTime), or the time at which the broker stores it (LogAppendTime).",
+        "log.message.timestamp.type",
+    )
+    min_cleanable_dirty_ratio: float = setting(
+        0.5,
+        _DOUBLE,
+        "Share of a compacted log that must be new before the log is compacted again.",
+        "log.cleaner.min.cleanable.ratio",
+        minimum=0,
+        maximum=1,
+    )
+    min_compaction_lag_ms: int = setting(
+        0,
+        _LONG,
+        "Minimum time that a record of a compacted topic stays uncompacted.",
+        "log.cleaner.min.compaction.lag.ms",
+        minimum=0,
+    )
+    min_insync_replicas: int = setting(
+        1,
+        _INT,
+        "Number of in-sync replicas that must have a record before a producer with acks=all gets the acknowledgement. "
+        "Never more than the partition's replicas.",
+        minimum=1,
+    )
+    preallocate: bool = setting(
+        False,
+        _BOOLEAN,
+        "Whether the file of a new segment gets its full size at once.",
+        "log.preallocate",
+        idle="a segment's file grows with what is written to it",
+    )
+    retention_bytes: int = setting(
+        -1,
+        _LONG,
+        "Maximum size of a partition in both tiers together. Beyond it the oldest segments are deleted. -1: no limit.",
+        "log.retention.bytes",
+    )
+    retention_ms: int = setting(
+        604_800_000,
+        _LONG,
+        "Age at which segments are deleted from both tiers. -1: never.",
+        "log.retention.ms",
+        Synonym("log.retention.minutes", _MINUTE_MS),
+        Synonym("log.retention.hours", _HOUR_MS),
+        minimum=-1,
+    )
+    segment_bytes: int = setting(
+        1_073_741_824,
+        _INT,
+        "Size at which a segment is closed and becomes ready to be tiered.",
+        "log.segment.bytes",
+        minimum=SEGMENT_BYTES_MIN,
+    )
+    segment_index_bytes: int = setting(
+        10_485_760,
+        _INT,
+        "Size of the local offset index at which a segment is closed.",
+        "log.index.size.max.bytes",
+        minimum=4,
+    )
+    segment_jitter_ms: int = setting(
+        0,
+        _LONG,
+        "Maximum random time that is subtracted from segment.ms, so that partitions do not all roll at once.",
+        "log.roll.jitter.ms",
+        Synonym("log.roll.jitter.hours", _HOUR_MS),
+        minimum=0,
+    )
+    segment_ms: int = setting(
+        604_800_000,
+        _LONG,
+        "Age at which a segment is closed even if it is small.",
+        "log.roll.ms",
+        Synonym("log.roll.hours", _HOUR_MS),
+        minimum=1,
+    )
+    unclean_leader_election_enable: bool = setting(
+        False, _BOOLEAN, "Whether a replica that is not in sync may become leader, although this loses records."
+    )
+    remote_storage_enable: bool = setting(
+        True,
+        _BOOLEAN,
+        "Whether closed segments are copied to the object store. The default of a compacted topic is false: it stays "
+        "local.",
+        kafka_default="false",
+    )
+    local_retention_bytes: int = setting(
+        -2,
+        _LONG,
+        "Maximum size of a partition on the local disk. Beyond it the oldest segments that are in the object store are "
+        "deleted from the local disk. -2: as retention.bytes.",
+        "log.local.retention.bytes",
+        minimum=-2,
+    )
+    local_retention_ms: int = setting(
+        3_600_000,
+        _LONG,
+        "Age at which segments that are in the object store are deleted from the local disk. -2: as retention.ms. The "
+        "default is never more than retention.ms.",
+        "log.local.retention.ms",
+        kafka_default="-2",
+        minimum=-2,
+    )
+    remote_log_copy_disable: bool = setting(
+        False,
+        _BOOLEAN,
+        "true stops tiering. Nothing more is copied to the object store. Records in the object store can still be "
+        "read, and expire.",
+    )
+    remote_log_delete_on_disable: bool = setting(
+        False,
+        _BOOLEAN,
+        "true allows a loss when remote.storage.enable becomes false: segments that are only in the object store are "
+        "deleted. Segments that are also on the local disk stay in both until they expire.",
+    )
+    firn_durability: Durability = setting(
+        Durability.MEMORY,
+        _STRING,
+        "When a record counts as stored. memory: when it is in the operating system's page cache, which survives a "
+        "crash of the broker but not of the machine. disk: after fdatasync. object: when it is in the write-ahead log in "
+        "the object store, so that it survives the loss of all brokers and disks. It needs firn.version 3, and a topic "
+        "that is tiered; a compacted one is tiered then too, and cannot change back. As the brokers' default, object is of "
+        "new topics, which keep it as their own setting; other topics are as with disk.",
+        importance=Importance.HIGH,
+    )
+    firn_wal_linger_ms: int = setting(
+        250,
+        _LONG,
+        "With firn.durability=object: how long a batch waits at most until the write-ahead log's next object is put, so "
+        "that many batches share one. Less costs more requests, and answers producers sooner.",
+        "wal.linger.ms",
+        minimum=1,
+        maximum=60_000,
+    )
+    firn_produce_validation: ProduceValidation = setting(
+        ProduceValidation.BATCH,
+        _STRING,
+        "Checks of a produced batch before it is stored. batch: its header and checksum, at a cost that does not "
+        "depend on the number of records. records: also every record, as in Apache Kafka: its encoding, offset and "
+        "timestamp. A topic with cleanup.policy=compact always has its records decoded, to check their keys.",
+    )
+    firn_tier_max_lag_ms: int = setting(
+        3_600_000,
+        _LONG,
+        "Age at which a segment with records is closed and can be tiered, even if no more records arrive.",
+        minimum=1,
+    )
+    firn_tier_chunk_bytes: int = setting(
+        4 * 1024 * 1024,
+        _INT,
+        "Size of the chunks of a segment object. A chunk has whole batches, and is the unit of reading and caching.",
+        minimum=64 * 1024,
+        maximum=CHUNK_BYTES_MAX,
+    )
+    firn_tier_compression: TierCompression = setting(
+        TierCompression.AUTO,
+        _STRING,
+        "Compression of chunks: zstd, none, or auto. auto does not compress chunks whose batches are compressed already.",
+    )
+    firn_tier_kms_key_id: str = setting(
+        "",
+        _STRING,
+        "Key of AWS KMS (its id, ARN or alias) that encrypts the topic's segments in the object store from now on. Empty: "
+        "the store's own key. Only S3 stores can do this.",
+    )
+    firn_remote_delete_delay_ms: int = setting(
+        60_000,
+        _LONG,
+        "Time that the object of a deleted segment stays in the store, for readers that still use it.",
+        minimum=0,
+    )
 
     @property
     def compacted(self) -> bool:

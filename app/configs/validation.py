@@ -10,8 +10,9 @@ from typing import Final
 from app.configs.broker import BrokerConfig
 from app.configs.broker_definitions import BROKER_DEFINITIONS, definition_of_listener
 from app.configs.connection_limits import check_connection_limits
-from app.configs.definition import Definition, Update
+from app.configs.definition import Definition
 from app.configs.group_bounds import check_group_bounds
+from app.configs.kinds import Update
 from app.configs.listeners import CHANGED_WHILE_RUNNING, LIMITS_OF_LISTENERS, split_prefixed
 from app.configs.resolving import apply_broker_overrides, parse_synonym, resolve_topic_config
 from app.configs.topic import DERIVED, Durability, TopicConfig

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
-from app.configs.definition import ConfigType, Definition, Value
+from app.configs.definition import Definition
+from app.configs.kinds import ConfigType, Value
 from app.configs.numbers import INT_MAX, LONG_MAX, SHORT_MAX
-from app.configs.topic import Durability, InternalDurability, ProduceValidation, TierCompression, TimestampType
 from app.errors import ErrorCode, RequestRejected
 
 _REPLICA: Final = re.compile(r"[0-9]+:[0-9]+")
@@ -17,13 +16,6 @@ _NUMBER_RANGE: Final = {
     ConfigType.SHORT: (-SHORT_MAX - 1, SHORT_MAX),
     ConfigType.INT: (-INT_MAX - 1, INT_MAX),
     ConfigType.LONG: (-LONG_MAX - 1, LONG_MAX),
-}
-_ENUMS: Final[Mapping[str, type[StrEnum]]] = {
-    "message.timestamp.type": TimestampType,
-    "firn.durability": Durability,
-    "firn.internal.durability": InternalDurability,
-    "firn.produce.validation": ProduceValidation,
-    "firn.tier.compression": TierCompression,
 }
 
 
@@ -93,8 +85,7 @@ def parse_value(definition: Definition, text: str, *, name: str | None = None) -
         case _:
             trimmed = trimmed.lower() if definition.any_case else trimmed
             _check_choice(definition, name, trimmed)
-            enum = _ENUMS.get(definition.name)
-            return enum(trimmed) if enum else trimmed
+            return type(definition.default)(trimmed) if isinstance(definition.default, StrEnum) else trimmed
 
 
 def _in_range(definition: Definition, name: str, number: float) -> float:

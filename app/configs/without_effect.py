@@ -22,7 +22,8 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from app.configs.broker import BrokerConfig
-from app.configs.definition import ConfigType, Definition, Importance, Update, Value
+from app.configs.definition import Definition
+from app.configs.kinds import ConfigType, Importance, Update, Value
 from app.configs.topic_definitions import BROKER_IDLE, TOPIC_IDLE
 from app.configs.values import parse_value
 from app.errors import ErrorCode, RequestRejected

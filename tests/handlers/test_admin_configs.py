@@ -8,7 +8,8 @@ import pytest
 
 from app.configs import TopicConfig
 from app.configs.broker_definitions import BROKER_DEFINITIONS
-from app.configs.definition import ConfigSource, ConfigType, Definition, Update
+from app.configs.definition import ConfigSource, Definition
+from app.configs.kinds import ConfigType, Update
 from app.configs.topic_definitions import TOPIC_BY_SYNONYM, TOPIC_DEFINITIONS
 from app.configs.values import format_value
 from app.errors import ErrorCode, RequestRejected

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from app.configs.broker_definitions import BROKER_DEFINITIONS
-from app.configs.definition import Update
+from app.configs.kinds import Update
 from app.configs.properties import parse_properties
 from app.configs.security_definitions import SECURITY_DEFINITIONS
 from app.configs.topic_definitions import TOPIC_BY_SYNONYM, TOPIC_DEFINITIONS

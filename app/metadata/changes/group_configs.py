@@ -13,9 +13,10 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from app.configs import BrokerConfig
-from app.configs.definition import ConfigSource, ConfigType, Definition
+from app.configs.definition import ConfigSource, Definition
 from app.configs.describing import DescribedConfig, SourcedValue
 from app.configs.group_bounds import BOUND_OF_GROUP, HEARTBEAT, SESSION, check_within, clamped
+from app.configs.kinds import ConfigType
 from app.configs.values import format_value, parse_value
 from app.configs.without_effect import GROUP_WITHOUT_EFFECT, checked_text
 from app.errors import ErrorCode, RequestRejected

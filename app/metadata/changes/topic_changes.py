@@ -16,7 +16,8 @@ from uuid import UUID
 
 from app.configs import BrokerConfig, Durability, TopicConfig
 from app.configs.broker_definitions import BROKER_DEFINITIONS
-from app.configs.definition import ConfigType, Definition
+from app.configs.definition import Definition
+from app.configs.kinds import ConfigType
 from app.configs.resolving import apply_broker_overrides, resolve_topic_config
 from app.configs.topic_definitions import TOPIC_DEFINITIONS
 from app.configs.validation import validate_broker_configs, validate_topic_configs
