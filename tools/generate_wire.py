@@ -348,7 +348,7 @@ def write_module(package: str, request: Message, response: Message) -> str:
 
 def write_index(messages: dict[str, tuple[Message, Message]]) -> str:
     lines = [
-        '"""Typed messages of every API, one module each. Written by tools/generate_wire.py; do not edit."""',
+        '"""Typed messages of every API. Tests: ``tests/wire/test_codec.py``. Written by tools/generate_wire.py; do not edit."""',
         "",
         "from __future__ import annotations",
         "",

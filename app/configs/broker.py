@@ -1,4 +1,7 @@
-"""The settings of a broker. Each is declared once, as a field: ``broker_definitions.py`` makes the table of them."""
+"""The settings of a broker. Each is declared once, as a field: ``broker_definitions.py`` makes the table of them.
+
+Tests: ``tests/test_configs.py``, ``tests/test_declaring.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Every setting of a broker that is not the default of a topic's: made from the fields of ``BrokerConfig``."""
+"""Every setting of a broker that is not the default of a topic's: made from the fields of ``BrokerConfig``.
+
+Tests: ``tests/test_configs.py``, ``tests/test_declaring.py``.
+"""
 
 from __future__ import annotations
 

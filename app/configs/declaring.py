@@ -2,6 +2,8 @@
 
 ``definitions_of`` (``defining.py``) makes the table of definitions from the fields of ``BrokerConfig`` or ``TopicConfig``. It is
 apart because child processes and Spark's tasks start without the table.
+
+Tests: ``tests/test_declaring.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Makes definitions from the fields that ``setting`` declares. Documentation, parsing, validation and DescribeConfigs use them."""
+"""Makes definitions from the fields that ``setting`` declares. Documentation, parsing, validation and DescribeConfigs use them.
+
+Tests: ``tests/test_declaring.py``.
+"""
 
 from __future__ import annotations
 

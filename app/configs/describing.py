@@ -1,4 +1,4 @@
-"""DescribeConfigs of a topic or a broker: every value, and every place that sets it."""
+"""DescribeConfigs of a topic or a broker: every value, and every place that sets it. Tests: ``tests/test_configs.py``."""
 
 from __future__ import annotations
 

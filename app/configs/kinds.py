@@ -1,4 +1,4 @@
-"""Types, importance and names of settings: the words in which a setting is declared."""
+"""Types, importance and names of settings: the words in which a setting is declared. Tests: ``tests/test_declaring.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resolves the overrides of topics and brokers to effective settings."""
+"""Resolves the overrides of topics and brokers to effective settings. Tests: ``tests/test_configs.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The settings of a topic. Each is declared once, as a field: ``topic_definitions.py`` makes the table of them."""
+"""The settings of a topic. Each is declared once, as a field: ``topic_definitions.py`` makes the table of them.
+
+Tests: ``tests/test_configs.py``, ``tests/test_declaring.py``.
+"""
 
 from __future__ import annotations
 

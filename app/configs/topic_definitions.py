@@ -1,4 +1,7 @@
-"""Every setting that a topic can carry, and the broker-wide names of each: made from the fields of ``TopicConfig``."""
+"""Every setting that a topic can carry, and the broker-wide names of each: made from the fields of ``TopicConfig``.
+
+Tests: ``tests/test_configs.py``, ``tests/test_declaring.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a topic, or a broker, may have the settings that it is to have."""
+"""Whether a topic, or a broker, may have the settings that it is to have. Tests: ``tests/test_configs.py``."""
 
 from __future__ import annotations
 

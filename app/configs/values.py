@@ -1,4 +1,4 @@
-"""Values of settings as Kafka writes them, read and written."""
+"""Values of settings as Kafka writes them, read and written. Tests: ``tests/test_configs.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Typed messages of every API, one module each. Written by tools/generate_wire.py; do not edit."""
+"""Typed messages of every API. Tests: ``tests/wire/test_codec.py``. Written by tools/generate_wire.py; do not edit."""
 
 from __future__ import annotations
 

@@ -1,0 +1,122 @@
+"""Each module of ``app/`` has a test of its name, or its docstring names its tests.
+
+``tests/modules_without_tests.toml`` lists the modules for which neither holds. The list may only shrink. Folders inside of a
+package do not matter: the tests of ``app/x/y/z.py`` are ``tests/x/test_z.py``, at any depth.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TESTS = ROOT / "tests"
+LIST = TESTS / "modules_without_tests.toml"
+NAMED = re.compile(r"Tests?: (``tests/[\w/]+\.py``(?:, ``tests/[\w/]+\.py``)*)")
+LOOSE = "app"
+"""In the list: modules that are in no package of ``app/``."""
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    """Modules of ``app/`` with their package."""
+    for path in sorted((ROOT / "app").rglob("*.py")):
+        inside = path.relative_to(ROOT / "app")
+        if path.name not in ("__init__.py", "__main__.py"):
+            yield inside.parts[0] if len(inside.parts) > 1 else LOOSE, path
+
+
+@cache
+def stems_of(package: str) -> frozenset[str]:
+    found = TESTS.glob("test_*.py") if package == LOOSE else (TESTS / package).rglob("test_*.py")
+    return frozenset(path.stem.removeprefix("test_") for path in found)
+
+
+def named_in(docstring: str) -> list[str]:
+    """The tests that a docstring names, in its sentence ``Tests: …``."""
+    named = NAMED.search(docstring)
+    return [] if named is None else re.findall(r"``(tests/[\w/]+\.py)``", named[1])
+
+
+@cache
+def docstring_of(path: Path) -> str:
+    return ast.get_docstring(ast.parse(path.read_text())) or ""
+
+
+def named_tests(path: Path) -> list[str]:
+    """Of a module, or of its folder: generated modules have no docstring of their own."""
+    return named_in(docstring_of(path)) or named_in(docstring_of(path.with_name("__init__.py")))
+
+
+def listed() -> Mapping[str, list[str]]:
+    return tomllib.loads(LIST.read_text())
+
+
+def without_tests() -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for package, path in modules():
+        if path.stem not in stems_of(package) and not named_tests(path):
+            found.setdefault(package, set()).add(path.stem)
+    return found
+
+
+def test_each_module_has_a_test_of_its_name_or_names_its_tests_or_is_listed() -> None:
+    known = {package: set(names) for package, names in listed().items()}
+    new = {
+        package: sorted(names - known.get(package, set()))
+        for package, names in without_tests().items()
+        if names - known.get(package, set())
+    }
+    assert new == {}, (
+        "name the test as the module, or write `Tests: ``tests/…/test_….py``.` into the module's docstring"
+    )
+
+
+def test_no_module_is_listed_that_has_tests_or_is_gone() -> None:
+    found = without_tests()
+    gone = {
+        package: sorted(set(names) - found.get(package, set()))
+        for package, names in listed().items()
+        if set(names) - found.get(package, set())
+    }
+    assert gone == {}, f"take these out of {LIST.name}: the list only shrinks"
+
+
+def test_tests_that_a_docstring_names_are_there() -> None:
+    paths = [path for _, path in modules()] + sorted((ROOT / "app").rglob("__init__.py"))
+    missing = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in paths
+        for name in named_in(docstring_of(path))
+        if not (ROOT / name).is_file()
+    ]
+    assert missing == []
+
+
+def test_the_readme_names_every_folder_of_tests_and_no_other() -> None:
+    text = (TESTS / "README.md").read_text()
+    folders = {
+        path.name
+        for path in TESTS.iterdir()
+        if path.is_dir() and any(path.rglob("*.py")) and path.name != "__pycache__"
+    }
+    assert {name.split("/")[0] for name in re.findall(r"`([a-z_]+)/(?:[\w/]+(?:\.py)?)?`", text)} == folders
+    named = [name for name in re.findall(r"`([a-z_]+/[\w/]+\.py)`", text) if not (TESTS / name).is_file()]
+    assert named == []
+
+
+@pytest.mark.parametrize(
+    ("docstring", "names"),
+    [
+        ("Does it. Tests: ``tests/a/test_b.py``.", ["tests/a/test_b.py"]),
+        ("Does it.\n\nTests: ``tests/a/test_b.py``, ``tests/test_c.py``.", ["tests/a/test_b.py", "tests/test_c.py"]),
+        ("See ``tests/a/test_b.py``.", []),
+    ],
+)
+def test_named_tests_are_read_from_their_sentence_only(docstring: str, names: list[str]) -> None:
+    assert named_in(docstring) == names
