@@ -12,7 +12,7 @@ import pytest
 
 from app.configs import BrokerConfig
 from app.errors import ErrorCode, FencedError, RequestRejected, StorageUnavailable
-from app.metadata.changes.topic_changes import ConfigChange, Operation, Surroundings
+from app.metadata.changes.topic_changes import ConfigChange, Operation, Planned, Surroundings
 from app.metadata.controller import decisions
 from app.metadata.controller.controller import Controller
 from app.metadata.image.cluster import ClusterImage, Endpoint, ImageDelta, ImageDraft
@@ -25,7 +25,7 @@ from app.objectstore.api import ObjectStore
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
 from app.seams import Clock
-from app.units import BrokerId, TopicIdPartition
+from app.units import BrokerId, LogSequence, TopicIdPartition
 from tests.metadata.support import QUICK, FixedClock, make_log, on_virtual_time, requests_of, running, uuid_of
 from tests.support.virtual_loop import VirtualClock, VirtualLoop
 
@@ -252,6 +252,40 @@ def test_a_group_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
             await asyncio.gather(*(member.controller.create_topic(f"t{number}", 10) for number in range(10)))
             assert requests_of(store, before)[PUT] > 2
             assert len(member.view.image.topics_by_name) == 10
+
+    on_virtual_time(main)
+
+
+def test_the_listeners_of_a_long_entry_have_a_turn_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(loop: VirtualLoop, store: MemoryStore) -> None:
+        store.faults = [Fault(FaultKind.LATENCY, latency_ms=(50, 50))]
+        this_turn: set[str] = set()
+        together: list[set[str]] = []
+
+        def happens(event: str) -> None:
+            loop.call_soon(this_turn.clear)
+            this_turn.add(event)
+            together.append(set(this_turn))
+
+        async with running(make(store)) as member:
+            log = member.view.log
+            append = log.append
+
+            async def noted(expected_sequence: int, records: Sequence[KeyValue]) -> LogSequence:
+                sequence = await append(expected_sequence, records)
+                happens("applied")
+                return sequence
+
+            def plan_next(draft: ImageDraft, around: Surroundings) -> Planned[None]:
+                happens("planned")
+                return Planned((), None)
+
+            monkeypatch.setattr(log, "append", noted)
+            member.view.on_change(lambda image, delta: happens("told"))
+            making = asyncio.create_task(member.controller.create_topic("wide", 1_000))
+            await asyncio.sleep(0.01)  # its entry is under way
+            await asyncio.gather(making, member.controller.submit(plan_next))
+        assert together == [{"applied"}, {"told"}, {"planned"}]
 
     on_virtual_time(main)
 

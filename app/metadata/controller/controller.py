@@ -69,6 +69,7 @@ from app.metadata.image.cluster import (
 )
 from app.metadata.image.wal_ranges import WalId
 from app.metadata.log.log_format import KeyValue
+from app.metadata.log.numbered_log import LONG_RECORDS_MIN
 from app.metadata.view.registration import Registration, StartRefused
 from app.metadata.view.view import ClusterView
 from app.seams import Clock
@@ -340,6 +341,7 @@ class Controller(ClusterChanges):
                         break
                     async with self._in_office:
                         await self._make_entry()
+                    await asyncio.sleep(0)  # the next change is planned in another turn than the listeners of this one
         finally:
             self.refuse_waiting(StorageUnavailable("the broker is stopping"))
 
@@ -612,6 +614,9 @@ class Controller(ClusterChanges):
                 before_s = asyncio.get_running_loop().time()
                 await log.append(sequence, decisions.entry)
                 self._confirmed(before_s)
+                if len(decisions.entry) >= LONG_RECORDS_MIN:
+                    # The image took the last portion. Its listeners have a turn of their own.
+                    await asyncio.sleep(0)
         except ConflictError:
             decisions.overtaken()
             await self._look_again()
