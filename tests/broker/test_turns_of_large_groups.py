@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 
 from app.wire.apikeys import ApiKey
+from app.wire.apis.api_versions import ApiVersionsRequest
 from app.wire.apis.describe_groups import DescribeGroupsRequest
 from app.wire.apis.heartbeat import HeartbeatRequest
 from app.wire.apis.join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -73,6 +74,13 @@ def answered(on: Crowded, lines: list[Line], key: ApiKey, version: int, messages
     return found
 
 
+def served_line(on: Crowded, stack: ExitStack) -> Line:
+    """A connection that the broker has accepted: a pass of the loop accepts up to a thousand that came together."""
+    line = stack.enter_context(Line(on.broker.port))
+    on.ask_on(line, ApiKey.API_VERSIONS, 0, ApiVersionsRequest())
+    return line
+
+
 def check(path: Path, sizes: Sizes, life: Callable[[Crowded, str, dict[str, float]], None]) -> None:
     """Let groups live, one after the other, until each stage of a life was short enough once."""
     took_ms: dict[str, float] = {}
@@ -87,7 +95,7 @@ def check(path: Path, sizes: Sizes, life: Callable[[Crowded, str, dict[str, floa
 def classic_life(members: int, on: Crowded, group: str, took_ms: dict[str, float]) -> None:
     with ExitStack() as stack:
         await_coordinator(lambda *message: on.ask(*message), group)
-        lines = [stack.enter_context(Line(on.broker.port)) for _ in range(members)]
+        lines = [served_line(on, stack) for _ in range(members)]
         protocols = [JoinGroupRequestProtocol("range", METADATA)]
         join = JoinGroupRequest(group, 600_000, 600_000, "", None, "consumer", protocols)
         with measured(on, took_ms, "joining"):

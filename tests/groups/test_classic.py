@@ -11,7 +11,7 @@ from app.coordinator.schemas.classic_group import GroupMetadataKey, GroupMetadat
 from app.errors import ErrorCode, RequestRejected
 from app.groups.classic import classic
 from app.groups.classic.classic import ClassicState
-from app.groups.classic.classic_member import subscribed_topics
+from app.groups.classic.classic_member import SUBSCRIBED_TOPICS_MAX, subscribed_topics, topics_of_all
 from tests.groups.shards import (
     CONFIG,
     GROUP,
@@ -483,3 +483,36 @@ def test_a_subscription_that_is_not_sound_says_nothing(metadata: bytes) -> None:
 
 def test_a_subscription_names_its_topics() -> None:
     assert subscribed_topics(subscription("a", "grüße")) == ["a", "grüße"]
+
+
+def test_the_topics_of_all_members_are_those_of_each() -> None:
+    many = [
+        subscription("a", "b"),
+        subscription(),
+        subscription("b", "a"),
+        subscription("a", "b", "c"),
+        subscription("a"),
+    ]
+    assert topics_of_all(many) == {"a", "b", "c"}
+    assert topics_of_all([*many, b"\0"]) is None
+    assert topics_of_all([]) == frozenset()
+
+
+def test_a_list_that_many_members_send_counts_once() -> None:
+    topics = [f"t{index}" for index in range(100)]
+    members = SUBSCRIBED_TOPICS_MAX // len(topics) + 1
+    same = subscription(*topics)
+    other_end = same + b"partitions that it owns"
+    assert topics_of_all([same, other_end] * members) == frozenset(topics)
+    assert topics_of_all(subscription(*topics[:-1], f"mine{index}") for index in range(members)) is None
+
+
+def test_a_group_whose_members_name_too_many_topics_subscribes_to_any() -> None:
+    bench = ShardBench()
+    half = SUBSCRIBED_TOPICS_MAX // 2 + 1
+    for member in "ab":
+        bench.join(protocols=(("range", subscription(*(f"{member}{index}" for index in range(half)))),))
+    bench.advance(5000)
+    assert len(bench.group.members) == 2
+    assert bench.group.subscribed_topics is None
+    assert bench.group.subscribes_to("anything")

@@ -39,7 +39,7 @@ from app.groups.classic.classic_member import (
     Protocols,
     Sync,
     metadata_bytes,
-    subscribed_topics,
+    topics_of_all,
 )
 from app.groups.group import GroupType
 from app.groups.memory import MEMBER_BYTES, PENDING_BYTES, Account
@@ -348,6 +348,8 @@ class ClassicGroup:
                 member = self.members.get(member_id)
                 if member is not None and member.join is not None:
                     return True
+                if len(self.members) < most:
+                    return True
                 return sum(member.join is not None for member in self.members.values()) < most
             case _:
                 return member_id in self.members or len(self.members) < most
@@ -583,13 +585,7 @@ class ClassicGroup:
     def _subscriptions(self) -> frozenset[str] | None:
         if self.protocol_type != CONSUMER_PROTOCOL:
             return None
-        found: set[str] = set()
-        for member in self.members.values():
-            topics = subscribed_topics(member.metadata(self.protocol_name))
-            if topics is None:
-                return None
-            found.update(topics)
-        return frozenset(found)
+        return topics_of_all(member.metadata(self.protocol_name) for member in self.members.values())
 
     def _joined(self, member: ClassicMember) -> JoinGroupResponse:
         return JoinGroupResponse(

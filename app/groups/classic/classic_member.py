@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from enum import Enum
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
 from struct import Struct
 from struct import error as StructError  # noqa: N812 (it is a class)
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -20,7 +20,7 @@ NO_MEMBER: Final = ""
 """Stands for no member id."""
 
 
-class ClassicDue(Enum):
+class ClassicDue(StrEnum):
     """The purpose of a timer of a classic group."""
 
     MEMBER = "member"
@@ -142,12 +142,46 @@ _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
 
 
+SUBSCRIBED_TOPICS_MAX: Final = 30_000
+"""Topics in the different lists of one group that are decoded in one turn: 10 ms of CPU (INV-15). Members may bring a million."""
+LISTS_COMPARED: Final = 4
+"""Different lists that the next member's list is compared with. Members of one program send the same list."""
+
+
 def subscribed_topics(metadata: bytes) -> list[str] | None:
-    """The topics in a subscription of the consumer protocol, of any version; None if it is malformed."""
+    """The topics in a subscription of the consumer protocol, of any version; None if it is malformed or has more than
+    ``SUBSCRIBED_TOPICS_MAX``."""
+    found = _subscription(metadata, SUBSCRIBED_TOPICS_MAX)
+    return None if found is None else found[0]
+
+
+def topics_of_all(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
+    """The topics in the subscriptions of all members.
+
+    Returns: None if one is malformed, or if the different lists have more than ``SUBSCRIBED_TOPICS_MAX`` topics together.
+    """
+    topics: set[str] = set()
+    lists: list[bytes] = []
+    left = SUBSCRIBED_TOPICS_MAX
+    for metadata in subscriptions:
+        if any(metadata.startswith(one, _INT16.size) for one in lists):
+            continue
+        found = _subscription(metadata, left)
+        if found is None:
+            return None
+        named, end = found
+        left -= len(named)
+        topics.update(named)
+        lists = [metadata[_INT16.size : end], *lists[: LISTS_COMPARED - 1]]
+    return frozenset(topics)
+
+
+def _subscription(metadata: bytes, topics_max: int) -> tuple[list[str], int] | None:
+    """The topics in a subscription, and where their list ends; None if it is malformed or has more than ``topics_max``."""
     try:
         (count,) = _INT32.unpack_from(metadata, _INT16.size)
         position = _INT16.size + _INT32.size
-        if not 0 <= count <= len(metadata):
+        if not 0 <= count <= min(len(metadata), topics_max):
             return None
         topics: list[str] = []
         for _ in range(count):
@@ -159,4 +193,4 @@ def subscribed_topics(metadata: bytes) -> list[str] | None:
             position += length
     except (StructError, UnicodeDecodeError):
         return None
-    return topics
+    return topics, position
