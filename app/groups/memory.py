@@ -21,6 +21,9 @@ GROUPS_BYTES_MAX: Final = 256 * MIB
 PER_RECORD: Final = 4
 MEMBER_BYTES: Final = 1_000
 """Memory of a member beside its texts and metadata."""
+PROTOCOL_BYTES: Final = 100
+"""Memory of a protocol of a member beside its name and metadata. So a group has some 40,000 at most: each is looked at in one turn
+when a rebalance ends (INV-15)."""
 PENDING_BYTES: Final = 500
 """Memory of a member id that was given out, beside its text: with its timer."""
 

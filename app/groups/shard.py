@@ -20,7 +20,15 @@ from app.coordinator.schemas.classic_group import GroupMetadataKey
 from app.coordinator.shell import Reply, Turn
 from app.errors import ErrorCode, RequestRejected
 from app.groups.classic.classic import ClassicGroup
-from app.groups.classic.classic_member import CONSUMER_PROTOCOL, ClassicTimer, Join, Protocols, Sync, metadata_bytes
+from app.groups.classic.classic_member import (
+    CONSUMER_PROTOCOL,
+    ClassicTimer,
+    Join,
+    Protocols,
+    Sync,
+    metadata_bytes,
+    protocol_bytes,
+)
 from app.groups.consumer.consumer import JOINING, LEAVING, Client, ConsumerGroup, Member, MemberTimer
 from app.groups.consumer.consumer_records import KEY_TYPES, GroupEpoch, from_bytes, to_bytes
 from app.groups.consumer.subscriptions import ResolvedRegex, TopicPattern
@@ -433,16 +441,17 @@ class GroupShard:
     def _check_memory(self, group: Group | None, asked: Join) -> None:
         """Raises: RequestRejected MESSAGE_TOO_LARGE if the member's metadata could not go into the group's record,
         GROUP_MAX_SIZE_REACHED if the group keeps too much, COORDINATOR_NOT_AVAILABLE if all groups together do."""
-        brought = metadata_bytes(asked.protocols)
+        metadata = metadata_bytes(asked.protocols)
         most = self._record_bytes_max()
-        if brought > most:
+        if metadata > most:
             raise RequestRejected(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"A member brings {brought} bytes of metadata, and a record of {CONSUMER_OFFSETS.name} has {most} at most.",
+                f"A member brings {metadata} bytes of metadata, and a record of {CONSUMER_OFFSETS.name} has {most} at most.",
             )
+        brought = protocol_bytes(asked.protocols)
         known = _known_protocols(group, asked)
         if known is not None:
-            sent = kept = brought - metadata_bytes(known)
+            sent = kept = brought - protocol_bytes(known)
         else:
             sent = brought + len(asked.client_id) + max(len(asked.client_id), len(asked.instance_id or ""))
             kept = MEMBER_BYTES + sent

@@ -507,6 +507,15 @@ def test_a_list_that_many_members_send_counts_once() -> None:
     assert topics_of_all(subscription(*topics[:-1], f"mine{index}") for index in range(members)) is None
 
 
+def test_the_protocols_of_all_members_of_a_group_are_bounded() -> None:
+    bench = ShardBench()
+    protocols = tuple((f"{index:03x}", b"") for index in range(1_000))
+    with pytest.raises(RequestRejected) as refused:
+        [bench.join(protocols=protocols) for _ in range(80)]
+    assert code_of(refused) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert 20 <= len(bench.group.members) <= 41
+
+
 def test_a_group_whose_members_name_too_many_topics_subscribes_to_any() -> None:
     bench = ShardBench()
     half = SUBSCRIBED_TOPICS_MAX // 2 + 1

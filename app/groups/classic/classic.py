@@ -38,7 +38,7 @@ from app.groups.classic.classic_member import (
     Join,
     Protocols,
     Sync,
-    metadata_bytes,
+    protocol_bytes,
     topics_of_all,
 )
 from app.groups.group import GroupType
@@ -279,7 +279,7 @@ class ClassicGroup:
 
     def _set_protocols(self, member: ClassicMember, protocols: Protocols) -> None:
         self._unsupport(member)
-        self.sent_bytes += metadata_bytes(protocols) - metadata_bytes(member.protocols)
+        self.sent_bytes += protocol_bytes(protocols) - protocol_bytes(member.protocols)
         self._count()
         member.protocols = protocols
         self._supported.update(member.protocol_names)

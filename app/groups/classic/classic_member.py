@@ -8,6 +8,8 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812 (it is a class)
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from app.groups.memory import PROTOCOL_BYTES
+
 if TYPE_CHECKING:
     from app.coordinator.shell import Reply
     from app.wire.apis.join_group import JoinGroupResponse
@@ -77,6 +79,11 @@ def metadata_bytes(protocols: Protocols) -> int:
     return sum(len(name) + len(metadata) for name, metadata in protocols)
 
 
+def protocol_bytes(protocols: Protocols) -> int:
+    """Memory of the protocols of a member."""
+    return PROTOCOL_BYTES * len(protocols) + metadata_bytes(protocols)
+
+
 class ClassicMember:
     """One member."""
 
@@ -131,7 +138,7 @@ class ClassicMember:
     def sent_bytes(self) -> int:
         """Bytes of its client's requests that the member keeps. Its assignment was sent by the leader."""
         texts = len(self.member_id) + len(self.instance_id or "") + len(self.client_id) + len(self.client_host)
-        return texts + metadata_bytes(self.protocols)
+        return texts + protocol_bytes(self.protocols)
 
     def metadata(self, protocol: str | None) -> bytes:
         """The member's subscription in a protocol; empty if it does not support the protocol."""
