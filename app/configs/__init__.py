@@ -24,7 +24,7 @@ without them.
 
 - ``topic``, ``topic_definitions``: ``TopicConfig``, which declares its settings, and the table of them
 - ``broker``, ``broker_definitions``: the same of ``BrokerConfig``
-- ``declaring``, ``kinds``, ``defining``: ``setting``, its words, and the tables made from fields
+- ``declaring``, ``kinds``, ``defining``: how a field declares its setting, and how the tables are made from fields
 - ``definition``, ``values``, ``numbers``: the definition of a setting, and its values as text
 - ``resolving``, ``validation``, ``describing``: effective values, checks, DescribeConfigs; ``group_bounds``: settings of groups
 - ``without_effect``: settings of Kafka that have no effect here
