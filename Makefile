@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 KAFKA_LIBS := $(CURDIR)/.cache/kafka/libs
 export FIRN_KAFKA_LIBS ?= $(KAFKA_LIBS)
 
-.PHONY: help run spark-demo test test-ci test-slow test-new lint bench bench-quick soak soak-short clean system-packages quickstart-packages kafka-libs spark-connector s3-servers package wheelhouse install-size image rehearse infra-check hashes sbom audit
+.PHONY: help run spark-demo test test-ci test-slow test-new lint bench bench-quick soak soak-short clean system-packages quickstart-packages kafka-libs spark-connector s3-servers package wheelhouse install-size image rehearse infra-check hashes sbom audit hooks
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1|/' | column -t -s '|'
@@ -22,12 +22,15 @@ $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit("Firn needs Python 3.11 or newer; say make PYTHON=python3.12 …" if sys.version_info < (3, 11) else 0)'
 	@tools/ensure-venv.sh "$(PYTHON)" "$(VENV)"
 
+hooks:
+	@tools/install-hooks.sh
+
 $(VENV)/.run: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "==> installing Firn and its demo into $(VENV)"
 	@$(PIP) install --constraint constraints.txt --editable '.[demo]'
 	@touch $@
 
-$(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
+$(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python hooks
 	@echo "==> installing Firn with everything that its tests and linters need into $(VENV)"
 	@$(PIP) install --constraint constraints.txt --editable '.[demo,redis,spark,test,lint]'
 	@touch $@ $(VENV)/.run
