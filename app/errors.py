@@ -20,6 +20,7 @@ An ``AssertionError`` is not in the tree: it is our own bug. ``KAFKA_CODE`` maps
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 from typing import Final, TypeVar
 
@@ -206,7 +207,11 @@ RETRIABLE: Final[frozenset[ErrorCode]] = frozenset(
 
 
 class FirnError(Exception):
-    """Root of the tree. ``str()`` of it is one plain sentence, fit for a log line, an answer or a terminal."""
+    """Root of the tree. ``str()`` of it is a sentence for a log line, a response or a terminal.
+
+    The sentence names the event, its object and the mend. It begins with a capital letter, or with a name, and ends with a full
+    stop (``tools/error_sentences.py`` checks this). ``clause`` puts it into a longer sentence.
+    """
 
 
 class ProtocolError(FirnError):
@@ -330,6 +335,25 @@ def kafka_code(error: BaseException) -> ErrorCode:
         if isinstance(error, kind):
             return code
     return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+# --- errors in sentences ------------------------------------------------------------------------------------------------
+
+_OPENING: Final = re.compile(
+    r"(?:A|All|An|Another|Cannot|Could|Each|It|Its|No|Not|Nothing|One|Only|Some|That|The|There|These|This|Two) "
+)
+"""Words that begin a sentence and are no names."""
+
+
+def clause(error: BaseException | str) -> str:
+    """The text of an error, to stand inside a longer sentence: without its full stop, and without its capital if that is no name's.
+
+    ``f"Cannot open {path}: {clause(error)}."`` is one sentence, whether the error comes from Firn or from the operating system.
+    """
+    text = str(error)
+    if not text.endswith("."):
+        return text  # in the words of the operating system or of a parser
+    return text[0].lower() + text[1:-1] if _OPENING.match(text) else text[:-1]
 
 
 # --- errors that are kept -----------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ from app.configs.without_effect import (
     broker_setting_without_effect,
     checked_text,
 )
-from app.errors import ConfigError, RequestRejected
+from app.errors import ConfigError, RequestRejected, clause
 from app.extras import install_hint
 from app.http.access import check_encrypted, check_origins, check_rights, parse_hosts, parse_origins
 from app.http.tls_settings import read_tls, texts_of
@@ -362,7 +362,7 @@ def _set_aside(entry: WithoutEffect, label: str, text: str) -> str:
 def _not_allowed(name: str, label: str, text: str, error: ValueError) -> ConfigError:
     value = "" if _secret(name) else f" {text!r}"
     shown = f"{label}{value}" if name in label else f"{label}{value} ({name})"
-    return ConfigError(f"{shown} is not allowed: {error}.")
+    return ConfigError(f"{shown} is not allowed: {clause(error)}.")
 
 
 def _effective(setting: Setting, label: str, text: str, values: Mapping[str, Any]) -> Reviewed:
@@ -535,7 +535,7 @@ def read_config_file(path: Path) -> Source:
     except OSError as error:
         raise ConfigError(f"--config {path} cannot be read: {error.strerror}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config {path} is not valid TOML: {error}.") from None
+        raise ConfigError(f"--config {path} is not valid TOML: {clause(error)}.") from None
     return Source(dict(_flattened(tables, "", path)), lambda name: f"{name} in {path}")
 
 
@@ -546,7 +546,7 @@ def _read_properties(path: Path) -> Source:
     except OSError as error:
         raise ConfigError(f"--config {path} cannot be read: {error.strerror}.") from None
     except ValueError as error:
-        raise ConfigError(f"--config {path} is not a file of properties: {error}.") from None
+        raise ConfigError(f"--config {path} is not a file of properties: {clause(error)}.") from None
     # Java's brokers strip values too.
     return Source({name: text.strip() for name, text in values.items()}, lambda name: f"{name} in {path}")
 

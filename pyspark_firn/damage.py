@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from app.errors import CorruptionError
+from app.errors import CorruptionError, clause
 from app.objectstore.api import ObjectMissing
 from app.tiering.store.segment_format import FutureFormat
 from pyspark_firn.losses import DataLoss
@@ -31,7 +31,7 @@ def naming_the_mend() -> Iterator[None]:
     except (DataLoss, FutureFormat, ObjectDamaged):
         raise  # Their sentences name the repair already.
     except CorruptionError as error:
-        raise ObjectDamaged(f"{error}: {_MEND}.") from None
+        raise ObjectDamaged(f"{str(error).removesuffix('.')}: {_MEND}.") from None
 
 
 @contextmanager
@@ -43,4 +43,4 @@ def planned_read(key: str) -> Iterator[None]:
         except ObjectMissing:
             raise missing(key) from None
         except CorruptionError as error:
-            raise error if key in str(error) else CorruptionError(f"{key}: {error}") from None
+            raise error if key in str(error) else CorruptionError(f"{key}: {clause(error)}.") from None

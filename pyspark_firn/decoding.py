@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from app.errors import CorruptionError, LimitExceeded
+from app.errors import CorruptionError, LimitExceeded, clause
 from app.limits import DECOMPRESSED_BATCH_BYTES_MAX, MIB
 from app.records.batch import CODEC_MASK, CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, check_stored_batch
 from app.records.compression import decompress
@@ -63,7 +63,7 @@ class RecordDecoder:
         table = np.empty((batch_count, batch_table.BATCH_FIELDS), np.int64)
         found, passed_over, compressed = self._kernels.scan_batches(data, table, first_offset, end_offset)
         if found != batch_count:
-            raise CorruptionError(f"{name}: its record batches are not those that its chunk table tells of")
+            raise CorruptionError(f"{name}: its record batches are not those that its chunk table tells of.")
         if passed_over or aborted:
             table = _chosen(table, first_offset, end_offset, aborted)
         portions = _unfolded(data, table, name) if compressed else _portions(data, table)
@@ -201,7 +201,7 @@ def _decompressed(data: np.ndarray[Any, Any], row: np.ndarray[Any, Any], name: s
         return decompress(int(row[batch_table.BATCH_ATTRIBUTES]) & CODEC_MASK, body, DECOMPRESSED_BATCH_BYTES_MAX)
     except (CorruptionError, LimitExceeded) as error:
         offset = int(row[batch_table.BATCH_BASE_OFFSET])
-        raise CorruptionError(f"{name}: the batch at offset {offset} is not sound inside: {error}") from None
+        raise CorruptionError(f"{name}: the batch at offset {offset} is not sound inside: {clause(error)}.") from None
 
 
 def _sizes(table: np.ndarray[Any, Any]) -> tuple[int, int]:
@@ -277,7 +277,7 @@ def _headers(
     try:
         keys.validate(full=True)
     except pa.ArrowInvalid as error:
-        raise CorruptionError(f"{name}: a header's key is not UTF-8") from error
+        raise CorruptionError(f"{name}: a header's key is not UTF-8.") from error
     values = _binary(pa.binary(), header_count, content_ends, contents, content_valid, nulls)
     structs = pa.StructArray.from_arrays([keys, values], fields=list(HEADER_STRUCT))
     empty = counts == 0
@@ -296,7 +296,7 @@ def _unsound(data: np.ndarray[Any, Any], row: np.ndarray[Any, Any], name: str) -
         for _ in iter_records(view):
             pass
     except CorruptionError as error:
-        return CorruptionError(f"{name}: {error}")
+        return CorruptionError(f"{name}: {clause(error)}.")
     raise AssertionError(
         f"{name}: the batch at offset {Offset(int(row[batch_table.BATCH_BASE_OFFSET]))} is sound, yet refused"
     )

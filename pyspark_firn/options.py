@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
-from app.errors import ConfigError
+from app.errors import ConfigError, clause
 from app.limits import MIB
 from app.metadata.image.cluster import INTERNAL_TOPICS
 from pyspark_firn.columns import HEADERS, KAFKA_COLUMNS, SPARK_TYPES
@@ -219,7 +219,7 @@ def _subscription(options: Mapping[str, str]) -> Subscription:
             try:
                 re.compile(text)
             except re.error as error:
-                raise ConfigError(f"The option 'subscribePattern' is no regular expression: {error}.") from None
+                raise ConfigError(f"The option 'subscribePattern' is no regular expression: {clause(error)}.") from None
             return Subscription(pattern=text)
         case _:
             example = '{"topic": [0, 1]}'
@@ -277,7 +277,7 @@ def _json(name: str, text: str, example: str) -> dict[str, Any]:
     try:
         parsed = json.loads(text)
     except ValueError as error:
-        raise ConfigError(f"The option {name!r} is no JSON ({error}): write it like {example}.") from None
+        raise ConfigError(f"The option {name!r} is no JSON ({clause(error)}): write it like {example}.") from None
     if not isinstance(parsed, dict) or not parsed:
         raise ConfigError(f"The option {name!r} is not of the form {example}.")
     return parsed

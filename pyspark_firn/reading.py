@@ -219,7 +219,7 @@ class _ChunkReads:
                 run.chunk_end = footer.chunk_index_of(Offset(min(run.offset_end, footer.end_offset) - 1)) + 1
             if run.chunk_end > len(footer.chunks):
                 raise CorruptionError(
-                    f"{run.object_key}: {len(footer.chunks)} chunks, where the manifest tells of {run.chunk_end}"
+                    f"{run.object_key}: {len(footer.chunks)} chunks, where the manifest tells of {run.chunk_end}."
                 )
             index = run.chunk_start
             if index >= run.chunk_end:
@@ -266,7 +266,7 @@ class _ChunkReads:
         for entry in now:
             self._check_moved(entry.object_key(*self._partition), run.object_key)
         if now:
-            raise DataLoss(f"{run.object_key} was replaced while several tasks read parts of it; run the job again")
+            raise DataLoss(f"{run.object_key} was replaced while several tasks read parts of it; run the job again.")
         self._losses.report(
             f"A part of offsets [{run.offset_start}, {run.offset_end}) of {self._name} is gone with {run.object_key}",
             run.piece.offsets_about,
@@ -345,15 +345,15 @@ class _ChunkReads:
                 async with asyncio.timeout(GET_DEADLINE_S):
                     data = await self._session.store.get_range(key, position, position + length)
             except RangeUnsatisfiable as error:
-                raise CorruptionError(f"{key} ends before position {position}") from error
+                raise CorruptionError(f"{key} ends before position {position}.") from error
             except TimeoutError:
-                failure = StorageUnavailable(f"{key} was not answered within {GET_DEADLINE_S:g} s")
+                failure = StorageUnavailable(f"{key} was not answered within {GET_DEADLINE_S:g} s.")
             except StorageUnavailable as error:
                 failure = error
             else:
                 self._counts.bytes += len(data)
                 if len(data) != length:
-                    raise CorruptionError(f"{key} ends before position {position + length}")
+                    raise CorruptionError(f"{key} ends before position {position + length}.")
                 return data
             if attempt + 1 == GET_ATTEMPTS:
                 raise failure
@@ -457,7 +457,7 @@ class _TailFetches:
         if not batches and self.position == before:
             raise BrokerUnavailable(
                 f"The leader of {self._partition} gave nothing of [{before}, {self._split.offset_end}) in"
-                f" {TAIL_IDLE_MS // 1000} s"
+                f" {TAIL_IDLE_MS // 1000} s."
             )
         return batches
 

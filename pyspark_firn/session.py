@@ -92,7 +92,7 @@ class StoreSession:
             try:
                 is_there = self._location.path.is_dir()
             except OSError as error:
-                raise storage_error(error, f"could not look for {self._location.path}") from error
+                raise storage_error(error, f"Could not look for {self._location.path}") from error
             if not is_there:
                 raise ConfigError(f"There is no folder {self._location.path}: name the bucket with the option 'store'.")
             # Not opened as a broker opens it: that would clean up, and a reader may lack the right to write.

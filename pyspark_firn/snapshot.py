@@ -152,7 +152,7 @@ async def read_footer(
         with planned_read(key):
             tail, object_bytes = await session.store.get_tail(key, entry.size_bytes - entry.footer_position)
             if object_bytes != entry.size_bytes:
-                raise CorruptionError(f"{key} has {object_bytes} bytes, the manifest says {entry.size_bytes}")
+                raise CorruptionError(f"{key} has {object_bytes} bytes, the manifest says {entry.size_bytes}.")
             found = snapshot.footers[entry.segment_id.bytes] = decode_footer(tail, object_bytes, key)
     return found
 

@@ -67,6 +67,7 @@ from app.errors import (
     FencedError,
     FirnError,
     RequestRejected,
+    clause,
 )
 from app.limits import MIB
 from app.machine.runtime import SystemClock
@@ -317,7 +318,7 @@ def decode_intent(data: bytes, query_id: str) -> Intent:
         handed_on = {int(task): str(name) for task, name in found.get("ids", {}).items()}
         return Intent(int(found["batch"]), transactions, str(found.get("run", "")), handed_on)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptionError(f"The intent of query {query_id} is damaged: {error!r}") from None
+        raise CorruptionError(f"The intent of query {query_id} is damaged: {error!r}.") from None
 
 
 class FirnStreamWriter(Shipped, DataSourceStreamArrowWriter):
@@ -496,8 +497,8 @@ class FirnStreamWriter(Shipped, DataSourceStreamArrowWriter):
                 raise
             raise FencedError(
                 f"This driver may no longer commit batch {intent.batch_id} of query {query_id}: another start of the query has"
-                f" begun to commit it, or its intent took longer than {INTENT_TIMEOUT_MS // 1000} s ({error}). Let only one of them"
-                " run; if there is no other, start the query again."
+                f" begun to commit it, or its intent took longer than {INTENT_TIMEOUT_MS // 1000} s ({clause(error)}). Let only one"
+                " of them run; if there is no other, start the query again."
             ) from error
 
     @staticmethod
@@ -508,9 +509,9 @@ class FirnStreamWriter(Shipped, DataSourceStreamArrowWriter):
             if error.code not in _OVER:
                 raise
             raise ConfigError(
-                f"Transaction {transaction.transactional_id} of batch {batch_id} cannot be committed ({error}): its time-out had"
-                " passed before the driver came back. Its rows are not in the topic. Write the batch again from its source into"
-                " another query, and raise transactionTimeout."
+                f"Transaction {transaction.transactional_id} of batch {batch_id} cannot be committed ({clause(error)}): its"
+                " time-out had passed before the driver came back. Its rows are not in the topic. Write the batch again from"
+                " its source into another query, and raise transactionTimeout."
             ) from error
 
     @plainly()

@@ -186,7 +186,7 @@ def test_any_text_is_a_value_or_an_invalid_config(name: str, text: str) -> None:
 
 
 def test_an_unknown_name_and_a_null_are_invalid() -> None:
-    assert refused(retention_minutes="5") == "Unknown topic config name: retention.minutes"
+    assert refused(retention_minutes="5") == "Unknown topic config name: retention.minutes."
     with pytest.raises(RequestRejected, match="Null value not supported for topic configs"):
         validate_topic_configs({"retention.ms": None})
 
@@ -239,7 +239,7 @@ def test_without_copying_local_and_whole_retention_must_agree() -> None:
 
 
 def test_compaction_lags_must_not_cross() -> None:
-    assert "conflict topic config setting" in refused(min_compaction_lag_ms="10", max_compaction_lag_ms="9")
+    assert "Conflict topic config setting" in refused(min_compaction_lag_ms="10", max_compaction_lag_ms="9")
 
 
 @pytest.mark.parametrize(

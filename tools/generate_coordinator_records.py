@@ -188,7 +188,7 @@ def main() -> int:
         if not check:
             path.write_text(text)
         elif not path.exists() or path.read_text() != text:
-            sys.stderr.write(f"{path} differs from what Kafka's schemas say\n")
+            sys.stderr.write(f"{path} differs from Kafka's schemas. Generate it again.\n")
             return 1
     return 0
 

@@ -422,13 +422,13 @@ def main() -> int:
         path = APIS / name
         if check:
             if not path.exists() or path.read_text() != text:
-                sys.stderr.write(f"{path} differs from what kio's schemas say\n")
+                sys.stderr.write(f"{path} differs from kio's schemas. Generate it again.\n")
                 return 1
         else:
             path.write_text(text)
     for name in sorted(present - set(files)):
         if check:
-            sys.stderr.write(f"{name} is not written by this script\n")
+            sys.stderr.write(f"{name} is not written by this script. Remove it.\n")
             return 1
         (APIS / name).unlink()
     return 0

@@ -73,7 +73,7 @@ def build(target: str, folder: Path) -> Path:
         check=False,
     )
     if done.returncode:
-        raise Failed(f"the {target} cannot be built:\n{done.stderr}")
+        raise Failed(f"The {target} cannot be built:\n{done.stderr}")
     return next(folder.iterdir())
 
 

@@ -30,7 +30,7 @@ from app.broker.security.connection_limits import admission_limits
 from app.broker.watching.health import judge
 from app.broker.watching.loop_watch import LoopWatch, Serving, Stall, sentence_of
 from app.configs import BrokerConfig
-from app.errors import ConfigError, FencedError, FirnError, StorageFull, StorageUnavailable, copy_of
+from app.errors import ConfigError, FencedError, FirnError, StorageFull, StorageUnavailable, clause, copy_of
 from app.faults import Faults, Limited
 from app.groups.coordinator import GroupCoordinator
 from app.groups.share.share_coordinator import CoordinatorLink, ShareCoordinator
@@ -310,15 +310,15 @@ class Node:
         self.logs.lock()
         if around.fs.exists(f"{config.data_dir}/{KAFKA_METADATA_DIRECTORY}"):
             raise ConfigError(
-                f"the data directory {config.data_dir} belongs to Apache Kafka: Firn cannot read its logs, and would truncate "
+                f"The data directory {config.data_dir} belongs to Apache Kafka: Firn cannot read its logs, and would truncate "
                 "them. Name an empty directory (log.dirs, --data-dir), and copy topics from a running Kafka, for example with "
-                "MirrorMaker"
+                "MirrorMaker."
             )
         meta = self.logs.read_meta()
         if meta is not None and meta.node_id != config.node_id:
             raise ConfigError(
-                f"the data directory {config.data_dir} belongs to node {meta.node_id}, but this is node {config.node_id}: "
-                f"use --node-id {meta.node_id}, or another --data-dir"
+                f"The data directory {config.data_dir} belongs to node {meta.node_id}, but this is node {config.node_id}: "
+                f"use --node-id {meta.node_id}, or another --data-dir."
             )
         self._new_directory = meta is None
         if listen:
@@ -1122,7 +1122,7 @@ class Node:
         try:
             await self._around.pool.run(lambda: self._last_registration.write(broker_epoch, boot_id, clean=False))
         except OSError as error:
-            raise storage_error(error, "noting the registration in the data directory") from error
+            raise storage_error(error, "Cannot note the registration in the data directory") from error
 
     async def _tell_what_stays_behind(self) -> None:
         """Name the records that the new broker does not have, as far as the manifests can be read now."""
@@ -1193,7 +1193,7 @@ class Node:
             context = self.context
             if free < least and context.no_room is None:
                 full = StorageFull(
-                    f"the disk of {self.config.data_dir} has {free} bytes left, below firn.log.dir.free.bytes.min={least}"
+                    f"The disk of {self.config.data_dir} has {free} bytes left, below firn.log.dir.free.bytes.min={least}."
                 )
                 context.refuse_for_room(full)
                 sentence = f"{full}; producers are refused until there is space"
@@ -1206,7 +1206,7 @@ class Node:
 
     def _on_offline(self, reason: str) -> None:
         sentence = (
-            f"the log directory {self.config.data_dir} is offline: {reason}. The broker no longer reads or writes it; "
+            f"the log directory {self.config.data_dir} is offline: {clause(reason)}. The broker no longer reads or writes it; "
             "repair the disk and start the broker again"
         )
         self.faults.met("the log directory", self.config.data_dir, sentence, lasting=True)
@@ -1275,7 +1275,7 @@ def bind(host: str, port: int) -> socket.socket:
         if bound is not None:
             bound.close()
         raise ConfigError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}; free the address or give another --listen"
+            f"Cannot listen on {host}:{port}: {error.strerror or error}; free the address or give another --listen."
         ) from error
     return bound
 

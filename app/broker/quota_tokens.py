@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from app.errors import StorageUnavailable
+from app.errors import StorageUnavailable, clause
 from app.handlers.quota_leases import Ask, Leases
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class RedisTokens:
                 numbers = [repr(number) for ask in asks for number in (ask.rate, ask.capacity, ask.tokens)]
                 return [float(text) for text in await self._script(keys=keys, args=[*numbers, EXPIRE_MS])]
         except (RedisError, OSError, TimeoutError) as error:
-            raise StorageUnavailable(f"Redis does not answer: {str(error) or type(error).__name__}") from error
+            raise StorageUnavailable(f"Redis does not answer: {clause(str(error) or type(error).__name__)}.") from error
 
     def _key(self, ask: Ask) -> str:
         # A hash keeps the names of users out of Redis, and gives keys of one length for all client ids.

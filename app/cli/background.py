@@ -17,7 +17,7 @@ import typer
 from app.cli.banner import banner, shown_listener
 from app.cli.output import print_json, say
 from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Json, client_dial, local_broker, parse_bootstrap, run_async
-from app.errors import BrokerUnavailable, ConflictError, FirnError, RequestRejected
+from app.errors import BrokerUnavailable, ConflictError, FirnError, RequestRejected, clause
 from app.settings import Address, parse_address
 
 if TYPE_CHECKING:
@@ -92,7 +92,9 @@ def start(config: BrokerConfig, arguments: list[str], log_file: Path | None) -> 
     try:
         run_async(lambda: wait_for_http(parse_address(running.http, what="--http"), HTTP_WAIT_S, https=running.https))
     except BrokerUnavailable as error:
-        raise BrokerUnavailable(f"The broker serves Kafka, but not HTTP yet: {error} {path} may say why.") from None
+        raise BrokerUnavailable(
+            f"The broker serves Kafka, but not HTTP yet: {clause(error)}. {path} may say why."
+        ) from None
     return 0
 
 

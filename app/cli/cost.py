@@ -10,7 +10,7 @@ import typer
 
 from app.cli.output import console, count_text, print_json, print_table
 from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Json, connected, parse_assignments, run_async
-from app.errors import ConfigError, ConflictError
+from app.errors import ConfigError, ConflictError, clause
 
 SHOWN_GIB_MIN: Final = 0.05
 """Less a month is shown as 0.0, and says nothing."""
@@ -145,7 +145,7 @@ def cost(
     try:
         stands = Around(**{name: int(text) for name, text in parse_assignments(around or (), "--with").items()})
     except ValueError as error:
-        raise ConfigError(f"--with: {error}.") from None
+        raise ConfigError(f"--with: {clause(error)}.") from None
     except TypeError:
         names_there_are = ", ".join(field.name for field in fields(Around))
         raise ConfigError(f"--with names something else than {names_there_are}.") from None
@@ -168,9 +168,9 @@ def _prices(assignments: Sequence[str]) -> Prices:
         overrides = {name: float(text) for name, text in parse_assignments(assignments, "--price").items()}
         return with_overrides(Prices(), overrides)
     except KeyError as error:
-        raise ConfigError(f"no price is called {error.args[0]}; there are {', '.join(names())}.") from None
+        raise ConfigError(f"No price is called {error.args[0]}; there are {', '.join(names())}.") from None
     except ValueError as error:
-        raise ConfigError(f"--price: {error}.") from None
+        raise ConfigError(f"--price: {clause(error)}.") from None
 
 
 def _write_ahead(

@@ -32,6 +32,7 @@ from app.demo import (
     to_flights,
     wait_for_port,
 )
+from app.errors import clause
 from app.interpreter import python_command, python_environment
 from app.terminating import ended_by_sigterm
 
@@ -225,7 +226,7 @@ def _cluster(brokers: _Brokers) -> ClusterMetadata:
     try:
         return brokers.admin.list_topics(timeout=10)
     except KafkaException as error:
-        raise DemoFailed(f"No broker answers: {error}.") from None
+        raise DemoFailed(f"No broker answers: {clause(error)}.") from None
 
 
 def _topic_leader(brokers: _Brokers, partition: int) -> int:

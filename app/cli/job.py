@@ -352,7 +352,7 @@ def _say_findings(found: Any) -> None:
         place = found.place_of(finding)
         where = "" if place is None else f"{place}: "
         grade = "DAMAGE" if finding.is_damage else "waste "
-        say(f"{grade}  {where}{finding.kind.value}: {finding.message} ({finding.object_key})")
+        say(f"{grade}  {where}{finding.kind.value}: {finding.message.removesuffix('.')} ({finding.object_key})")
     records = sum(facts.records for facts in found.facts)
     verdict = "Every checksum is right, with no gap and no overlap." if found.is_sound else "There is damage."
     say(

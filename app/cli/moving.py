@@ -22,7 +22,7 @@ from app.cli.session import (
     connected,
     run_async,
 )
-from app.errors import ConfigError, ConflictError
+from app.errors import ConfigError, ConflictError, clause
 from app.units import PartitionIndex, TopicPartition
 
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ async def _carry_out(
     """Show a plan, ask, begin and watch it. Returns: the exit code. ``cancel`` is the command that cancels it."""
     copied = sum(one.copied_bytes for one in moves)
     for one in stuck:
-        say(f"{one.topic}-{one.partition} cannot be moved: {one.why}.")
+        say(f"{one.topic}-{one.partition} cannot be moved: {clause(one.why)}.")
     if not as_json:
         _show(moves, copied)
     begun: dict[TopicPartition, Move] = {}

@@ -9,7 +9,7 @@ import typer
 
 from app.cli.output import bytes_text, count_text, duration_text, print_json, print_table, say, time_text
 from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, DataDir, Internal, Json, connected, run_async, serving_broker
-from app.errors import ErrorCode, RequestRejected
+from app.errors import ErrorCode, RequestRejected, clause
 from app.units import PartitionIndex, TopicPartition
 
 app = typer.Typer(
@@ -106,7 +106,7 @@ def status(
         )
         for entry in statuses:
             if entry.state == OFFLINE:
-                sys.stdout.write(f"\n{entry.topic}-{entry.partition} is offline: {entry.last_error}.\n")
+                sys.stdout.write(f"\n{entry.topic}-{entry.partition} is offline: {clause(entry.last_error)}.\n")
         local, remote = sum(entry.local_bytes for entry in statuses), sum(entry.remote_bytes for entry in statuses)
         sys.stdout.write(f"\n{bytes_text(local)} on local disks, {bytes_text(remote)} in the object store.\n")
 

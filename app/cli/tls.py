@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from app.cli.session import Json
-from app.errors import ConfigError
+from app.errors import ConfigError, clause
 from app.extras import install_hint
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def certificate_of(file: Path) -> dict[str, Any]:
             names += [str(one) for one in alternatives.get_values_for_type(x509.IPAddress)]
         subject = rfc2253(subject_of(certificate.public_bytes(Encoding.DER)))
     except ValueError as error:
-        raise ConfigError(f"The certificate of {file} cannot be read: {error}.") from None
+        raise ConfigError(f"The certificate of {file} cannot be read: {clause(error)}.") from None
     return {
         "subject": subject,
         "names": names,

@@ -12,7 +12,7 @@ import typer
 from app.cli.moving import move_topic
 from app.cli.output import bytes_text, count_text, print_json, print_table, say
 from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Internal, Json, connected, parse_assignments, run_async
-from app.errors import ConfigError, ErrorCode, RequestRejected
+from app.errors import ConfigError, ErrorCode, RequestRejected, clause
 
 if TYPE_CHECKING:
     from app.client.firn_api import PartitionTierStatus
@@ -208,7 +208,7 @@ def describe(
             title=f"Topic {topic} ({view.topic_id})",
         )
         for index, why in sorted(offline.items()):
-            sys.stdout.write(f"\n{topic}-{index} is offline: {why}.\n")
+            sys.stdout.write(f"\n{topic}-{index} is offline: {clause(why)}.\n")
         if statuses:
             sys.stdout.write(
                 f"\n{count_text(totals['records'], 'record')}: {bytes_text(totals['local_bytes'])} on local disks, "

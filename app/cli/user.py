@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, DataDir, Json, connected, run_async
-from app.errors import ConfigError, ErrorCode, RequestRejected
+from app.errors import ConfigError, ErrorCode, RequestRejected, clause
 
 if TYPE_CHECKING:
     from app.security.scram import ScramMechanism
@@ -186,4 +186,4 @@ def _password(name: str, file: Path | None) -> str:
 def _check(results: list) -> None:  # type: ignore[type-arg]
     for result in results:
         if result.error_code:
-            raise RequestRejected(ErrorCode(result.error_code), f"{result.user}: {result.error_message}")
+            raise RequestRejected(ErrorCode(result.error_code), f"{result.user}: {clause(result.error_message)}.")

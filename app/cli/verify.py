@@ -94,7 +94,9 @@ class _Outcome:
         for finding in self.findings:
             where = "" if finding.partition is None else f"{self._partition(finding.partition)}: "
             grade = "DAMAGE" if finding.is_damage else "waste "
-            sys.stdout.write(f"{grade}  {where}{finding.kind.value}: {finding.message} ({finding.object_key})\n")
+            sys.stdout.write(
+                f"{grade}  {where}{finding.kind.value}: {finding.message.removesuffix('.')} ({finding.object_key})\n"
+            )
         damaged = sum(finding.is_damage for finding in self.findings)
         read = (
             f"{count_text(at.segments_done, 'segment')} of {count_text(at.partitions_done, 'partition')} in {url}: "

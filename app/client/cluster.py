@@ -466,4 +466,4 @@ def refusal(code: int, what: str, message: str | None = None) -> RequestRejected
     if message:
         return RequestRejected(known, message)
     plain = _PLAIN.get(known)
-    return RequestRejected(known, plain.format(what) if plain else f"{what}: {known.name}")
+    return RequestRejected(known, plain.format(what) if plain else f"{what}: {known.name}.")

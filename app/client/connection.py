@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final, Protocol, TypeVar, cast
 
-from app.errors import BrokerUnavailable, ErrorCode, NotTrusted, ProtocolError, RequestRejected
+from app.errors import BrokerUnavailable, ErrorCode, NotTrusted, ProtocolError, RequestRejected, clause
 from app.limits import KIB, MIB
 from app.turns import run
 from app.wire import codec
@@ -172,7 +172,7 @@ class KafkaConnection:
             raise
 
     def _unreadable(self, key: int, error: ProtocolError) -> None:
-        self._fail(BrokerUnavailable(f"{self} sent an answer to {_name(key)} that cannot be read: {error}"))
+        self._fail(BrokerUnavailable(f"{self} sent an answer to {_name(key)} that cannot be read: {clause(error)}."))
 
     async def _answer_to(self, key: int, version: int, body: bytes, timeout_ms: int) -> memoryview:
         """The answer to an encoded request body. Raises: BrokerUnavailable."""
@@ -266,7 +266,7 @@ class KafkaConnection:
         try:
             correlation_id, body_start = parse_response_header(frame, entry.key, entry.version)
         except ProtocolError as error:
-            self._fail(BrokerUnavailable(f"{self} sent an answer that cannot be read: {error}"))
+            self._fail(BrokerUnavailable(f"{self} sent an answer that cannot be read: {clause(error)}."))
             return
         if correlation_id != entry.correlation_id:
             self._fail(
@@ -281,7 +281,7 @@ class KafkaConnection:
             self._login_ended()
 
     def _connection_lost(self, error: Exception | None) -> None:
-        why = f": {error}" if error is not None else ""
+        why = f": {clause(error)}" if error is not None else ""
         kind = NotTrusted if isinstance(error, ssl.SSLError) else BrokerUnavailable
         self._fail(kind(f"{self} closed the connection{why}."))
         if not self._closed.done():
@@ -414,7 +414,7 @@ async def open_connection(
     except BaseException as error:
         await connection.close()
         if isinstance(error, ProtocolError):
-            raise BrokerUnavailable(f"{connection} does not speak Kafka's protocol: {error}") from None
+            raise BrokerUnavailable(f"{connection} does not speak Kafka's protocol: {clause(error)}.") from None
         raise
     return connection
 

@@ -25,6 +25,7 @@ from app.errors import (
     FirnError,
     ProtocolError,
     RequestRejected,
+    clause,
     copy_of,
     without_frames,
 )
@@ -314,7 +315,7 @@ class Consumer:
             try:
                 header = check_stored_batch(view, position)
             except CorruptionError as error:
-                raise CorruptionError(f"{state.partition} from offset {state.position}: {error}") from None
+                raise CorruptionError(f"{state.partition} from offset {state.position}: {clause(error)}.") from None
             batch = view[position : position + size]
             position += size
             if header.end_offset <= state.position:

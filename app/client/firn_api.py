@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from app.errors import ProtocolError
+from app.errors import ProtocolError, clause
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 
@@ -401,7 +401,7 @@ def unpack_metrics_steps(data: bytes) -> Generator[None, None, MetricsResponse]:
             if not place % SAMPLES_A_STEP:
                 yield
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise ProtocolError(f"not a MetricsResponse: {error}") from error
+        raise ProtocolError(f"Not a MetricsResponse: {clause(error)}.") from error
     return MetricsResponse(raw.node_id, raw.cluster_id, samples, raw.process_id)
 
 
@@ -410,4 +410,4 @@ def unpack(kind: type[T], data: bytes) -> T:
     try:
         return msgspec.msgpack.decode(data, type=kind)
     except (msgspec.MsgspecError, RecursionError) as error:  # the sender chooses how deeply values are nested
-        raise ProtocolError(f"not a {kind.__name__}: {error}") from error
+        raise ProtocolError(f"Not a {kind.__name__}: {clause(error)}.") from error

@@ -156,7 +156,7 @@ class GroupClient:
             connection = await self._coordinator(group_id)
             version = min(BY_NAME_UNTIL, connection.version_of(ApiKey.OFFSET_FETCH))
             if version < GROUPS_FROM:
-                raise RequestRejected(ErrorCode.UNSUPPORTED_VERSION, "the broker is too old to list a group's offsets")
+                raise RequestRejected(ErrorCode.UNSUPPORTED_VERSION, "The broker is too old to list a group's offsets.")
             answer = await connection.request(ApiKey.OFFSET_FETCH, request, version=version)
             (group,) = answer.groups
             check_code(group.error_code, None, group_id)

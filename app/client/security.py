@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from app.configs.environment import CLIENT_PREFIX, environment_name
 from app.configs.listeners import MECHANISMS, STORE_TYPES, SecurityProtocol, unreadable_store
 from app.configs.properties import parse_properties
-from app.errors import BrokerUnavailable, ConfigError, ErrorCode, RequestRejected
+from app.errors import BrokerUnavailable, ConfigError, ErrorCode, RequestRejected, clause
 from app.security.jaas import parse_jaas
 from app.security.sasl import Refused, plain_message
 from app.security.scram import NONCE_BYTES, ScramClient, ScramMechanism
@@ -108,7 +108,7 @@ def read_settings(environment: Mapping[str, str], path: str | None = None) -> Ma
         except OSError as error:
             raise ConfigError(f"--client-config {path} cannot be read: {error.strerror}.") from None
         except ValueError as error:
-            raise ConfigError(f"--client-config {path} is not a file of properties: {error}.") from None
+            raise ConfigError(f"--client-config {path} is not a file of properties: {clause(error)}.") from None
     for name in NAMES:
         text = environment.get(environment_name(name, CLIENT_PREFIX))
         if text is not None:
@@ -148,7 +148,7 @@ def client_security(settings: Mapping[str, str], *, needs_user: bool = True) -> 
             try:
                 options = parse_jaas(text("sasl.jaas.config")).options
             except ValueError as error:
-                raise ConfigError(f"sasl.jaas.config cannot be read: {error}.") from None
+                raise ConfigError(f"sasl.jaas.config cannot be read: {clause(error)}.") from None
             user, password = options.get("username", user), options.get("password", password)
             by_token = options.get("tokenauth", "").lower() == "true"
         if mechanism == "OAUTHBEARER":
@@ -251,7 +251,7 @@ class SecureDialer:
         try:
             lifetime_ms = await self._converse(connection)
         except Refused as error:
-            raise RequestRejected(ErrorCode.SASL_AUTHENTICATION_FAILED, f"{connection}: {error}.") from None
+            raise RequestRejected(ErrorCode.SASL_AUTHENTICATION_FAILED, f"{connection}: {clause(error)}.") from None
         self.lifetime_s = lifetime_ms / 1000 if lifetime_ms else None
         return self.lifetime_s
 
@@ -288,9 +288,9 @@ class SecureDialer:
             with open(self._security.token_file, "rb") as file:
                 token = file.read(TOKEN_BYTES_MAX).strip()
         except OSError as error:
-            raise Refused(f"the token in {self._security.token_file} cannot be read: {error.strerror}") from None
+            raise Refused(f"The token in {self._security.token_file} cannot be read: {error.strerror}.") from None
         if not token or b"\x01" in token:
-            raise Refused(f"{self._security.token_file} has no token")
+            raise Refused(f"{self._security.token_file} has no token.")
         return token
 
 
@@ -314,7 +314,7 @@ async def _name_client(connection: KafkaConnection, address: str) -> None:
     answer = unpack(ForwardedResponse, body)
     if answer.error:
         raise BrokerUnavailable(
-            f"{connection} does not let this process name the addresses of its clients: {answer.error}."
+            f"{connection} does not let this process name the addresses of its clients: {clause(answer.error)}."
         )
 
 

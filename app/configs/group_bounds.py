@@ -93,4 +93,4 @@ def clamped(broker: BrokerConfig, bound: GroupBound, value: int) -> int:
 
 
 def _refused(why: str) -> RequestRejected:
-    return RequestRejected(ErrorCode.INVALID_CONFIG, why)
+    return RequestRejected(ErrorCode.INVALID_CONFIG, f"{why}.")

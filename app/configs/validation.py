@@ -19,7 +19,7 @@ from app.configs.topic import DERIVED, Durability, TopicConfig
 from app.configs.topic_definitions import TOPIC_BY_SYNONYM, TOPIC_DEFINITIONS
 from app.configs.values import invalid_value, parse_value
 from app.configs.without_effect import TOPIC_WITHOUT_EFFECT, broker_setting_without_effect, checked_text
-from app.errors import ConfigError, ErrorCode, RequestRejected
+from app.errors import ConfigError, ErrorCode, RequestRejected, clause
 
 _KMS_KEY: Final = re.compile(r"[A-Za-z0-9:/_-]{1,2048}")
 
@@ -49,16 +49,16 @@ def validate_topic_configs(
     for name, text in overrides.items():
         useless = TOPIC_WITHOUT_EFFECT.get(name)
         if name not in TOPIC_DEFINITIONS and useless is None:
-            raise RequestRejected(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
+            raise RequestRejected(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}.")
         if text is None:
-            raise RequestRejected(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {name}")
+            raise RequestRejected(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {name}.")
         given[name] = text if useless is None else checked_text(useless, text)
     config = resolve_topic_config(broker, given)
     if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
         raise RequestRejected(
             ErrorCode.INVALID_CONFIG,
-            f"conflict topic config setting min.compaction.lag.ms ({config.min_compaction_lag_ms}) > "
-            f"max.compaction.lag.ms ({config.max_compaction_lag_ms})",
+            f"Conflict topic config setting min.compaction.lag.ms ({config.min_compaction_lag_ms}) > "
+            f"max.compaction.lag.ms ({config.max_compaction_lag_ms}).",
         )
     if config.firn_tier_kms_key_id:
         _check_kms_key(config.firn_tier_kms_key_id, broker.store_url)
@@ -175,11 +175,11 @@ def check_broker_config(broker: BrokerConfig) -> None:
         check_connection_limits(broker)
         _check_wal(broker)
     except RequestRejected as error:
-        raise ConfigError(f"{error}.") from None
+        raise ConfigError(str(error)) from None
     try:
         validate_topic_configs({}, broker=broker)
     except RequestRejected as error:
-        raise ConfigError(f"The broker's topic defaults cannot be used: {error}") from None
+        raise ConfigError(f"The broker's topic defaults cannot be used: {clause(error)}.") from None
 
 
 def _check_wal(broker: BrokerConfig) -> None:
@@ -205,7 +205,7 @@ def _of_listener(name: str, setting: str) -> Definition:
             f"{name} would be written into the object store, for all to read who read the bucket. Give it in the broker's file of "
             "settings, and restart the broker.",
         )
-    raise RequestRejected(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: {name}")
+    raise RequestRejected(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: {name}.")
 
 
 def validate_broker_configs(
@@ -226,20 +226,19 @@ def validate_broker_configs(
         elif name in CHANGED_WHILE_RUNNING:
             raise RequestRejected(
                 ErrorCode.INVALID_REQUEST,
-                "These security configs can be dynamically updated only per-listener using the listener prefix: "
-                + name,
+                f"These security configs can be dynamically updated only per-listener using the listener prefix: {name}.",
             )
         if definition is None and name not in TOPIC_BY_SYNONYM:
-            raise RequestRejected(ErrorCode.INVALID_CONFIG, f"Unknown broker config name: {name}")
+            raise RequestRejected(ErrorCode.INVALID_CONFIG, f"Unknown broker config name: {name}.")
         if definition is not None and definition.update is Update.READ_ONLY:
-            raise RequestRejected(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: {name}")
+            raise RequestRejected(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: {name}.")
         if definition is not None and definition.update is Update.PER_BROKER and of_all:
             raise RequestRejected(
                 ErrorCode.INVALID_REQUEST,
-                f"Cannot update these configs at default cluster level, broker id must be specified: {name}",
+                f"Cannot update these configs at default cluster level, broker id must be specified: {name}.",
             )
         if text is None:
-            raise RequestRejected(ErrorCode.INVALID_CONFIG, f"Null value not supported for broker configs: {name}")
+            raise RequestRejected(ErrorCode.INVALID_CONFIG, f"Null value not supported for broker configs: {name}.")
         given[name] = text
         if prefixed is not None and definition is not None:
             parse_value(definition, text, name=name)

@@ -102,4 +102,6 @@ def _check_choice(definition: Definition, name: str, text: str) -> None:
 
 
 def invalid_value(name: str, value: object, why: str) -> RequestRejected:
-    return RequestRejected(ErrorCode.INVALID_CONFIG, f"Invalid value {value} for configuration {name}: {why}")
+    return RequestRejected(
+        ErrorCode.INVALID_CONFIG, f"Invalid value {value} for configuration {name}: {why.removesuffix('.')}."
+    )

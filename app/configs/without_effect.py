@@ -26,7 +26,7 @@ from app.configs.definition import Definition
 from app.configs.kinds import ConfigType, Importance, Update, Value
 from app.configs.topic_definitions import BROKER_IDLE, TOPIC_IDLE
 from app.configs.values import parse_value
-from app.errors import ErrorCode, RequestRejected
+from app.errors import ErrorCode, RequestRejected, clause
 
 
 class WithoutEffect(NamedTuple):
@@ -467,7 +467,7 @@ def checked_text(entry: WithoutEffect, text: str) -> str:
     if entry.harmless is not None and value not in entry.harmless:
         raise RequestRejected(
             ErrorCode.INVALID_CONFIG,
-            f"Invalid value {text} for configuration {definition.name}: {entry.refusal}",
+            f"Invalid value {text} for configuration {definition.name}: {clause(entry.refusal)}.",
         )
     return NOT_KEPT if definition.sensitive and text else text
 

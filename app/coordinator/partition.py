@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from app.errors import CorruptionError, StorageUnavailable
+from app.errors import CorruptionError, StorageUnavailable, clause
 from app.limits import KIB
 from app.records.batch import CODEC_MASK, CONTROL, HEADER_BYTES, LENGTH_PREFIX_BYTES, TRANSACTIONAL
 from app.records.builder import build_batch
@@ -150,7 +150,7 @@ class CoordinatedLog:
                 continue
             tries = 0
             if read.end_offset <= offset:
-                raise CorruptionError(f"{log.topic_partition} has nothing to read at offset {offset}, below its end")
+                raise CorruptionError(f"{log.topic_partition} has nothing to read at offset {offset}, below its end.")
             yield decode_batches(bytes(data))
             offset = read.end_offset
             await asyncio.sleep(0)
@@ -204,7 +204,9 @@ def decode_batches(data: bytes) -> list[ReplayedBatch]:
                     if key_end >= 0
                 ]
             except (IndexError, ValueError) as error:
-                raise CorruptionError(f"the batch at offset {base_offset} is not sound inside: {error}") from None
+                raise CorruptionError(
+                    f"The batch at offset {base_offset} is not sound inside: {clause(error)}."
+                ) from None
             plain_at = position
             if count == 1 and shape is None and plain:
                 shape = _shape_of(data[position:end], *plain[-1])

@@ -114,7 +114,7 @@ class Family:
         Raises: CorruptionError.
         """
         if len(data) < NUMBER_BYTES:
-            raise CorruptionError(f"a key in {self._topic} has {len(data)} bytes")
+            raise CorruptionError(f"A key in {self._topic} has {len(data)} bytes.")
         codec = self._by_number.get(NUMBER.unpack_from(data)[0])
         return None if codec is None else codec.decode(data[NUMBER_BYTES:], codec.type.key, 0, _NEVER)
 
@@ -126,10 +126,10 @@ class Family:
         codec = self._by_key[type(key)]
         kind = codec.type
         if len(data) < NUMBER_BYTES:
-            raise CorruptionError(f"a {kind.value.__name__} has {len(data)} bytes")
+            raise CorruptionError(f"A {kind.value.__name__} has {len(data)} bytes.")
         (version,) = NUMBER.unpack_from(data)
         if not kind.version_first <= version <= kind.version_last:
-            raise CorruptionError(f"a {kind.value.__name__} has version {version}, which is not known")
+            raise CorruptionError(f"A {kind.value.__name__} has version {version}, which is not known.")
         return codec.decode(data[NUMBER_BYTES:], kind.value, version, kind.flexible_first)
 
 

@@ -413,7 +413,7 @@ class Coordinator(Generic[S]):
             for each in seat.waiting:
                 each.reply.put(each.answer)
             seat.waiting.clear()
-            error = RequestRejected(ErrorCode.NOT_COORDINATOR, "what was answered is not known to be stored")
+            error = RequestRejected(ErrorCode.NOT_COORDINATOR, "What was answered is not known to be stored.")
             for reply in not_stored:
                 reply.refuse(error)
         seat.timers = Timers()
@@ -426,7 +426,7 @@ class Coordinator(Generic[S]):
         Raises: RequestRejected COORDINATOR_NOT_AVAILABLE while the topic does not exist.
         """
         if self._partition_count == 0:
-            raise RequestRejected(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"there is no topic {self.topic.name} yet")
+            raise RequestRejected(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"There is no topic {self.topic.name} yet.")
         return partition_for(name, self._partition_count)
 
     def perform(self, partition: PartitionIndex, event: Callable[[S, Turn], R]) -> R | Awaitable[R]:
@@ -503,7 +503,7 @@ class Coordinator(Generic[S]):
     def _held_seat(self, partition: PartitionIndex, shard: S) -> _Seat[S]:
         seat = self._seats.get(partition)
         if seat is None or seat.state is not ShardState.HELD or seat.shard is not shard:
-            raise RequestRejected(ErrorCode.NOT_COORDINATOR, f"{self.topic.name}-{partition} is not held any more")
+            raise RequestRejected(ErrorCode.NOT_COORDINATOR, f"{self.topic.name}-{partition} is not held any more.")
         return seat
 
     def shards(self) -> list[tuple[PartitionIndex, S]]:
@@ -565,22 +565,24 @@ class Coordinator(Generic[S]):
     def _seat(self, partition: PartitionIndex) -> _Seat[S]:
         seat = self._seats.get(partition)
         if seat is None:
-            raise RequestRejected(ErrorCode.NOT_COORDINATOR, f"this broker does not lead {self.topic.name}-{partition}")
+            raise RequestRejected(
+                ErrorCode.NOT_COORDINATOR, f"This broker does not lead {self.topic.name}-{partition}."
+            )
         if seat.state is ShardState.LOADING:
             if self._is_shut(seat):
                 raise RequestRejected(
-                    ErrorCode.NOT_COORDINATOR, f"{self.topic.name}-{partition} is not served: this broker is isolated"
+                    ErrorCode.NOT_COORDINATOR, f"{self.topic.name}-{partition} is not served: this broker is isolated."
                 )
             raise RequestRejected(
-                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic.name}-{partition} is being read"
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic.name}-{partition} is being read."
             )
         if seat.state is ShardState.HELD:
             raise RequestRejected(
                 ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-                f"{self.topic.name}-{partition} may have lost its last records, and what depends on them is being decided",
+                f"{self.topic.name}-{partition} may have lost its last records, and what depends on them is being decided.",
             )
         if seat.state is ShardState.FAILED:
-            raise RequestRejected(ErrorCode.NOT_COORDINATOR, f"{self.topic.name}-{partition} cannot be read")
+            raise RequestRejected(ErrorCode.NOT_COORDINATOR, f"{self.topic.name}-{partition} cannot be read.")
         return seat
 
     async def _when_stored(self, seat: _Seat[S], waiting: Awaitable[None], result: R) -> R:
@@ -597,7 +599,7 @@ class Coordinator(Generic[S]):
         if self._seats.get(seat.partition) is not seat:
             raise RequestRejected(
                 ErrorCode.NOT_COORDINATOR,
-                f"{self.topic.name}-{seat.partition} was given up before the answer was stored",
+                f"{self.topic.name}-{seat.partition} was given up before the answer was stored.",
             )
         return result
 

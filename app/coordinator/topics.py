@@ -14,7 +14,7 @@ from sys import byteorder
 from typing import TYPE_CHECKING, Final
 
 from app.configs import BrokerConfig, Durability, InternalDurability
-from app.errors import ErrorCode, RequestRejected
+from app.errors import ErrorCode, RequestRejected, clause
 from app.limits import SEGMENT_BYTES_MIN
 from app.metadata.changes.internal_topics import (
     CONSUMER_OFFSETS,
@@ -134,12 +134,12 @@ async def ensure_topic(cluster: ClusterView, controller: ClusterChanges, topic: 
             )
     except TimeoutError:
         raise RequestRejected(
-            ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the topic {topic.name} was not made within {MADE_WITHIN_S:g} s"
+            ErrorCode.COORDINATOR_NOT_AVAILABLE, f"The topic {topic.name} was not made within {MADE_WITHIN_S:g} s."
         ) from None
     except RequestRejected as error:
         found = cluster.image.topic(topic.name)
         if error.code is ErrorCode.TOPIC_ALREADY_EXISTS and found is not None:
             return found
         raise RequestRejected(
-            ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the topic {topic.name} cannot be made: {error}"
+            ErrorCode.COORDINATOR_NOT_AVAILABLE, f"The topic {topic.name} cannot be made: {clause(error)}."
         ) from error

@@ -104,7 +104,7 @@ def admit(context: Context, version: int, request: ProduceRequest) -> Verdicts |
     if not beginning:
         return {}
     if len(identities) != 1:
-        error = RequestRejected(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "the batches of a request are of one producer")
+        error = RequestRejected(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "The batches of a request are of one producer.")
         return dict.fromkeys(beginning.values(), error)
     (identity,) = identities
     if others is not None and elsewhere:
@@ -186,7 +186,7 @@ def check_guard(log: PartitionLog, identity: ProducerIdentity, guard: Transactio
     """Whether a transaction may still begin as its coordinator said. Raises: RequestRejected; it must be asked again."""
     if (guard.producer_id, guard.epoch) != identity or not log.producers.holds(guard):
         raise RequestRejected(
-            ErrorCode.NOT_COORDINATOR, f"the coordinator must be asked about {log.topic_partition} again"
+            ErrorCode.NOT_COORDINATOR, f"The coordinator must be asked about {log.topic_partition} again."
         )
 
 
@@ -246,7 +246,7 @@ def check_admitted(
     if transactional_id is None:
         raise RequestRejected(
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            "a transactional batch in a request without a transactional id",
+            "A transactional batch in a request without a transactional id.",
         )
     if continues(log, writer):
         return
@@ -266,7 +266,7 @@ def check_admitted(
         # transaction before was being ended, and comes again.
         raise SequenceRefused(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-            f"the first batch of a transaction in {log.topic_partition} has sequence 0",
+            f"The first batch of a transaction in {log.topic_partition} has sequence 0.",
             reason="transaction_begins",
             producer_id=writer.producer_id,
             epoch=writer.epoch,

@@ -33,7 +33,7 @@ def check_count(context: Context, request: Request, message: OffsetCommitRequest
     if count > OFFSETS_PER_COMMIT_MAX:
         raise RequestRejected(
             ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
-            f"{count} offsets in a commit, which takes {OFFSETS_PER_COMMIT_MAX} at most",
+            f"{count} offsets in a commit, which takes {OFFSETS_PER_COMMIT_MAX} at most.",
         )
 
 

@@ -208,7 +208,7 @@ class _Reading:
             self._shard = shard
             self._steps = self._read(shard)
         elif shard is not self._shard:
-            raise RequestRejected(ErrorCode.NOT_COORDINATOR, f"group {self._asked.group_id} was loaded again")
+            raise RequestRejected(ErrorCode.NOT_COORDINATOR, f"Group {self._asked.group_id} was loaded again.")
         return all(not portion.spent() for _ in self._steps)
 
     def _sees(self, topic: str) -> bool:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from app.handlers.produce_shape import ProduceShape
     from app.hot.log import AppendResult
 
-OUT_OF_TIME: Final = "the records are not stored yet"
+OUT_OF_TIME: Final = "The records are not stored yet."
 
 
 class ProducedSlot(Slot, Waiter):

@@ -103,7 +103,7 @@ def _described(context: Context, resource: DescribeConfigsResource) -> list[Desc
             if int(name) != context.config.node_id:
                 raise RequestRejected(
                     ErrorCode.INVALID_REQUEST,
-                    f"Unexpected broker id, expected {context.config.node_id} or empty string, but received {name}",
+                    f"Unexpected broker id, expected {context.config.node_id} or empty string, but received {name}.",
                 )
             own = said.get(context.config.node_id, _NOTHING)
             return describe_broker(context.config, broker_overrides=own, cluster_overrides=for_all)
@@ -112,12 +112,12 @@ def _described(context: Context, resource: DescribeConfigsResource) -> list[Desc
                 raise RequestRejected(ErrorCode.INVALID_REQUEST, "Group name can't be empty.")
             return describe_group(context.effective, context.image.group_configs.get(name, _NOTHING))
         case kind:
-            raise RequestRejected(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
+            raise RequestRejected(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}.")
 
 
 def _check_node_name(name: str) -> None:
     if not (name.isascii() and name.isdecimal() and len(name) <= NODE_ID_DIGITS_MAX):
-        raise RequestRejected(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}")
+        raise RequestRejected(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}.")
 
 
 def _entry(config: DescribedConfig, message: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
@@ -178,7 +178,7 @@ async def alter_configs(
         _check_resource(key, twice)
         configs = {config.name: config.value for config in resource.configs}
         if len(configs) != len(resource.configs):
-            raise RequestRejected(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+            raise RequestRejected(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys.")
         controller = context.controller
         return await _safely(
             context,

@@ -280,7 +280,7 @@ async def handle_change(context: Context, request: Request, message: bytes) -> b
             return pack(ChangeResponse(0, "", context.cluster.log.next_sequence - 1, body))
         broker = context.image.brokers.get(asked.broker_id)
         if broker is None or broker.broker_epoch != asked.broker_epoch:
-            raise RequestRejected(ErrorCode.STALE_BROKER_EPOCH, f"broker {asked.broker_id} is to register again")
+            raise RequestRejected(ErrorCode.STALE_BROKER_EPOCH, f"Broker {asked.broker_id} is to register again.")
         body = await _changed(context, desk, asked)
     except FirnError as error:
         return pack(ChangeResponse(int(kafka_code(error)), str(error)))
@@ -310,7 +310,7 @@ async def _changed(context: Context, desk: Desk, asked: ChangeRequest) -> bytes:
                 if image is not None and image.leader != asked.broker_id:
                     raise RequestRejected(
                         ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                        f"broker {asked.broker_id} does not lead all of these partitions",
+                        f"Broker {asked.broker_id} does not lead all of these partitions.",
                     )
             epochs = await controller.bump_leader_epochs(wanted, above=wanted)
             return pack(RaiseChange(tuple((*key, epoch) for key, epoch in epochs.items())))
@@ -328,7 +328,7 @@ async def _changed(context: Context, desk: Desk, asked: ChangeRequest) -> bytes:
             await desk.left(asked.broker_id, asked.broker_epoch)
             return b""
         case other:
-            raise RequestRejected(ErrorCode.UNSUPPORTED_VERSION, f"this broker knows no change {other!r}")
+            raise RequestRejected(ErrorCode.UNSUPPORTED_VERSION, f"This broker knows no change {other!r}.")
 
 
 def _refuse(request: Request, message: object, code: ErrorCode, why: str) -> None:

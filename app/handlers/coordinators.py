@@ -16,7 +16,7 @@ from app.coordinator.topics import (
     ensure_topic,
     partition_for,
 )
-from app.errors import ErrorCode, FirnError, RequestRejected
+from app.errors import ErrorCode, FirnError, RequestRejected, clause
 from app.groups.share.core.share_state import ShareKey
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
@@ -50,9 +50,9 @@ async def handle(context: Context, request: Request, message: FindCoordinatorReq
     """
     internal = _TOPICS.get(message.key_type)
     if internal is None:
-        raise RequestRejected(ErrorCode.INVALID_REQUEST, f"there is no coordinator of type {message.key_type}")
+        raise RequestRejected(ErrorCode.INVALID_REQUEST, f"There is no coordinator of type {message.key_type}.")
     if message.key_type == SHARE and request.api_version < SHARE_FROM:
-        raise RequestRejected(ErrorCode.INVALID_REQUEST, f"share-partitions are found from version {SHARE_FROM} on")
+        raise RequestRejected(ErrorCode.INVALID_REQUEST, f"Share-partitions are found from version {SHARE_FROM} on.")
     try:
         topic = await ensure_topic(context.cluster, context.controller, internal)
     except RequestRejected:
@@ -85,7 +85,8 @@ def _check_share_key(key: str) -> None:
         ShareKey.parse(key)
     except ValueError as error:
         raise RequestRejected(
-            ErrorCode.INVALID_REQUEST, f"{key!r} is not the group, topic id and number of a share-partition: {error}"
+            ErrorCode.INVALID_REQUEST,
+            f"{key!r} is not the group, topic id and number of a share-partition: {clause(error)}.",
         ) from error
 
 
@@ -94,7 +95,7 @@ def _coordinator(context: Context, request: Request, topic: TopicImage, key: str
     partition = topic.partitions[partition_for(key, len(topic.partitions))]
     if (topic.topic_id, partition.partition_index) in context.partitions.offline:
         raise RequestRejected(
-            ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{topic.name}-{partition.partition_index} is offline"
+            ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{topic.name}-{partition.partition_index} is offline."
         )
     leader = partition.leader
     if context.partitions.is_shut(partition):
@@ -103,13 +104,13 @@ def _coordinator(context: Context, request: Request, topic: TopicImage, key: str
     broker = context.image.brokers.get(leader)
     if broker is None:
         raise RequestRejected(
-            ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{topic.name}-{partition.partition_index} has no leader"
+            ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{topic.name}-{partition.partition_index} has no leader."
         )
     endpoint = broker.endpoint(request.caller.listener)
     if endpoint is None:
         raise RequestRejected(
             ErrorCode.COORDINATOR_NOT_AVAILABLE,
-            f"broker {broker.broker_id} has no listener {request.caller.listener}",
+            f"Broker {broker.broker_id} has no listener {request.caller.listener}.",
         )
     return broker, endpoint
 

@@ -42,7 +42,7 @@ MS_PER_S: Final = 1000
 TLS: Final = "TLS"
 """The mechanism of a client that is known by its certificate."""
 NOBODYS: Final = Networks()
-NOBODY: Final = "no rule of ssl.principal.mapping.rules fits its certificate"
+NOBODY: Final = "No rule of ssl.principal.mapping.rules fits its certificate."
 
 
 class DoorService(Protocol):
@@ -206,7 +206,7 @@ class LoginSession(Session):
             (size,) = FRAME_SIZE.unpack_from(view, position)
             least = OPAQUE_BYTES_MIN if login.opaque else REQUEST_BYTES_MIN
             if not least <= size <= self._door.receive_bytes_max:
-                raise ProtocolError(f"a client that has not logged in sends {size} bytes")
+                raise ProtocolError(f"A client that has not logged in sends {size} bytes.")
             frame_end = position + FRAME_SIZE.size + size
             if frame_end > end:
                 break
@@ -217,7 +217,9 @@ class LoginSession(Session):
                 assert frame_end - position >= FRAME_HEAD_BYTES
                 _, api_key, api_version, correlation_id = FRAME_HEAD.unpack_from(view, position)
                 if api_key != SASL_HANDSHAKE and login.state is State.OPEN:
-                    raise ProtocolError("the session has ended: the client has to log in again before it asks for more")
+                    raise ProtocolError(
+                        "The session has ended: the client has to log in again before it asks for more."
+                    )
                 login.check_served(api_key, BEFORE_LOGIN)
                 self._serve_one(api_key, api_version, correlation_id, frame)
             position = frame_end
@@ -236,7 +238,7 @@ class LoginSession(Session):
         meter.requests.value += 1
         meter.request_bytes.value += len(frame)
         if not is_served(api_key, api_version):
-            raise ProtocolError(f"version {api_version} of API key {api_key} is not served")
+            raise ProtocolError(f"Version {api_version} of API key {api_key} is not served.")
         body = frame[parse_request_header(frame).body_start :]
         message = decode_request(api_key, api_version, body)
         if isinstance(message, SaslHandshakeRequest):
@@ -261,7 +263,7 @@ class LoginSession(Session):
         meter.requests.value += 1
         meter.request_bytes.value += len(frame)
         if not is_served(FORWARDED, api_version):
-            raise ProtocolError(f"version {api_version} of API key {FORWARDED} is not served")
+            raise ProtocolError(f"Version {api_version} of API key {FORWARDED} is not served.")
         body = decode_request(FORWARDED, api_version, frame[parse_request_header(frame).body_start :])
         host, why = self._forwarded(unpack(ForwardedRequest, body).address)
         self.answer(response_frame(FORWARDED, api_version, correlation_id, pack(ForwardedResponse(why))))

@@ -18,7 +18,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from app.configs import TopicConfig
-from app.errors import ConflictError, ErrorCode, FirnError, RequestRejected
+from app.errors import ConflictError, ErrorCode, FirnError, RequestRejected, clause
 from app.transactions.state import Transaction
 from app.units import TopicIdPartition
 
@@ -171,11 +171,11 @@ class Drain:
         self.state = DrainState.DRAINING
         self.refusal = RequestRejected(
             ErrorCode.NOT_ENOUGH_REPLICAS,
-            f"broker {context.config.node_id} is draining and refuses writes; retry until its successor serves",
+            f"Broker {context.config.node_id} is draining and refuses writes; retry until its successor serves.",
         )
         context.transactions.refusal = RequestRejected(
             ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-            f"broker {context.config.node_id} is draining and begins no transaction; retry until its successor serves",
+            f"Broker {context.config.node_id} is draining and begins no transaction; retry until its successor serves.",
         )
         context.decide_refusal()
         context.remote_log_manager.drain(True)
@@ -252,7 +252,7 @@ class Drain:
         if not self._looked:
             return "the broker is draining"
         left = f", about {now.seconds_left:.0f} s left" if now.seconds_left >= 0 else ""
-        why = f" ({now.left[0].topic}-{now.left[0].partition}: {now.left[0].why})" if now.left else ""
+        why = f" ({now.left[0].topic}-{now.left[0].partition}: {clause(now.left[0].why)})" if now.left else ""
         return (
             f"the broker is draining and refuses writes: {now.left_bytes} bytes of {len(now.left)} partitions to upload, "
             f"{now.bytes_per_second:.0f} bytes/s{left}{why}"

@@ -214,7 +214,7 @@ def serve_fetch(connection: Client, version: int, correlation_id: int, frame: me
     Raises: ProtocolError for a frame that is no Fetch request of a served version.
     """
     if not VERSION_FIRST <= version <= VERSION_LAST:
-        raise ProtocolError(f"version {version} of Fetch is not served", ErrorCode.UNSUPPORTED_VERSION)
+        raise ProtocolError(f"Version {version} of Fetch is not served.", ErrorCode.UNSUPPORTED_VERSION)
     context = connection.context
     sampler = context.sampler
     chosen = sampler is not None and sampler.take(1)

@@ -42,6 +42,7 @@ from app.errors import (
     ProtocolError,
     RequestRejected,
     StorageUnavailable,
+    clause,
     kafka_code,
 )
 from app.handlers.api import Api, ApiTable
@@ -292,7 +293,7 @@ def handle_tier_segments(context: Context, request: Request, message: bytes) -> 
         return pack(TierSegmentsResponse([], str(error)))
     topic = context.image.topic(asked.topic)
     if topic is None or not 0 <= asked.partition < len(topic.partitions):
-        return pack(TierSegmentsResponse([], f"there is no partition {asked.topic}-{asked.partition}"))
+        return pack(TierSegmentsResponse([], f"There is no partition {asked.topic}-{asked.partition}."))
     partition = topic.partitions[asked.partition].partition_index
     found = [
         segment
@@ -339,7 +340,7 @@ async def _replace(context: Context, asked: TierReplaceRequest) -> None:
         case "give-up":
             await replacement.give_up(manifest, wanted.segment_id)
         case step:
-            raise ProtocolError(f"there is no step {step!r} of a replacement")
+            raise ProtocolError(f"There is no step {step!r} of a replacement.")
 
 
 def _replacement(asked: TierReplaceRequest) -> replacement.Replacement:
@@ -354,9 +355,9 @@ def _replacement(asked: TierReplaceRequest) -> replacement.Replacement:
         segment_id = SegmentId(UUID(bytes=asked.segment_id))
         inputs = tuple(UUID(bytes=one) for one in asked.inputs)
     except ValueError as error:
-        raise ProtocolError(f"a segment's id has {SEGMENT_ID_BYTES} bytes: {error}") from error
+        raise ProtocolError(f"A segment's id has {SEGMENT_ID_BYTES} bytes: {clause(error)}.") from error
     if not 0 <= asked.base_offset < asked.end_offset <= OFFSET_MAX:
-        raise ProtocolError(f"[{asked.base_offset}, {asked.end_offset}) is no range of offsets")
+        raise ProtocolError(f"[{asked.base_offset}, {asked.end_offset}) is no range of offsets.")
     return replacement.Replacement(segment_id, Offset(asked.base_offset), Offset(asked.end_offset), inputs)
 
 
@@ -394,7 +395,7 @@ def handle_drain(context: Context, request: Request, message: bytes) -> bytes:
             case "status":
                 pass
             case step:
-                raise ProtocolError(f"there is no step {step!r} of a drain")
+                raise ProtocolError(f"There is no step {step!r} of a drain.")
     except ConflictError as refused:
         error = str(refused)
     progress = drain.progress()

@@ -64,12 +64,12 @@ def check_follower(
         if broker is not None and replica_epoch < broker.broker_epoch:
             raise RequestRejected(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"broker epoch {replica_epoch} of broker {replica_id} is over; it is {broker.broker_epoch} now",
+                f"Broker epoch {replica_epoch} of broker {replica_id} is over; it is {broker.broker_epoch} now.",
             )
         check_reader(log, replica_id, epoch)  # refuses
         raise AssertionError(f"{replica_id} is no broker")
     if epoch < 0:
-        raise RequestRejected(ErrorCode.FENCED_LEADER_EPOCH, f"broker {replica_id} names no leader epoch")
+        raise RequestRejected(ErrorCode.FENCED_LEADER_EPOCH, f"Broker {replica_id} names no leader epoch.")
     check_leader_epoch(log, epoch)
     if follower.broker_id not in partition.replicas:
         check_reader(log, replica_id, epoch)

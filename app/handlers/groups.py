@@ -62,7 +62,7 @@ async def join(context: Context, request: Request, message: JoinGroupRequest) ->
     if not shortest <= message.session_timeout_ms <= longest:
         raise RequestRejected(
             ErrorCode.INVALID_SESSION_TIMEOUT,
-            f"a session timeout of {message.session_timeout_ms} ms is not within [{shortest}, {longest}]",
+            f"A session timeout of {message.session_timeout_ms} ms is not within [{shortest}, {longest}].",
         )
     version = request.api_version
     asked = Join(
@@ -106,7 +106,7 @@ def refuse_join(request: Request, message: JoinGroupRequest, code: ErrorCode, se
 async def sync(context: Context, request: Request, message: SyncGroupRequest) -> SyncGroupResponse:
     """Wait until the leader has brought the assignment. Raises: RequestRejected."""
     if request.api_version >= PROTOCOL_FROM and (message.protocol_type is None or message.protocol_name is None):
-        raise RequestRejected(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "SyncGroup does not say the protocol")
+        raise RequestRejected(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "SyncGroup does not say the protocol.")
     asked = Sync(
         member_id=message.member_id,
         instance_id=message.group_instance_id,
@@ -258,7 +258,7 @@ async def list_groups(context: Context, request: Request, message: ListGroupsReq
     """
     del request
     if context.groups.shell.being_read:
-        raise RequestRejected(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "groups are being read")
+        raise RequestRejected(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "Groups are being read.")
     states = {state.lower() for state in message.states_filter}
     types = {kind.lower() for kind in message.types_filter}
 

@@ -183,7 +183,7 @@ async def delete_records(context: Context, request: Request, message: DeleteReco
             except TimeoutError:
                 raise RequestRejected(
                     ErrorCode.REQUEST_TIMED_OUT,
-                    f"{name}-{partition.partition_index} begins at {offset}, but not on all replicas yet",
+                    f"{name}-{partition.partition_index} begins at {offset}, but not on all replicas yet.",
                 ) from None
         return log.log_start_offset
 
@@ -209,13 +209,13 @@ def _refusal(error: FirnError) -> Refusal:
 def _new_start(log: PartitionLog, offset: int) -> Offset:
     """Where the log shall begin. Raises: RequestRejected POLICY_VIOLATION, OFFSET_OUT_OF_RANGE."""
     if "delete" not in log.config.cleanup_policy and log.config.compacted:
-        raise RequestRejected(ErrorCode.POLICY_VIOLATION, f"{log.topic} is compacted: its records cannot be deleted")
+        raise RequestRejected(ErrorCode.POLICY_VIOLATION, f"{log.topic} is compacted: its records cannot be deleted.")
     if offset == TO_HIGH_WATERMARK:
         return log.high_watermark
     if not 0 <= offset <= log.high_watermark:
         raise RequestRejected(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"{log.topic}-{log.partition} has no offset {offset}: its high watermark is {log.high_watermark}",
+            f"{log.topic}-{log.partition} has no offset {offset}: its high watermark is {log.high_watermark}.",
         )
     return Offset(offset)
 

@@ -115,7 +115,7 @@ def _check_end_is_known(partition: Partition) -> None:
     if not partition.end_is_known:
         raise RequestRejected(
             ErrorCode.OFFSET_NOT_AVAILABLE,
-            f"the high watermark of {partition.topic}-{partition.index} has not reached the start of its leader's epoch",
+            f"The high watermark of {partition.topic}-{partition.index} has not reached the start of its leader's epoch.",
         )
 
 

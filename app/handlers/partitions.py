@@ -131,7 +131,7 @@ def check_not_internal(topic: str) -> None:
     Raises: RequestRejected INVALID_TOPIC_EXCEPTION.
     """
     if topic in INTERNAL_TOPICS:
-        raise RequestRejected(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is written by coordinators alone")
+        raise RequestRejected(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is written by coordinators alone.")
 
 
 def check_leader_epoch(log: PartitionLog, claimed: int) -> None:
@@ -147,9 +147,9 @@ def check_epoch(current: int, claimed: int) -> None:
     if claimed < 0:
         return
     if claimed < current:
-        raise RequestRejected(ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {claimed} is over; it is {current} now")
+        raise RequestRejected(ErrorCode.FENCED_LEADER_EPOCH, f"Leader epoch {claimed} is over; it is {current} now.")
     if claimed > current:
-        raise RequestRejected(ErrorCode.UNKNOWN_LEADER_EPOCH, f"leader epoch {claimed} is not known; it is {current}")
+        raise RequestRejected(ErrorCode.UNKNOWN_LEADER_EPOCH, f"Leader epoch {claimed} is not known; it is {current}.")
 
 
 def check_reader(log: PartitionLog, replica_id: int, claimed_epoch: int) -> None:
@@ -166,4 +166,4 @@ def check_reader(log: PartitionLog, replica_id: int, claimed_epoch: int) -> None
     """
     if replica_id >= 0:
         code = ErrorCode.UNKNOWN_LEADER_EPOCH if claimed_epoch >= 0 else ErrorCode.NOT_LEADER_OR_FOLLOWER
-        raise RequestRejected(code, f"broker {replica_id} is no replica of {log.topic}-{log.partition}")
+        raise RequestRejected(code, f"Broker {replica_id} is no replica of {log.topic}-{log.partition}.")

@@ -118,7 +118,7 @@ async def handle_envelope(context: Context, request: Request, message: EnvelopeR
     if context.audit is not None:
         context.audit.answered(inner, asked, answer)
     if answer is None:
-        raise ProtocolError(f"API key {header.api_key} cannot answer what was asked")
+        raise ProtocolError(f"API key {header.api_key} cannot answer what was asked.")
     encoded = response_frame(header.api_key, header.api_version, header.correlation_id, answer)
     newest = context.cluster.log.next_sequence - 1
     return EnvelopeResponse(response_data=ENVELOPE_SEQUENCE.pack(newest) + encoded[SIZE_BYTES:])

@@ -173,7 +173,7 @@ def serve_produce(connection: Client, version: int, correlation_id: int, frame: 
     Raises: ProtocolError for a frame that is no Produce request of a served version.
     """
     if not VERSION_FIRST <= version <= VERSION_LAST:
-        raise ProtocolError(f"version {version} of Produce is not served", ErrorCode.UNSUPPORTED_VERSION)
+        raise ProtocolError(f"Version {version} of Produce is not served.", ErrorCode.UNSUPPORTED_VERSION)
     context = connection.context
     header = parse_request_header(frame)
     request = decode_produce(version, frame[header.body_start :])
@@ -312,7 +312,7 @@ def _serve_any(
     """Serve any number of topics, partitions and errors. ``refused``: results of the partitions that were taken out before."""
     context = connection.context
     if request.acks not in (-1, 0, 1):
-        wrong = refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS, "acks is 0, 1 or -1")
+        wrong = refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS, "acks must be 0, 1 or -1.")
         return encode_failures(connection, asked, wrong + refused)
     if refused and not request.topics:
         return _answer(connection, asked, request, refused)
@@ -567,7 +567,7 @@ def settle(context: Context, results: TopicResults, waiting: list[Waiting]) -> N
             stored.cancel()
             error: FirnError = partition.lost_leadership()
         elif not stored.done() or stored.cancelled():
-            error = RequestRejected(ErrorCode.REQUEST_TIMED_OUT, "the records are not stored yet")
+            error = RequestRejected(ErrorCode.REQUEST_TIMED_OUT, "The records are not stored yet.")
         else:
             raised = stored.exception()
             if raised is None:
@@ -629,7 +629,7 @@ async def _serve_long(
     try:
         await portion.rest()  # decoding had a turn of its own
         if request.acks not in (-1, 0, 1):
-            wrong = refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS, "acks is 0, 1 or -1")
+            wrong = refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS, "acks must be 0, 1 or -1.")
             connection.complete(slot, encode_failures(connection, asked, wrong))
             return
         sampled = context.sampler is not None and context.sampler.take(1)
@@ -782,7 +782,7 @@ def check_produced(
     if isinstance(verdict, FirnError):
         raise copy_of(verdict)
     if records is None:
-        raise RequestRejected(ErrorCode.INVALID_RECORD, "a partition without records")
+        raise RequestRejected(ErrorCode.INVALID_RECORD, "A partition without records.")
     check_request(version, records)
     check_admitted(context, version, request.transactional_id, partition.log, records, verdict)
     if request.acks == ALL_IN_SYNC:
@@ -800,19 +800,19 @@ def check_request(version: int, records: memoryview) -> None:
     size = len(records)
     if size < BATCH_OVERHEAD_BYTES:
         raise RequestRejected(
-            ErrorCode.INVALID_RECORD if size == 0 else ErrorCode.CORRUPT_MESSAGE, "not a record batch"
+            ErrorCode.INVALID_RECORD if size == 0 else ErrorCode.CORRUPT_MESSAGE, "Not a record batch."
         )
     batch_size = BATCH_LENGTH.unpack_from(records, BATCH_LENGTH_POSITION)[0] + LENGTH_PREFIX_BYTES
     if batch_size < BATCH_OVERHEAD_BYTES:
-        raise RequestRejected(ErrorCode.CORRUPT_MESSAGE, f"a batch says that it has {batch_size} bytes")
+        raise RequestRejected(ErrorCode.CORRUPT_MESSAGE, f"A batch says that it has {batch_size} bytes.")
     if batch_size < size:
-        raise RequestRejected(ErrorCode.INVALID_RECORD, "a request carries one record batch for a partition")
+        raise RequestRejected(ErrorCode.INVALID_RECORD, "A request carries one record batch for a partition.")
     attributes = records[ATTRIBUTES_LOW_BYTE]
     if attributes & CONTROL:
-        raise RequestRejected(ErrorCode.INVALID_RECORD, "clients do not write control records")
+        raise RequestRejected(ErrorCode.INVALID_RECORD, "Clients do not write control records.")
     if version < ZSTD_FIRST_VERSION and attributes & CODEC_MASK == Codec.ZSTD:
         raise RequestRejected(
-            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce {ZSTD_FIRST_VERSION} or newer"
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"Zstd needs Produce {ZSTD_FIRST_VERSION} or newer."
         )
 
 
@@ -825,7 +825,7 @@ def require_partition(context: Context, topic: TopicRef, index: int) -> Partitio
     """Raises: as ``PartitionTable.require``, and RequestRejected UNKNOWN_TOPIC_ID."""
     name = topic_name(context, topic)
     if name is None:
-        raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic {topic}")
+        raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic {topic}.")
     return context.partitions.require_served(name, index)
 
 

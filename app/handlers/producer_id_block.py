@@ -48,7 +48,7 @@ class ProducerIds:
                 return taken
         except TimeoutError:
             raise RequestRejected(
-                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"no producer ids came within {TAKEN_WITHIN_S:g} s"
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"No producer ids came within {TAKEN_WITHIN_S:g} s."
             ) from None
 
     async def _new_block(self) -> range:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Final
 
-from app.errors import ErrorCode, FirnError, RequestRejected
+from app.errors import ErrorCode, FirnError, RequestRejected, clause
 from app.handlers.api import Api, ApiTable
 from app.handlers.context import Context, Request
 from app.transactions.state import ProducerIdentity
@@ -30,11 +30,11 @@ def handle(
     """
     if (message.producer_id < 0) != (message.producer_epoch < 0):
         raise RequestRejected(
-            ErrorCode.INVALID_REQUEST, "a producer id without an epoch, or an epoch without a producer id"
+            ErrorCode.INVALID_REQUEST, "A producer id without an epoch, or an epoch without a producer id."
         )
     if message.transactional_id is not None:
         if not message.transactional_id:
-            raise RequestRejected(ErrorCode.INVALID_REQUEST, "an empty transactional id")
+            raise RequestRejected(ErrorCode.INVALID_REQUEST, "An empty transactional id.")
         return _handle_transactional(context, message.transactional_id, message)
     del request
     taken = context.producer_ids.take_now()
@@ -48,7 +48,9 @@ async def _handle_with_new_block(context: Context) -> InitProducerIdResponse:
         taken = await context.producer_ids.take()
     except FirnError as error:
         # The code is Kafka's. Clients give up on a code that they do not expect here.
-        raise RequestRejected(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"no producer id to give: {error}") from error
+        raise RequestRejected(
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"No producer id to give: {clause(error)}."
+        ) from error
     return InitProducerIdResponse(producer_id=taken, producer_epoch=0)
 
 

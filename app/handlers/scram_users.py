@@ -48,7 +48,7 @@ async def describe(
                 DescribeUserScramCredentialsResult(
                     name,
                     ErrorCode.DUPLICATE_RESOURCE,
-                    f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}",
+                    f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}.",
                 )
             )
         elif name not in users:
@@ -56,7 +56,7 @@ async def describe(
                 DescribeUserScramCredentialsResult(
                     name,
                     ErrorCode.RESOURCE_NOT_FOUND,
-                    f"Attempt to describe a user credential that does not exist: {name}",
+                    f"Attempt to describe a user credential that does not exist: {name}.",
                 )
             )
         else:

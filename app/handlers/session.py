@@ -249,7 +249,7 @@ class Session(Client):
             return
         api = server.apis.get(api_key)
         if api is None or not (is_served(api_key, api_version) or is_between_brokers(api_key, api_version)):
-            raise ProtocolError(f"version {api_version} of API key {api_key} is not served")
+            raise ProtocolError(f"Version {api_version} of API key {api_key} is not served.")
         if self.context.starting and api_key not in WHILE_STARTING:
             self.fail(f"closing the connection of {self.peer}: the broker is not registered yet")
             return
@@ -299,13 +299,13 @@ class Session(Client):
         if audit is not None:
             audit.answered(request, message, result)
         if result is None:
-            raise ProtocolError(f"API key {api_key} cannot answer what was asked")
+            raise ProtocolError(f"API key {api_key} cannot answer what was asked.")
         self.answer(self._encode(request, result, meter))
         meter.observe(server.loop.time() - self.started_s, 1)
 
     def _refuse_long(self, api_key: int, api_version: int, frame: memoryview, meter: ApiMeter) -> None:
         """Raises: ProtocolError if the API has no word for it."""
-        why = f"a request of API key {api_key} has {len(frame)} bytes, of {BYTES_MAX} at most"
+        why = f"A request of API key {api_key} has {len(frame)} bytes, of {BYTES_MAX} at most."
         api = self.server.apis.get(api_key)
         if api is None or api.refuse_long is None or not is_served(api_key, api_version):
             raise ProtocolError(why)

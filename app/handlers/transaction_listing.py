@@ -55,7 +55,7 @@ async def handle_describe(
 async def _describe(context: Context, transactional_id: str, portion: Portion) -> DescribedTransaction:
     try:
         if not transactional_id:
-            raise RequestRejected(ErrorCode.INVALID_REQUEST, "an empty transactional id")
+            raise RequestRejected(ErrorCode.INVALID_REQUEST, "An empty transactional id.")
         return await _described(await context.transactions.describe(transactional_id), portion)
     except RequestRejected as error:
         return _not_described(transactional_id, error.code)
@@ -184,7 +184,7 @@ async def _producers(context: Context, topic: str, index: int, portion: Portion)
             # Only the leader tells, and of this log alone.
             try:
                 if led_log(context, topic, index) is not log:
-                    return PartitionResponse(index, ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{index} has a new log")
+                    return PartitionResponse(index, ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{index} has a new log.")
             except FirnError as error:
                 return PartitionResponse(index, kafka_code(error), str(error))
     return response

@@ -43,7 +43,7 @@ async def handle(context: Context, request: Request, message: TxnOffsetCommitReq
     Raises: RequestRejected for the request as a whole.
     """
     if not message.transactional_id:
-        raise RequestRejected(ErrorCode.INVALID_REQUEST, "an empty transactional id")
+        raise RequestRejected(ErrorCode.INVALID_REQUEST, "An empty transactional id.")
     portion = Portion()
     commits, response = await _sort(context, message, portion)
     await portion.rest_if_spent()

@@ -268,7 +268,7 @@ async def handle_add_offsets(
 ) -> AddOffsetsToTxnResponse:
     """Add the partition in which a group's offsets are committed. Raises: RequestRejected."""
     if not message.transactional_id:
-        raise RequestRejected(ErrorCode.INVALID_REQUEST, "an empty transactional id")
+        raise RequestRejected(ErrorCode.INVALID_REQUEST, "An empty transactional id.")
     try:
         topic = await ensure_topic(context.cluster, context.controller, CONSUMER_OFFSETS)
     except RequestRejected:
@@ -295,7 +295,7 @@ def refuse_add_offsets(
 async def handle_end(context: Context, request: Request, message: EndTxnRequest) -> EndTxnResponse:
     """Commit or abort. Raises: RequestRejected."""
     if not message.transactional_id:
-        raise RequestRejected(ErrorCode.INVALID_REQUEST, "an empty transactional id")
+        raise RequestRejected(ErrorCode.INVALID_REQUEST, "An empty transactional id.")
     identity = await context.transactions.end(
         message.transactional_id,
         identity_of(message),

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from app.errors import CorruptionError
+from app.errors import CorruptionError, clause
 from app.units import BrokerId, LeaderEpoch, Offset, PartitionIndex, TopicId, TopicPartition
 
 LEADER_EPOCHS_FILE: Final = "leader-epoch-checkpoint"
@@ -55,20 +55,20 @@ def parse_uuid(text: str) -> uuid.UUID:
     try:
         return uuid.UUID(bytes=base64.b64decode(text + "==", altchars=b"-_", validate=True))
     except (binascii.Error, ValueError) as error:
-        raise CorruptionError(f"{text!r} is not an id of 22 Base64 characters") from error
+        raise CorruptionError(f"{text!r} is not an id of 22 Base64 characters.") from error
 
 
 def _entries(data: bytes, fields: int, what: str) -> list[list[str]]:
     try:
         lines = data.decode().splitlines()
         if lines[0].strip() != "0":
-            raise CorruptionError(f"{what} has version {lines[0]!r} where 0 is known")
+            raise CorruptionError(f"{what} has version {lines[0]!r} where 0 is known.")
         count = int(lines[1])
         entries = [line.split(" ") for line in lines[2:]]
     except (IndexError, ValueError) as error:
-        raise CorruptionError(f"{what} is damaged: {error}") from error
+        raise CorruptionError(f"{what} is damaged: {clause(error)}.") from error
     if len(entries) != count or any(len(entry) != fields for entry in entries):
-        raise CorruptionError(f"{what} does not hold the {count} entries it claims")
+        raise CorruptionError(f"{what} does not hold the {count} entries it claims.")
     return entries
 
 
@@ -85,10 +85,10 @@ def parse_leader_epochs(data: bytes) -> list[EpochStart]:
             for epoch, start in _entries(data, 2, LEADER_EPOCHS_FILE)
         ]
     except ValueError as error:
-        raise CorruptionError(f"{LEADER_EPOCHS_FILE} is damaged: {error}") from error
+        raise CorruptionError(f"{LEADER_EPOCHS_FILE} is damaged: {clause(error)}.") from error
     for before, after in pairwise(entries):
         if after.epoch <= before.epoch or after.start_offset < before.start_offset:
-            raise CorruptionError(f"{LEADER_EPOCHS_FILE}: {before} is followed by {after}")
+            raise CorruptionError(f"{LEADER_EPOCHS_FILE}: {before} is followed by {after}.")
     return entries
 
 
@@ -105,7 +105,7 @@ def parse_offsets(data: bytes, what: str) -> dict[TopicPartition, Offset]:
             for topic, partition, offset in _entries(data, 3, what)
         }
     except ValueError as error:
-        raise CorruptionError(f"{what} is damaged: {error}") from error
+        raise CorruptionError(f"{what} is damaged: {clause(error)}.") from error
 
 
 def encode_partition_metadata(topic_id: TopicId) -> bytes:
@@ -116,7 +116,7 @@ def parse_partition_metadata(data: bytes) -> TopicId:
     """Raises: CorruptionError."""
     fields = dict(line.split(": ", 1) for line in data.decode(errors="replace").splitlines() if ": " in line)
     if fields.get("version") != "0" or "topic_id" not in fields:
-        raise CorruptionError(f"{PARTITION_METADATA_FILE} is damaged")
+        raise CorruptionError(f"{PARTITION_METADATA_FILE} is damaged.")
     return TopicId(parse_uuid(fields["topic_id"]))
 
 
@@ -133,9 +133,9 @@ def parse_meta_properties(data: bytes) -> MetaProperties:
     fields = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith(("#", "!")))
     try:
         if fields["version"] != "1":
-            raise CorruptionError(f"{META_PROPERTIES_FILE} has version {fields['version']} where 1 is known")
+            raise CorruptionError(f"{META_PROPERTIES_FILE} has version {fields['version']} where 1 is known.")
         return MetaProperties(
             fields["cluster.id"].replace("\\", ""), BrokerId(int(fields["node.id"])), parse_uuid(fields["directory.id"])
         )
     except (KeyError, ValueError) as error:
-        raise CorruptionError(f"{META_PROPERTIES_FILE} is damaged: {error}") from error
+        raise CorruptionError(f"{META_PROPERTIES_FILE} is damaged: {clause(error)}.") from error

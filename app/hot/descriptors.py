@@ -78,13 +78,13 @@ class DescriptorCache:
         if handle.file is not None:
             return handle.file
         if handle.deleted:
-            raise StorageUnavailable(f"{handle.path} has been deleted")
+            raise StorageUnavailable(f"{handle.path} has been deleted.")
         if self.open_count >= self._descriptors_max:
             self._evict()
         try:
             file = self._fs.open(handle.path, create=create)
         except OSError as error:
-            raise storage_error(error, f"cannot open {handle.path}") from error
+            raise storage_error(error, f"Cannot open {handle.path}") from error
         handle.file = file
         handle.touched = True
         if handle.pinned:
@@ -170,5 +170,5 @@ class DescriptorCache:
             file.close()
             return
         raise StorageUnavailable(
-            f"all {self._descriptors_max} file descriptors of the log are in use; raise the limit of open files"
+            f"All {self._descriptors_max} file descriptors of the log are in use; raise the limit of open files."
         )

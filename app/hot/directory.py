@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from app.errors import DirectoryOffline, FirnError
+from app.errors import DirectoryOffline, FirnError, clause
 from app.hot.descriptors import DescriptorCache, FileHandle
 from app.hot.unreadable import UnreadableBatches
 from app.limits import MIB
@@ -124,7 +124,7 @@ class LogDirectory:
             return
         self.offline_reason = reason
         for log in list(self.logs):
-            log.refuse(DirectoryOffline(f"the log directory is offline: {reason}"))
+            log.refuse(DirectoryOffline(f"The log directory is offline: {clause(reason)}."))
         if self.on_offline is not None:
             self.on_offline(reason)
 

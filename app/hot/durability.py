@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Awaitable
 from typing import Final, Protocol
 
-from app.errors import DirectoryOffline, FirnError, StorageFull, copy_of
+from app.errors import DirectoryOffline, FirnError, StorageFull, clause, copy_of
 from app.hot.checkpoints import LEADER_EPOCHS_FILE, encode_leader_epochs
 from app.hot.directory import LogDirectory, SyncedLog, run_to_end
 from app.hot.epochs import LeaderEpochs
@@ -191,7 +191,7 @@ class LogDurability:
             self._checkpoint_wanted = True
             await self.sync()
             if self.recovery_point < end and self._refusal is None:
-                raise StorageFull(f"there is no room for the indexes of {self._path}")
+                raise StorageFull(f"There is no room for the indexes of {self._path}.")
 
     def _side_files_dirty(self) -> bool:
         return self._names_dirty or self._parent_dirty or self._snapshots.pending
@@ -255,9 +255,9 @@ class LogDurability:
         if self._refusal is not None:
             return copy_of(self._refusal)  # deleted meanwhile, and its directory is gone
         # Not retried after any error: the kernel may have dropped the pages that it could not write.
-        failure = storage_error(error, f"cannot sync {self._path}")
+        failure = storage_error(error, f"Cannot sync {self._path}")
         self._directory.go_offline(str(failure))
-        return DirectoryOffline(f"the log directory is offline: {failure}")
+        return DirectoryOffline(f"The log directory is offline: {clause(failure)}.")
 
     def _plan(self) -> SyncPlan:
         """Raises: StorageUnavailable if a file cannot be opened. Then all planned work remains to be done."""
@@ -364,7 +364,7 @@ class LogDurability:
                 durable=False,
             )
         except OSError as error:
-            failure = storage_error(error, f"cannot write the leader epochs of {self._path}")
+            failure = storage_error(error, f"Cannot write the leader epochs of {self._path}")
             if not isinstance(failure, StorageFull):
                 self._directory.go_offline(str(failure))
                 raise failure from error

@@ -114,9 +114,9 @@ class SegmentIndex:
             offsets.pop()
             positions.pop()
         if not (_rises(offsets) and _rises(positions)) or (offsets and (offsets[0] < 0 or positions[0] < 0)):
-            raise CorruptionError("the entries of an offset index do not rise")
+            raise CorruptionError("The entries of an offset index do not rise.")
         if positions and positions[-1] >= log_bytes:
-            raise CorruptionError(f"an offset index points to {positions[-1]} in a log of {log_bytes} bytes")
+            raise CorruptionError(f"An offset index points to {positions[-1]} in a log of {log_bytes} bytes.")
         times, time_offsets = array("q"), array("i")
         time_data = time_data[: len(time_data) // TIME_ENTRY_BYTES * TIME_ENTRY_BYTES]
         whole = len(time_data) // _TIME_BLOCK.size * _TIME_BLOCK.size
@@ -130,7 +130,7 @@ class SegmentIndex:
             times.pop()
             time_offsets.pop()
         if not (_rises(times) and _rises(time_offsets)) or (time_offsets and time_offsets[0] < 0):
-            raise CorruptionError("the entries of a time index do not rise")
+            raise CorruptionError("The entries of a time index do not rise.")
         index.offsets, index.positions, index.times, index.time_offsets = offsets, positions, times, time_offsets
         return index
 
@@ -159,11 +159,11 @@ def encode_aborted(entry: AbortedTransaction) -> bytes:
 def parse_aborted(data: bytes) -> list[AbortedTransaction]:
     """Decode a ``.txnindex`` file. Raises: CorruptionError if it is truncated, has another version, or does not rise."""
     if len(data) % TRANSACTION_ENTRY_BYTES:
-        raise CorruptionError(f"a transaction index of {len(data)} bytes is cut short")
+        raise CorruptionError(f"A transaction index of {len(data)} bytes is cut short.")
     entries: list[AbortedTransaction] = []
     for version, *fields in _TRANSACTION_ENTRY.iter_unpack(data):
         entry = AbortedTransaction(*fields)
         if version != 0 or (entries and entry.last_offset <= entries[-1].last_offset):
-            raise CorruptionError("the entries of a transaction index do not rise or are of another version")
+            raise CorruptionError("The entries of a transaction index do not rise or are of another version.")
         entries.append(entry)
     return entries

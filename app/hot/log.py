@@ -528,7 +528,7 @@ class PartitionLog:
         """Refuse appends of a leader until ``become_leader``. All waiters are called, because their records may never come."""
         if self._journaled is not None:
             self._journaled.fail(
-                RequestRejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self!r} is led by another broker")
+                RequestRejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self!r} is led by another broker.")
             )
             self._journaled = None
             self._set_terms()
@@ -601,7 +601,7 @@ class PartitionLog:
         self._check_guard()
         if as_leader and not self._led:
             raise RequestRejected(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {self.topic}-{self.partition}"
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"This broker does not lead {self.topic}-{self.partition}."
             )
         if self._sealed is not None:
             raise copy_of(self._sealed)
@@ -873,7 +873,7 @@ class PartitionLog:
             or (not self._append_time and any(lacks_maximum(header) for _, header in found))
         ):
             if not may_prepare:
-                raise PreparationNeeded(f"a batch for {self.topic}-{self.partition} must be prepared")
+                raise PreparationNeeded(f"A batch for {self.topic}-{self.partition} must be prepared.")
             return self.append_as_leader(memoryview(self.prepare_append(records)), now_ms=now_ms, prepared=True)
         earliest, latest = now_ms - self._before_max_ms, now_ms + self._after_max_ms
         for _, header in found:
@@ -883,11 +883,11 @@ class PartitionLog:
             ) and not self._append_time:
                 raise RequestRejected(
                     ErrorCode.INVALID_TIMESTAMP,
-                    f"timestamps from {base_timestamp} to {max_timestamp} are not within [{earliest}, {latest}]",
+                    f"Timestamps from {base_timestamp} to {max_timestamp} are not within [{earliest}, {latest}].",
                 )
             if producer_id >= 0:
                 if len(found) != 1:
-                    raise ProtocolError("an idempotent producer sends one batch at a time", ErrorCode.INVALID_RECORD)
+                    raise ProtocolError("An idempotent producer sends one batch at a time.", ErrorCode.INVALID_RECORD)
                 entry = self._producers.entries.get(producer_id)
                 if entry is not None and not (
                     entry.epoch == epoch
@@ -951,7 +951,7 @@ class PartitionLog:
             found, end, gaps = self._check_followed(records)
         base = found[0][1].base_offset
         if end - 1 - base > RELATIVE_OFFSET_MAX:
-            raise CorruptionError(f"offsets {base} and {end - 1} are too far from each other for one append")
+            raise CorruptionError(f"Offsets {base} and {end - 1} are too far from each other for one append.")
         if gaps and self.cleaned_end_offset is None:
             self._expect_gaps()
         if found[-1][1].leader_epoch > self._noted_epoch:
@@ -975,19 +975,19 @@ class PartitionLog:
             if header.base_offset < end:
                 raise RequestRejected(
                     ErrorCode.OFFSET_OUT_OF_RANGE,
-                    f"offset {header.base_offset} is already used; the next offset is {end} or later",
+                    f"Offset {header.base_offset} is already used; the next offset is {end} or later.",
                 )
             if header.leader_epoch < epoch:
                 raise CorruptionError(
-                    f"the batch at offset {header.base_offset} for {self.topic}-{self.partition} has leader epoch "
-                    f"{header.leader_epoch}, but the record before it has {epoch}"
+                    f"The batch at offset {header.base_offset} for {self.topic}-{self.partition} has leader epoch "
+                    f"{header.leader_epoch}, but the record before it has {epoch}."
                 )
             found.append((position, header))
             gaps = gaps or header.base_offset > end
             end, epoch = header.end_offset, header.leader_epoch
             position += header.size_bytes
         if not found:
-            raise ProtocolError("there is no record batch", ErrorCode.CORRUPT_MESSAGE)
+            raise ProtocolError("There is no record batch.", ErrorCode.CORRUPT_MESSAGE)
         return found, Offset(end), gaps
 
     def _expect_gaps(self) -> None:
@@ -999,7 +999,7 @@ class PartitionLog:
             self._directory.write_checkpoint()
         except OSError as error:
             self.cleaned_end_offset = None
-            raise storage_error(error, f"cannot write the checkpoints for {self.topic}-{self.partition}") from error
+            raise storage_error(error, f"Cannot write the checkpoints for {self.topic}-{self.partition}") from error
 
     def append_from_coordinator(self, batch: memoryview, *, now_ms: int) -> AppendResult:
         """Write one batch of this broker's own coordinator to an internal topic. Its offsets begin at 0.
@@ -1016,7 +1016,7 @@ class PartitionLog:
         if len(batch) > self._max_batch_bytes:
             raise RequestRejected(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"a record batch of {len(batch)} bytes is over max.message.bytes, which is {self._max_batch_bytes}",
+                f"A record batch of {len(batch)} bytes is over max.message.bytes, which is {self._max_batch_bytes}.",
             )
         if header.producer_id >= 0:
             self._producers.check_coordinator(header)
@@ -1180,7 +1180,7 @@ class PartitionLog:
         try:
             file = create_log_files(self._directory.fs, self.path, self.topic_id, self._writer.segment)
         except OSError as error:
-            raise storage_error(error, f"cannot make the log of {self.topic}-{self.partition}") from error
+            raise storage_error(error, f"Cannot make the log of {self.topic}-{self.partition}") from error
         self._durability.note_files_created()
         return file
 
@@ -1390,14 +1390,14 @@ class PartitionLog:
                 raise self._out_of_range(offset)
             raise RequestRejected(
                 ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE,
-                f"offset {offset} is below the local log start offset {self.local_log_start_offset}",
+                f"Offset {offset} is below the local log start offset {self.local_log_start_offset}.",
             )
         return self._reader.plan(offset, max_bytes, end_offset, min_one_batch)
 
     def _out_of_range(self, offset: int) -> RequestRejected:
         return RequestRejected(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"offset {offset} of {self.topic}-{self.partition} is not in [{self._log_start_offset}, {self._end_offset}]",
+            f"Offset {offset} of {self.topic}-{self.partition} is not in [{self._log_start_offset}, {self._end_offset}].",
         )
 
     # --- searches ---------------------------------------------------------------------------------------------------
@@ -1482,7 +1482,7 @@ class PartitionLog:
         must leave the log alone then. Raises: ConflictError if a compaction is under way or the log is closed.
         """
         if self._cleaning is not None or self._refusal is not None:
-            raise ConflictError(f"{self.topic}-{self.partition} is being compacted already, or closed")
+            raise ConflictError(f"{self.topic}-{self.partition} is being compacted already, or closed.")
         self._cleaning = LogCleaning(on_end)
         return self._cleaning
 
@@ -1516,7 +1516,7 @@ class PartitionLog:
             self._files.discard_oldest(count)
             self._snapshots.delete_below(first)
         except OSError as error:
-            raise storage_error(error, f"cannot delete segments of {self.topic}-{self.partition}") from error
+            raise storage_error(error, f"Cannot delete segments of {self.topic}-{self.partition}") from error
         return dropped
 
     def rolled_segments(self) -> list[RolledSegment]:
@@ -1637,7 +1637,7 @@ class PartitionLog:
         if self._cleaning is not None:
             self._cleaning.end()
         if self.busy:
-            raise ConflictError(f"{self.topic}-{self.partition} is being synced; try again")
+            raise ConflictError(f"{self.topic}-{self.partition} is being synced; try again.")
         self._files.end_holds_above(offset)
 
     def truncate_to(self, offset: int, *, given_up: bool = False) -> bool:
@@ -1656,7 +1656,7 @@ class PartitionLog:
             return False
         if offset < self._high_watermark and not (self._commits_alone or given_up):
             raise CorruptionError(
-                f"{self.topic}-{self.partition} is to be cut back to {offset}, but all below {self._high_watermark} is committed"
+                f"{self.topic}-{self.partition} is to be cut back to {offset}, but all below {self._high_watermark} is committed."
             )
         self._end_work_above(offset)
         undecided = self._producers.undecided
@@ -1679,7 +1679,7 @@ class PartitionLog:
             self._directory.fs.fsync_dir(self.path)
             self._reload()
         except OSError as error:
-            failure = storage_error(error, f"cannot truncate {self.path}")
+            failure = storage_error(error, f"Cannot truncate {self.path}")
             self._directory.go_offline(str(failure))
             raise failure from error
         self._high_watermark = min(self._high_watermark, self._end_offset)
@@ -1793,7 +1793,7 @@ class PartitionLog:
             self._durability.write_epochs()
             fs.fsync_dir(self.path)
         except OSError as error:
-            failure = storage_error(error, f"cannot empty {self.path}")
+            failure = storage_error(error, f"Cannot empty {self.path}")
             self._directory.go_offline(str(failure))
             raise failure from error
         self._high_watermark = offset
@@ -1808,13 +1808,13 @@ class PartitionLog:
         """
         await self._durability.flush_indexes()
         state = self.state()
-        self.refuse(StorageUnavailable(f"the log of {self.topic}-{self.partition} is closed"))
+        self.refuse(StorageUnavailable(f"The log of {self.topic}-{self.partition} is closed."))
         self._close_files()
         return state
 
     def abandon(self) -> None:
         """Close the files without syncing: the partition is deleted, or the directory is offline."""
-        self.refuse(StorageUnavailable(f"the log of {self.topic}-{self.partition} is closed"))
+        self.refuse(StorageUnavailable(f"The log of {self.topic}-{self.partition} is closed."))
         self._close_files()
 
     def _close_files(self) -> None:

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from app.configs import TopicConfig
-from app.errors import ConflictError, CorruptionError, FirnError, StorageFull, StorageUnavailable
+from app.errors import ConflictError, CorruptionError, FirnError, StorageFull, StorageUnavailable, clause
 from app.faults import Faults
 from app.hot.checkpoints import (
     CLEAN_SHUTDOWN_CONTENT,
@@ -134,7 +134,7 @@ def read_meta(fs: FileSystem, data_dir: str) -> MetaProperties | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise storage_error(error, f"cannot read {META_PROPERTIES_FILE}") from error
+        raise storage_error(error, f"Cannot read {META_PROPERTIES_FILE}") from error
 
 
 def write_meta(fs: FileSystem, data_dir: str, meta: MetaProperties) -> None:
@@ -143,7 +143,7 @@ def write_meta(fs: FileSystem, data_dir: str, meta: MetaProperties) -> None:
         fs.make_dirs(data_dir)
         replace_file(fs, f"{data_dir}/{META_PROPERTIES_FILE}", encode_meta_properties(meta), durable=True)
     except OSError as error:
-        raise storage_error(error, f"cannot write {META_PROPERTIES_FILE}") from error
+        raise storage_error(error, f"Cannot write {META_PROPERTIES_FILE}") from error
 
 
 class LogManager:
@@ -278,14 +278,14 @@ class LogManager:
         try:
             return self._fs.free_bytes(self.data_dir)
         except OSError as error:
-            raise storage_error(error, f"cannot read the free space of {self.data_dir}") from error
+            raise storage_error(error, f"Cannot read the free space of {self.data_dir}") from error
 
     def total_bytes(self) -> int:
         """Size of the data directory's file system. Raises: StorageUnavailable."""
         try:
             return self._fs.total_bytes(self.data_dir)
         except OSError as error:
-            raise storage_error(error, f"cannot read the size of the disk of {self.data_dir}") from error
+            raise storage_error(error, f"Cannot read the size of the disk of {self.data_dir}") from error
 
     # --- opening ----------------------------------------------------------------------------------------------------
 
@@ -300,7 +300,7 @@ class LogManager:
         try:
             return await self._load_all(config_of if config_of is not None else lambda _: TopicConfig())
         except OSError as error:
-            raise storage_error(error, f"cannot open the logs in {self.data_dir}") from error
+            raise storage_error(error, f"Cannot open the logs in {self.data_dir}") from error
         except BaseExceptionGroup as failures:
             # Several logs are opened at once; the first that fails speaks for all.
             if failures.split(OSError)[1] is not None:
@@ -309,7 +309,7 @@ class LogManager:
             while isinstance(first, BaseExceptionGroup):
                 first = first.exceptions[0]
             assert isinstance(first, OSError)
-            raise storage_error(first, f"cannot open the logs in {self.data_dir}") from first
+            raise storage_error(first, f"Cannot open the logs in {self.data_dir}") from first
 
     async def _load_all(self, config_of: Callable[[str], TopicConfig]) -> LoadReport:
         fs, data_dir = self._fs, self.data_dir
@@ -487,18 +487,20 @@ class LogManager:
         Raises: ConflictError if there is one already; StorageFull, StorageUnavailable.
         """
         if (topic, partition) in self._logs or (topic, partition) in self._aside:
-            raise ConflictError(f"there is a log of {topic}-{partition} already")
+            raise ConflictError(f"There is a log of {topic}-{partition} already.")
         if self.log_directory.offline_reason is not None:
-            raise StorageUnavailable(f"the log directory is offline: {self.log_directory.offline_reason}")
+            raise StorageUnavailable(
+                f"The log directory is offline: {clause(self.log_directory.offline_reason or '')}."
+            )
         path = f"{self.data_dir}/{topic}-{partition}"
         if any(log.path == path and (log.syncing or log.cleaning) for log, _ in self._leaving):
-            raise StorageUnavailable(f"the deleted log of {topic}-{partition} is still being written to; try again")
+            raise StorageUnavailable(f"The deleted log of {topic}-{partition} is still being written to; try again.")
         if TopicPartition(topic, PartitionIndex(partition)) in self._checkpointed:
             # The checkpoint files know partitions by name alone: their entry may belong to an older topic and must not be used.
             try:
                 self._write_checkpoint_now()
             except OSError as error:
-                raise storage_error(error, f"cannot make the log of {topic}-{partition}") from error
+                raise storage_error(error, f"Cannot make the log of {topic}-{partition}") from error
             self._checkpointed = {log.topic_partition for log in self._kept()}
         loaded = LoadedLog(
             segments=[new_segment(self.log_directory.descriptors, path, Offset(0))],
@@ -527,7 +529,7 @@ class LogManager:
             try:
                 self._fs.rename(log.path, path)
             except OSError as error:
-                raise storage_error(error, f"cannot delete the log of {topic}-{partition}") from error
+                raise storage_error(error, f"Cannot delete the log of {topic}-{partition}") from error
         self._logs.pop(key, None)
         self._aside.pop(key, None)
         log.abandon()
@@ -644,7 +646,7 @@ class LogManager:
         try:
             await run_to_end(self._pool, self._plan_checkpoint())
         except OSError as error:
-            failure = storage_error(error, f"cannot write the checkpoints of {self.data_dir}")
+            failure = storage_error(error, f"Cannot write the checkpoints of {self.data_dir}")
             if not isinstance(failure, StorageFull):
                 self.log_directory.go_offline(str(failure))
             elif self._faults is not None:

@@ -102,8 +102,8 @@ def prepare(
             if len(batch) > config.max_message_bytes:
                 raise RequestRejected(
                     ErrorCode.MESSAGE_TOO_LARGE,
-                    f"a record batch of {len(batch)} bytes, recompressed, is over max.message.bytes, which is "
-                    f"{config.max_message_bytes}",
+                    f"A record batch of {len(batch)} bytes, recompressed, is over max.message.bytes, which is "
+                    f"{config.max_message_bytes}.",
                 )
         parts.append(batch)
     return bytearray().join(parts)

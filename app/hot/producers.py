@@ -129,7 +129,7 @@ class ProducerStates:
                 header,
                 entry,
                 "old_epoch",
-                f"epoch {epoch} of producer {header.producer_id} is below the last one seen, {entry.epoch}",
+                f"Epoch {epoch} of producer {header.producer_id} is below the last one seen, {entry.epoch}.",
                 code=ErrorCode.INVALID_PRODUCER_EPOCH,
             )
         if epoch != entry.epoch:
@@ -156,7 +156,7 @@ class ProducerStates:
         if entry.transaction_first_offset >= 0 and not header.is_transactional:
             raise RequestRejected(
                 ErrorCode.INVALID_TXN_STATE,
-                f"producer {header.producer_id} has an open transaction and sent a batch outside it",
+                f"Producer {header.producer_id} has an open transaction and sent a batch outside it.",
             )
         return None
 
@@ -169,7 +169,7 @@ class ProducerStates:
         if entry is not None and header.producer_epoch < entry.epoch:
             raise RequestRejected(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"epoch {header.producer_epoch} of producer {header.producer_id} is below the last one seen, {entry.epoch}",
+                f"Epoch {header.producer_epoch} of producer {header.producer_id} is below the last one seen, {entry.epoch}.",
             )
 
     def check_marker(self, marker: EndTransactionMarker) -> None:
@@ -180,12 +180,12 @@ class ProducerStates:
         if marker.producer_epoch < entry.epoch:
             raise RequestRejected(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"a marker of epoch {marker.producer_epoch} for producer {marker.producer_id}, whose epoch is {entry.epoch}",
+                f"A marker of epoch {marker.producer_epoch} for producer {marker.producer_id}, whose epoch is {entry.epoch}.",
             )
         if marker.coordinator_epoch < entry.coordinator_epoch:
             raise RequestRejected(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"a marker of coordinator epoch {marker.coordinator_epoch}, but epoch {entry.coordinator_epoch} is known",
+                f"A marker of coordinator epoch {marker.coordinator_epoch}, but epoch {entry.coordinator_epoch} is known.",
             )
 
     # --- guards: between a question to a coordinator and the append ---
@@ -464,14 +464,14 @@ def encode_snapshot(rows: Iterable[SnapshotRow]) -> bytes:
 def parse_snapshot(data: bytes) -> list[SnapshotRow]:
     """The rows of a ``.snapshot`` file. Raises: CorruptionError."""
     if len(data) < _PREFIX.size:
-        raise CorruptionError(f"a producer snapshot of {len(data)} bytes is cut short")
+        raise CorruptionError(f"A producer snapshot of {len(data)} bytes is cut short.")
     version, crc, count = _PREFIX.unpack_from(data)
     if version != _VERSION:
-        raise CorruptionError(f"a producer snapshot of version {version} where {_VERSION} is known")
+        raise CorruptionError(f"A producer snapshot of version {version} where {_VERSION} is known.")
     if crc32c(memoryview(data)[_CRC_START:]) != crc:
-        raise CorruptionError("a producer snapshot does not match its CRC")
+        raise CorruptionError("A producer snapshot does not match its CRC.")
     if count * _ENTRY.size != len(data) - _PREFIX.size:
-        raise CorruptionError(f"a producer snapshot claims {count} producers in {len(data)} bytes")
+        raise CorruptionError(f"A producer snapshot claims {count} producers in {len(data)} bytes.")
     return [*_iter_rows(data)]
 
 

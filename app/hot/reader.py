@@ -138,7 +138,7 @@ class LogReader:
             number += 1
             if number == len(self._segments):
                 raise CorruptionError(
-                    f"the log that ends in {segment.handle.path} has no record batch from {wanted} on"
+                    f"The log that ends in {segment.handle.path} has no record batch from {wanted} on."
                 )
             segment = self._segments[number]
             offset = max(offset, segment.base_offset)
@@ -207,13 +207,13 @@ class LogReader:
             window = self._window = self._read_window(segment, position)
         header = parse_header(window[2], position - window[1])
         if header.magic != MAGIC_V2 or not HEADER_BYTES <= header.size_bytes <= segment.size_bytes - position:
-            raise CorruptionError(f"{segment.handle.path} has no record batch at position {position}")
+            raise CorruptionError(f"{segment.handle.path} has no record batch at position {position}.")
         return header
 
     def _read_window(self, segment: Segment, position: int) -> tuple[Segment, int, bytes | bytearray]:
         length = min(_WINDOW_BYTES, segment.size_bytes - position)
         if length < HEADER_BYTES:
-            raise CorruptionError(f"{segment.handle.path} has no record batch at position {position}")
+            raise CorruptionError(f"{segment.handle.path} has no record batch at position {position}.")
         handle = segment.handle
         file = handle.file if handle.file is not None else self._directory.descriptors.open(handle)
         handle.touched = True
@@ -223,7 +223,7 @@ class LogReader:
             if got is None and not file.can_tell_misses and segment.size_bytes - position <= WARM_TAIL_BYTES:
                 got = file.pread_into(memoryview(buffer), position)
         except OSError as error:
-            raise storage_error(error, f"cannot read {handle.path}") from error
+            raise storage_error(error, f"Cannot read {handle.path}") from error
         if got is not None and got >= HEADER_BYTES:
             return segment, position, buffer[:got]
         fs, path = self._directory.fs, handle.path
@@ -234,7 +234,7 @@ class LogReader:
         def accept(data: object) -> None:
             assert isinstance(data, bytes)
             if len(data) < HEADER_BYTES:
-                raise CorruptionError(f"{path} ends at {position + len(data)}, before {position + length}")
+                raise CorruptionError(f"{path} ends at {position + len(data)}, before {position + length}.")
             self._window = (segment, position, data)
 
         raise PageMiss(segment, work, accept)
@@ -252,7 +252,7 @@ class LogReader:
 
     def _miss_index(self, segment: Segment) -> NoReturn:
         if segment.deleted:
-            raise CorruptionError(f"{segment.handle.path} has left the log")
+            raise CorruptionError(f"{segment.handle.path} has left the log.")
         fs, interval_bytes, size_bytes = self._directory.fs, self._index_interval_bytes, segment.size_bytes
 
         def work() -> object:
@@ -269,7 +269,7 @@ class LogReader:
         try:
             loaded = _load_or_build_index(self._directory.fs, segment, segment.size_bytes, self._index_interval_bytes)
         except OSError as error:
-            raise storage_error(error, f"cannot read the indexes of {segment.handle.path}") from error
+            raise storage_error(error, f"Cannot read the indexes of {segment.handle.path}") from error
         self._take_index(segment, loaded)
         return loaded.entries
 
@@ -311,7 +311,7 @@ class LogReader:
             try:
                 _take_aborted(segment, read_aborted(self._directory.fs, segment))
             except OSError as error:
-                raise storage_error(error, f"cannot read {segment.path(TRANSACTION_INDEX_SUFFIX)}") from error
+                raise storage_error(error, f"Cannot read {segment.path(TRANSACTION_INDEX_SUFFIX)}") from error
         assert segment.aborted is not None
         return segment.aborted
 
@@ -356,7 +356,7 @@ class LogReader:
             # Deleted by retention meanwhile: its records are no longer on this disk.
             return None
         except OSError as error:
-            raise storage_error(error, f"cannot read {path}") from error
+            raise storage_error(error, f"Cannot read {path}") from error
         for batch in passed:
             self._directory.unreadable.note(self._place, batch)
         return found

@@ -60,7 +60,7 @@ class PageMiss(Exception):
         self._accept(found)
 
     def _storage_error(self, error: OSError) -> FirnError:
-        return storage_error(error, f"cannot read {self._segment.handle.path}")
+        return storage_error(error, f"Cannot read {self._segment.handle.path}")
 
 
 class LocalRead:
@@ -122,7 +122,7 @@ class LocalRead:
                 if got < self.length:
                     raise self._cut_short(got)
         except OSError as error:
-            raise storage_error(error, f"cannot read {handle.path}") from error
+            raise storage_error(error, f"Cannot read {handle.path}") from error
         return got == self.length
 
     async def read_bytes(self) -> bytearray:
@@ -148,15 +148,15 @@ class LocalRead:
         try:
             got = await asyncio.shield(task)
         except OSError as error:
-            raise storage_error(error, f"cannot read {handle.path}") from error
+            raise storage_error(error, f"Cannot read {handle.path}") from error
         if got < self.length:
             raise self._cut_short(got)
 
     def _cut_short(self, got: int) -> CorruptionError | StorageUnavailable:
         if self.handle.deleted:
-            return StorageUnavailable(f"{self.handle.path} was deleted while it was read")
+            return StorageUnavailable(f"{self.handle.path} was deleted while it was read.")
         return CorruptionError(
-            f"{self.handle.path} has {got} bytes at position {self.position} where {self.length} were written"
+            f"{self.handle.path} has {got} bytes at position {self.position} where {self.length} were written."
         )
 
 

@@ -22,7 +22,7 @@ from itertools import groupby, pairwise
 from typing import Final
 
 from app.configs import Durability, TopicConfig
-from app.errors import CorruptionError, FirnError
+from app.errors import CorruptionError, FirnError, clause
 from app.hot.checkpoints import (
     LEADER_EPOCHS_FILE,
     PARTITION_METADATA_FILE,
@@ -352,7 +352,7 @@ class _Loader:
         except FileNotFoundError:
             return ()
         except CorruptionError as error:
-            self._problems.append(f"{path}: {error}; it is rebuilt from the log")
+            self._problems.append(f"{path}: {clause(error)}; it is rebuilt from the log")
             return None
 
     # --- step 1 ---
@@ -432,7 +432,7 @@ class _Loader:
         except FileNotFoundError:
             index = SegmentIndex()
         except CorruptionError as error:
-            self._problems.append(f"{segment.path(INDEX_SUFFIX)}: {error}; it is rebuilt from the log")
+            self._problems.append(f"{segment.path(INDEX_SUFFIX)}: {clause(error)}; it is rebuilt from the log")
             index = SegmentIndex()
         entries = len(index.offsets)
         if verify:
@@ -462,7 +462,7 @@ class _Loader:
                 self._check_order(segment, header, at, expected, gaps)
                 if at == start and indexed:
                     if header.base_offset + header.last_offset_delta != segment.base_offset + index.offsets[-1]:
-                        raise CorruptionError(f"{segment.path(INDEX_SUFFIX)} does not fit its log")
+                        raise CorruptionError(f"{segment.path(INDEX_SUFFIX)} does not fit its log.")
                     segment.bytes_since_index_entry = header.size_bytes
                 else:
                     index_batch(segment, index, at, header, self._config.index_interval_bytes)
@@ -482,12 +482,14 @@ class _Loader:
                 segment.index_written = segment.times_written = 0
                 segment.bytes_since_index_entry = 0
                 segment.max_timestamp, segment.max_timestamp_offset = NO_TIMESTAMP, NO_OFFSET
-                self._problems.append(f"{segment.path(INDEX_SUFFIX)}: {error}; it is rebuilt from the log")
+                self._problems.append(f"{segment.path(INDEX_SUFFIX)}: {clause(error)}; it is rebuilt from the log")
                 self._walk_to_end(segment, index, 0, verify=verify, gaps=gaps)
                 return
             lost = segment.size_bytes - position
             self._cut(segment, file, position, max(expected, segment.base_offset))
-            raise CorruptionError(f"{segment.handle.path}: {error}; the last {lost} bytes are cut off") from error
+            raise CorruptionError(
+                f"{segment.handle.path}: {clause(error)}; the last {lost} bytes are cut off."
+            ) from error
 
     @staticmethod
     def _check_order(segment: Segment, header: BatchHeader, position: int, expected: int, gaps: bool) -> None:
@@ -497,7 +499,7 @@ class _Loader:
             or header.end_offset - 1 - segment.base_offset > RELATIVE_OFFSET_MAX
             or (not gaps and expected >= 0 and header.base_offset != expected)
         ):
-            raise CorruptionError(f"offset {header.base_offset} at position {position} is out of order")
+            raise CorruptionError(f"Offset {header.base_offset} at position {position} is out of order.")
 
     def _cut(self, segment: Segment, file: File, position: int, end_offset: int) -> None:
         self._truncated_bytes += segment.size_bytes - position
@@ -632,7 +634,9 @@ class _Loader:
                 if segment.aborted is None:
                     read_aborted(self._fs, segment)
             except CorruptionError as error:
-                self._problems.append(f"{segment.path(TRANSACTION_INDEX_SUFFIX)}: {error}; it is rebuilt from the log")
+                self._problems.append(
+                    f"{segment.path(TRANSACTION_INDEX_SUFFIX)}: {clause(error)}; it is rebuilt from the log"
+                )
                 return segment.base_offset
         return FOR_EVER
 
@@ -653,7 +657,7 @@ class _Loader:
             try:
                 producers.load_rows(parse_snapshot(read_file(self._fs, path)))
             except CorruptionError as error:
-                self._problems.append(f"{path}: {error}; producer state is rebuilt from the log")
+                self._problems.append(f"{path}: {clause(error)}; producer state is rebuilt from the log")
                 self._remove_snapshot(offset)
                 continue
             return producers, offset

@@ -123,7 +123,7 @@ class SegmentList:
         for segment in self.segments:
             if segment.base_offset == base_offset and not segment.replacing:
                 return SegmentHold(segment, on_end)
-        raise ConflictError(f"segment {base_offset} of {self._path} is not on this disk")
+        raise ConflictError(f"Segment {base_offset} of {self._path} is not on this disk.")
 
     @property
     def held(self) -> bool:
@@ -197,9 +197,9 @@ class SegmentList:
         Raises: ConflictError if a segment already has another hold, or if a hold has been ended.
         """
         if any(hold not in hold.segment.holds for hold in holds):
-            raise ConflictError(f"segments of {self._path} were cut, or are no longer compacted")
+            raise ConflictError(f"Segments of {self._path} were cut, or are no longer compacted.")
         if any(len(hold.segment.holds) > 1 for hold in holds):
-            raise ConflictError(f"a segment of {self._path} is being copied; try again")
+            raise ConflictError(f"A segment of {self._path} is being copied; try again.")
         for hold in holds:
             hold.segment.replacing = True
 

@@ -136,7 +136,7 @@ class SegmentWriter:
         except OSError:
             # The next append tries again before it writes; until then nothing reads past the segment's size.
             self.torn = True
-        failure = storage_error(error, f"cannot write to {segment.handle.path}")
+        failure = storage_error(error, f"Cannot write to {segment.handle.path}")
         if not isinstance(failure, StorageFull):
             self._directory.go_offline(str(failure))
         return failure
@@ -149,5 +149,5 @@ class SegmentWriter:
         try:
             self._directory.descriptors.open(segment.handle).truncate(segment.size_bytes)
         except OSError as error:
-            raise storage_error(error, f"cannot cut off a failed write in {segment.handle.path}") from error
+            raise storage_error(error, f"Cannot cut off a failed write in {segment.handle.path}") from error
         self.torn = False

@@ -179,17 +179,17 @@ def walk(file: Readable, start: int, end: int, *, verify: bool) -> Iterator[tupl
             window = memoryview(file.pread(min(window_bytes, end - position), position))
             window_start = position
             if len(window) < HEADER_BYTES:
-                raise CorruptionError(f"{end - position} bytes at position {position} are no whole batch")
+                raise CorruptionError(f"{end - position} bytes at position {position} are no whole batch.")
             left = len(window)
         header = parse_header(window, position - window_start)
         size = header.batch_length + LENGTH_PREFIX_BYTES
         if size < HEADER_BYTES or header.magic != MAGIC_V2 or position + size > end:
-            raise CorruptionError(f"no whole record batch at position {position}")
+            raise CorruptionError(f"No whole record batch at position {position}.")
         if size > left and (verify or header.is_control):
             window = memoryview(file.pread(min(max(window_bytes, size), end - position), position))
             window_start = position
             if len(window) < size:
-                raise CorruptionError(f"the record batch at position {position} is cut short")
+                raise CorruptionError(f"The record batch at position {position} is cut short.")
         view = window[position - window_start : position - window_start + size]
         if verify:
             header = check_stored_batch(view)

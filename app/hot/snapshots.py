@@ -80,13 +80,13 @@ class ProducerSnapshots:
         except (FileNotFoundError, CorruptionError):
             return self._rebuild(offset)
         except OSError as error:
-            raise storage_error(error, f"cannot read a producer snapshot of {self._path}") from error
+            raise storage_error(error, f"Cannot read a producer snapshot of {self._path}") from error
 
     def _rebuild(self, offset: int) -> bytes:
         try:
             producers = replay_producers(self._fs, self._path, self._segments, Offset(offset))
         except OSError as error:
-            raise storage_error(error, f"cannot rebuild a producer snapshot of {self._path}") from error
+            raise storage_error(error, f"Cannot rebuild a producer snapshot of {self._path}") from error
         return encode_snapshot(producers.rows())
 
     def write_pending(self, base_offset: int) -> None:

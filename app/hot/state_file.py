@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from crc32c import crc32c
 
-from app.errors import CorruptionError
+from app.errors import CorruptionError, clause
 
 STATE_FILE: Final = ".firn_log_state"
 
@@ -69,8 +69,8 @@ def encode_states(states: list[PartitionState]) -> bytes:
 def parse_states(data: bytes) -> list[PartitionState]:
     """Raises: CorruptionError."""
     if len(data) < 4 or int.from_bytes(data[:4], "big") != crc32c(data[4:]):
-        raise CorruptionError(f"{STATE_FILE} does not match its CRC")
+        raise CorruptionError(f"{STATE_FILE} does not match its CRC.")
     try:
         return _DECODER.decode(data[4:])
     except msgspec.MsgspecError as error:
-        raise CorruptionError(f"{STATE_FILE} is damaged: {error}") from error
+        raise CorruptionError(f"{STATE_FILE} is damaged: {clause(error)}.") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from app.errors import clause
 from app.units import Offset
 
 TOLD_MAX: Final = 1024
@@ -35,7 +36,7 @@ class UnreadableBatches:
             del self._told[next(iter(self._told))]
         self._told[key] = None
         self._log_line(
-            f"a record batch of {place} cannot be read by any consumer, and lookups by time skip it: {batch.why}. To get past "
-            f"it, move consumers to offset {batch.end_offset} (firn group reset), or delete the records before that offset "
-            f"(firn topic delete-records)"
+            f"a record batch of {place} cannot be read by any consumer, and lookups by time skip it: {clause(batch.why)}. To "
+            f"get past it, move consumers to offset {batch.end_offset} (firn group reset), or delete the records before that "
+            f"offset (firn topic delete-records)"
         )

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from app.errors import ProtocolError
+from app.errors import ProtocolError, clause
 from app.http.content_encoding import decoder_for
 from app.http.errors import RestError
 from app.turns import Portion
@@ -119,9 +119,9 @@ async def small_body(request: Request, kind: type[T], *, bytes_max: int, idle_ti
     try:
         return msgspec.json.decode(body.removeprefix(codecs.BOM_UTF8), type=kind)
     except msgspec.ValidationError as error:
-        raise RestError(422, f"The body is not of the right form: {error}.") from None
+        raise RestError(422, f"The body is not of the right form: {clause(error)}.") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RestError(400, f"The body is not valid JSON: {error}.") from None
+        raise RestError(400, f"The body is not valid JSON: {clause(error)}.") from None
 
 
 class Duplex(Response):

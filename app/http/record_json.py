@@ -11,7 +11,7 @@ from typing import Annotated, Final, NamedTuple, TypeVar
 import msgspec
 
 from app.client.producer import Acknowledged
-from app.errors import ProtocolError
+from app.errors import ProtocolError, clause
 from app.http.errors import RestAnswer
 from app.limits import KIB, MIB
 from app.turns import Portion, run, whole
@@ -177,14 +177,14 @@ def decode_entry_id(data: bytes) -> str:
     try:
         return _id_decoder.decode(data).id
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"The id of an entry cannot be read: {error}.") from None
+        raise ProtocolError(f"The id of an entry cannot be read: {clause(error)}.") from None
 
 
 def _decode(decoder: msgspec.json.Decoder[Request], data: bytes) -> Request:
     try:
         return decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"The record cannot be read: {error}.") from None
+        raise ProtocolError(f"The record cannot be read: {clause(error)}.") from None
 
 
 def _record_steps(decoder: msgspec.json.Decoder[Request], data: bytes) -> Generator[None, None, NewRecord]:
@@ -290,7 +290,7 @@ def _headers(raw: msgspec.Raw | msgspec.UnsetType) -> Generator[None, None, tupl
     try:
         headers = _headers_decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"The record's headers cannot be read: {error}.") from None
+        raise ProtocolError(f"The record's headers cannot be read: {clause(error)}.") from None
     found: list[tuple[str, bytes | None]] = []
     for header in headers:
         value = header.value

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from app.errors import ConflictError, FirnError, StorageFull, StorageUnavailable
+from app.errors import ConflictError, FirnError, StorageFull, StorageUnavailable, clause
 from app.machine.page_cache import all_pages_cached, finish_write_back, start_write_back
 from app.units import Buffer
 
@@ -261,8 +261,8 @@ def storage_error(error: OSError, what: str) -> FirnError:
     """The error of the tree for an ``OSError``: StorageFull for want of room, StorageUnavailable otherwise."""
     detail = error.strerror or str(error)
     if error.errno in FULL_ERRNOS:
-        return StorageFull(f"{what}: {detail}")
-    return StorageUnavailable(f"{what}: {detail}")
+        return StorageFull(f"{what}: {clause(detail)}.")
+    return StorageUnavailable(f"{what}: {clause(detail)}.")
 
 
 # --- the real one ---------------------------------------------------------------------------------------------------
@@ -478,7 +478,7 @@ def claim_directory(fs: FileSystem, directory: str) -> DirectoryLock:
         # Its name must outlive a loss of power as the records in it do.
         fs.fsync_dir(os.path.dirname(os.path.abspath(directory)))
     except OSError as error:
-        raise storage_error(error, f"cannot make {directory}") from error
+        raise storage_error(error, f"Cannot make {directory}") from error
     return lock_directory(fs, directory)
 
 
@@ -490,6 +490,6 @@ def lock_directory(fs: FileSystem, directory: str) -> DirectoryLock:
     try:
         return fs.lock(f"{directory}/{LOCK_FILE}")
     except BlockingIOError:
-        raise ConflictError(f"{directory} is in use by another process; stop that one first") from None
+        raise ConflictError(f"{directory} is in use by another process; stop that one first.") from None
     except OSError as error:
-        raise storage_error(error, f"cannot lock {directory}") from error
+        raise storage_error(error, f"Cannot lock {directory}") from error

@@ -28,7 +28,7 @@ from typing import Final, cast
 
 import msgspec
 
-from app.errors import ErrorCode, FirnError, LimitExceeded, ProtocolError, StorageUnavailable, copy_of
+from app.errors import ErrorCode, FirnError, LimitExceeded, ProtocolError, StorageUnavailable, clause, copy_of
 from app.limits import KIB, MIB
 from app.units import Buffer
 
@@ -78,10 +78,10 @@ def decode_error(payload: Buffer) -> FirnError:
     try:
         told = msgspec.msgpack.decode(payload, type=_ErrorPayload)
     except msgspec.MsgspecError as error:
-        raise ProtocolError(f"an error that cannot be read: {error}") from error
+        raise ProtocolError(f"An error that cannot be read: {clause(error)}.") from error
     kind = _error_classes().get(told.name)
     if kind is None:
-        return StorageUnavailable(f"{told.name}: {told.message}")
+        return StorageUnavailable(f"{told.name}: {clause(told.message)}.")
     # Constructors differ; every error of the tree is its message and, for some, a code.
     raised = kind.__new__(kind, told.message)
     Exception.__init__(raised, told.message)
@@ -206,7 +206,7 @@ class _FrameProtocol(asyncio.BufferedProtocol):
             end = start + 4 + int.from_bytes(self._view[start : start + 4], "big")
             size = end - start
             if not _HEADER.size <= size <= FRAME_BYTES_MAX:
-                raise ProtocolError(f"a frame of {size} bytes")
+                raise ProtocolError(f"A frame of {size} bytes.")
             if end > filled:
                 if size > _RECEIVE_BYTES:
                     self._large = bytearray(size)
@@ -285,7 +285,7 @@ class _ClientConnection(_FrameProtocol):
 
     def frame_received(self, call_id: int, kind: int, payload: Buffer) -> None:
         if kind not in (_ANSWER, _ERROR):
-            raise ProtocolError(f"a frame of kind {kind} for a client")
+            raise ProtocolError(f"A frame of kind {kind} for a client.")
         answer = self._pending.get(call_id)
         if answer is None or answer.done():
             return  # its caller has gone
@@ -301,7 +301,7 @@ class _ClientConnection(_FrameProtocol):
         self._admit_waiting()
 
     def _gone(self) -> StorageUnavailable:
-        return StorageUnavailable(f"the {self._name} has gone away; what was asked of it is undecided")
+        return StorageUnavailable(f"The {self._name} has gone away; what was asked of it is undecided.")
 
     def _has_room(self, size_bytes: int) -> bool:
         return (
@@ -379,7 +379,7 @@ class RpcClient:
         """
         connection = self._connection
         if connection is None:
-            raise StorageUnavailable(f"the {self._name} is not running yet")
+            raise StorageUnavailable(f"The {self._name} is not running yet.")
         head = self._methods.get(method)
         if head is None:
             name = method.encode("ascii")
@@ -389,12 +389,12 @@ class RpcClient:
             head += lead
         size_bytes = len(head) + len(payload)
         if size_bytes + _HEADER.size > FRAME_BYTES_MAX:
-            raise LimitExceeded(f"{method}: {size_bytes} bytes of parameters; at most {FRAME_BYTES_MAX} are sent")
+            raise LimitExceeded(f"{method}: {size_bytes} bytes of parameters; at most {FRAME_BYTES_MAX} are sent.")
         try:
             async with asyncio.timeout(timeout_s):
                 return await connection.call(head, payload)
         except TimeoutError:
-            raise StorageUnavailable(f"{method}: no answer from the {self._name} in {timeout_s} s") from None
+            raise StorageUnavailable(f"{method}: no answer from the {self._name} in {timeout_s} s.") from None
 
     async def close(self) -> None:
         """End the connection: every call under way fails with StorageUnavailable, and the server ends."""
@@ -418,7 +418,7 @@ class _ServerConnection(_FrameProtocol):
         elif kind == _CANCEL:
             self._cancel(call_id)
         else:
-            raise ProtocolError(f"a frame of kind {kind} for a server")
+            raise ProtocolError(f"A frame of kind {kind} for a server.")
 
     def stream_ended(self) -> None:
         """``serve`` waits for ``lost``."""
@@ -482,11 +482,11 @@ class RpcServer:
         try:
             if handler is None:
                 raise StorageUnavailable(
-                    f"there is no method {method.decode('ascii', 'replace')}; restart both processes"
+                    f"There is no method {method.decode('ascii', 'replace')}; restart both processes."
                 )
             body = await handler(payload[1 + payload[0] :])
             if len(body) + _HEADER.size > FRAME_BYTES_MAX:
-                raise LimitExceeded(f"an answer of {len(body)} bytes; at most {FRAME_BYTES_MAX} are sent")
+                raise LimitExceeded(f"An answer of {len(body)} bytes; at most {FRAME_BYTES_MAX} are sent.")
             kind = _ANSWER
         except FirnError as error:
             body, answer = b"", encode_error(error)

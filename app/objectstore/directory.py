@@ -97,8 +97,8 @@ class DirectoryStore:
 
     def encrypted_with(self, kms_key_id: str) -> NoReturn:
         raise StorageUnavailable(
-            f"a directory encrypts nothing, so no object can be written with the key {kms_key_id}: take firn.tier.kms.key.id"
-            " from the topic, or use an S3 store"
+            f"A directory encrypts nothing, so no object can be written with the key {kms_key_id}: take firn.tier.kms.key.id"
+            " from the topic, or use an S3 store."
         )
 
     async def put(self, key: str, data: Buffer) -> None:

@@ -38,7 +38,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from app.errors import ConfigError, StorageFull, StorageUnavailable
+from app.errors import ConfigError, StorageFull, StorageUnavailable, clause
 from app.limits import MIB
 from app.objectstore.api import AlreadyExists, ObjectInfo, ObjectMissing, RangeUnsatisfiable, UploadInfo
 from app.objectstore.keys import is_visible_name
@@ -62,14 +62,14 @@ def storage_error(error: OSError, doing: str) -> StorageUnavailable:
     """Convert an operating system error to an error of the store. ``doing`` describes the failed operation."""
     reason = error.strerror or str(error)
     if error.errno in _FULL:
-        return StorageFull(f"{doing}: {reason}; free some space")
+        return StorageFull(f"{doing}: {reason}; free some space.")
     if error.errno in (errno.EACCES, errno.EROFS):
-        return StorageUnavailable(f"{doing}: {reason}; give this user the permission")
+        return StorageUnavailable(f"{doing}: {reason}; give this user the permission.")
     if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
         return StorageUnavailable(
-            f"{doing}: {reason}; a file is in the place of a directory, or a directory in the place of a file"
+            f"{doing}: {reason}; a file is in the place of a directory, or a directory in the place of a file."
         )
-    return StorageUnavailable(f"{doing}: {reason}")
+    return StorageUnavailable(f"{doing}: {clause(reason)}.")
 
 
 class StoreNotThere(StorageUnavailable):
@@ -143,7 +143,7 @@ class DirectoryWork:
                 return self._open_root()
             raise StoreNotThere(self._gone("is missing")) from None
         except OSError as error:
-            raise storage_error(error, f"could not reach {self.root}") from error
+            raise storage_error(error, f"Could not reach {self.root}") from error
         if opened is None:
             return self._open_root()
         if (status.st_dev, status.st_ino) != opened:
@@ -178,7 +178,7 @@ class DirectoryWork:
                 self.make_directory(self.root)
                 return self._hold_root()
             except OSError as error:
-                raise storage_error(error, f"could not open the store {self.root}") from error
+                raise storage_error(error, f"Could not open the store {self.root}") from error
 
     def _hold_root(self) -> tuple[int, int]:
         descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -202,7 +202,7 @@ class DirectoryWork:
                 self._durable.clear()
                 return self._hold_root()
             except OSError as error:
-                raise storage_error(error, f"could not open the store {self.root} again") from error
+                raise storage_error(error, f"Could not open the store {self.root} again") from error
 
     def _is_mine(self) -> bool:
         """Whether the directory at the root's place has the lock file of this instance. One that never wrote accepts any store.
@@ -251,7 +251,7 @@ class DirectoryWork:
             try:
                 size = os.fstat(descriptor).st_size
                 if end is not None and start >= size:
-                    raise RangeUnsatisfiable(f"{key} has {size} bytes; none at {start}")
+                    raise RangeUnsatisfiable(f"{key} has {size} bytes; none at {start}.")
                 return _pread_exactly(descriptor, start, size if end is None else min(end, size))
             finally:
                 os.close(descriptor)
@@ -293,7 +293,7 @@ class DirectoryWork:
         except OSError as error:
             raise self._read_error(error, key) from error
         if not _is_file(status):
-            raise ObjectMissing(f"{key} is not there")
+            raise ObjectMissing(f"{key} is not there.")
         return _info(key, status)
 
     def list_objects(self, prefix: str, start_after: str, limit: int) -> list[ObjectInfo]:
@@ -303,7 +303,7 @@ class DirectoryWork:
         try:
             found = list(itertools.islice(self._walk(f"{directory}/" if directory else "", prefix, start_after), limit))
         except OSError as error:
-            raise storage_error(error, f"could not list {self.root}") from error
+            raise storage_error(error, f"Could not list {self.root}") from error
         self.prove_still(opened)
         return found
 
@@ -345,7 +345,7 @@ class DirectoryWork:
                 _unlink_if_there(temporary)
                 raise
         except OSError as error:
-            raise storage_error(error, f"could not write {path}") from error
+            raise storage_error(error, f"Could not write {path}") from error
         self._sync_entry(path)
         self.prove_still(opened)
 
@@ -356,7 +356,7 @@ class DirectoryWork:
             if os.path.lexists(path):
                 self._sync_entry(path)
                 self.prove_still(opened)
-                raise AlreadyExists(f"{key} exists")
+                raise AlreadyExists(f"{key} exists.")
             temporary = self.write_temporary(os.path.dirname(path), data)
             try:
                 self._link(temporary, path, key)
@@ -364,12 +364,12 @@ class DirectoryWork:
                 _unlink_if_there(temporary)
                 raise
         except OSError as error:
-            raise storage_error(error, f"could not write {path}") from error
+            raise storage_error(error, f"Could not write {path}") from error
         # The object is there: from here on nothing may say that the write was undone.
         try:
             _unlink_if_there(temporary)
         except OSError as error:
-            raise StorageUnavailable(f"could not remove {temporary}: {error.strerror}") from error
+            raise StorageUnavailable(f"Could not remove {temporary}: {error.strerror}.") from error
         self._sync_entry(path)
         self.prove_still(opened)
 
@@ -390,7 +390,7 @@ class DirectoryWork:
             for directory in changed:
                 self._sync_remaining(directory)
         except OSError as error:
-            raise storage_error(error, f"could not delete from {self.root}") from error
+            raise storage_error(error, f"Could not delete from {self.root}") from error
         self.prove_still(opened)
 
     def write_temporary(self, directory: str, data: Buffer) -> str:
@@ -459,7 +459,7 @@ class DirectoryWork:
             os.link(temporary, path)
         except FileExistsError as error:
             self._sync_entry(path)
-            raise AlreadyExists(f"{key} exists") from error
+            raise AlreadyExists(f"{key} exists.") from error
         except OSError as error:
             if error.errno in _NO_LINKS:
                 raise StorageUnavailable(_no_links_sentence(self.root, error)) from error
@@ -472,7 +472,7 @@ class DirectoryWork:
         except FileNotFoundError:
             return  # object and directory were deleted meanwhile; there is no entry to keep
         except OSError as error:
-            raise StorageUnavailable(f"could not sync the directory of {path}: {error.strerror}") from error
+            raise StorageUnavailable(f"Could not sync the directory of {path}: {error.strerror}.") from error
 
     def _sync_remaining(self, directory: str) -> None:
         """Remove ``directory`` and its empty parents, and sync the rest."""
@@ -507,7 +507,7 @@ class DirectoryWork:
                 os.close(descriptor)
         except OSError as error:
             shutil.rmtree(directory, ignore_errors=True)
-            raise storage_error(error, f"could not begin an upload in {self.root}") from error
+            raise storage_error(error, f"Could not begin an upload in {self.root}") from error
         self.prove_still(opened)
         return upload_id
 
@@ -527,12 +527,12 @@ class DirectoryWork:
                     break
                 except FileNotFoundError:
                     if not os.path.exists(file):
-                        raise ObjectMissing(f"upload {upload_id} of {key} is gone") from None
+                        raise ObjectMissing(f"Upload {upload_id} of {key} is gone.") from None
                     self._durable.discard(directory)
             else:
                 raise FileNotFoundError(errno.ENOENT, f"{directory} is removed repeatedly")
         except OSError as error:
-            raise storage_error(error, f"could not write {path}") from error
+            raise storage_error(error, f"Could not write {path}") from error
         self._sync_entry(path)
         self.prove_still(opened)
         self.remove_upload(upload_id)
@@ -554,7 +554,7 @@ class DirectoryWork:
             self._prove_if_open()
             return []
         except OSError as error:
-            raise storage_error(error, f"could not list the uploads of {self.root}") from error
+            raise storage_error(error, f"Could not list the uploads of {self.root}") from error
         return sorted(found)
 
     def abort_upload(self, key: str, upload_id: str) -> None:
@@ -568,14 +568,14 @@ class DirectoryWork:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise storage_error(error, f"could not abort upload {upload_id}") from error
+            raise storage_error(error, f"Could not abort upload {upload_id}") from error
         self.remove_upload(upload_id)
 
     def remove_upload(self, upload_id: str) -> None:
         try:
             _remove_tree(self.upload_path(upload_id))
         except OSError as error:
-            raise storage_error(error, f"could not remove upload {upload_id}") from error
+            raise storage_error(error, f"Could not remove upload {upload_id}") from error
 
     # --- the life of an instance ------------------------------------------------------------------------------------
 
@@ -643,7 +643,7 @@ class DirectoryWork:
                 for descriptor in dead.values():
                     os.close(descriptor)
         except OSError as error:
-            raise storage_error(error, f"could not open the store {self.root}") from error
+            raise storage_error(error, f"Could not open the store {self.root}") from error
 
     def _lock_dead_instances(self) -> dict[str, int]:
         dead: dict[str, int] = {}
@@ -710,12 +710,14 @@ class DirectoryWork:
                     os.link(first, second)
                 except FileExistsError:
                     return
-                raise ConfigError(f"the file system of {self.root} links over an existing name; use ext4, xfs or btrfs")
+                raise ConfigError(
+                    f"The file system of {self.root} links over an existing name; use ext4, xfs or btrfs."
+                )
             finally:
                 _unlink_if_there(first)
                 _unlink_if_there(second)
         except OSError as error:
-            raise storage_error(error, f"could not write in {self.root}") from error
+            raise storage_error(error, f"Could not write in {self.root}") from error
 
 
 DIRECT_BLOCK_BYTES: Final = 4096
@@ -749,7 +751,7 @@ class UploadWork:
         with self._changed:
             # A part still under way must not reach a file that is already an object.
             if self._completing:
-                raise ObjectMissing(f"upload {self._upload_id} of {self._key} is completed")
+                raise ObjectMissing(f"Upload {self._upload_id} of {self._key} is completed.")
             if self._stride is None:
                 self._stride = len(view)
             stride = self._stride
@@ -778,12 +780,12 @@ class UploadWork:
         except FileNotFoundError as error:
             self._work.prove()
             if os.path.exists(self._work.path(self._key)):
-                raise AlreadyExists(f"{self._key} exists") from error
-            raise ObjectMissing(f"upload {self._upload_id} of {self._key} is gone") from error
+                raise AlreadyExists(f"{self._key} exists.") from error
+            raise ObjectMissing(f"Upload {self._upload_id} of {self._key} is gone.") from error
         except OSError as error:
             with self._changed:
                 self._completing = False
-            raise storage_error(error, f"could not complete {self._key}") from error
+            raise storage_error(error, f"Could not complete {self._key}") from error
         # From here on the file may be an object, even if this fails: no part may be written to it any more.
         self._work.publish_upload(self._key, self._upload_id, whole)
 
@@ -795,7 +797,7 @@ class UploadWork:
         self._work.prove()
         try:
             if not os.path.exists(f"{self._directory}/key"):
-                raise ObjectMissing(f"upload {self._upload_id} of {self._key} is gone")
+                raise ObjectMissing(f"Upload {self._upload_id} of {self._key} is gone.")
             descriptor = self._work.create_file(path, os.O_WRONLY | os.O_CREAT)
             try:
                 if name != "data":
@@ -805,9 +807,9 @@ class UploadWork:
             finally:
                 os.close(descriptor)
         except FileNotFoundError as error:
-            raise ObjectMissing(f"upload {self._upload_id} of {self._key} is gone") from error
+            raise ObjectMissing(f"Upload {self._upload_id} of {self._key} is gone.") from error
         except OSError as error:
-            raise storage_error(error, f"could not write a part of {self._key}") from error
+            raise storage_error(error, f"Could not write a part of {self._key}") from error
 
     def _whole(self) -> str:
         """Path of a synced file that holds the parts in order. Raises: OSError."""
@@ -857,8 +859,8 @@ def _is_file(status: os.stat_result) -> bool:
 
 def _read_error(error: OSError, key: str) -> ObjectMissing | StorageUnavailable:
     if error.errno in _ABSENT:
-        return ObjectMissing(f"{key} is not there")
-    return storage_error(error, f"could not read {key}")
+        return ObjectMissing(f"{key} is not there.")
+    return storage_error(error, f"Could not read {key}")
 
 
 def _is_cached(descriptor: int, start: int, end: int) -> bool:
@@ -966,6 +968,6 @@ def _release_instance(path: str, descriptor: int, process: int) -> None:
 
 def _no_links_sentence(root: str, error: OSError) -> str:
     return (
-        f"the file system of {root} cannot make the hard links that conditional writes need ({error.strerror}); "
-        "keep the store on ext4, xfs, btrfs or NFS"
+        f"The file system of {root} cannot make the hard links that conditional writes need ({error.strerror}); "
+        "keep the store on ext4, xfs, btrfs or NFS."
     )

@@ -29,14 +29,14 @@ def check_key(key: str) -> None:
     """Raises: InvalidKey."""
     if len(key) > KEY_CHARS_MAX or _KEY.fullmatch(key) is None:
         raise InvalidKey(
-            f"{key[:KEY_CHARS_MAX]!r} is not an object key: parts of [A-Za-z0-9._-] joined by '/', none hidden"
+            f"{key[:KEY_CHARS_MAX]!r} is not an object key: parts of [A-Za-z0-9._-] joined by '/', none hidden."
         )
 
 
 def check_prefix(prefix: str) -> None:
     """A prefix is the beginning of a key; it may be empty and may end anywhere. Raises: InvalidKey."""
     if len(prefix) > KEY_CHARS_MAX or _PREFIX.fullmatch(prefix) is None:
-        raise InvalidKey(f"{prefix[:KEY_CHARS_MAX]!r} is not the beginning of an object key")
+        raise InvalidKey(f"{prefix[:KEY_CHARS_MAX]!r} is not the beginning of an object key.")
 
 
 def check_range(start: int, end: int) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from app.errors import ConfigError
+from app.errors import ConfigError, clause
 from app.objectstore.api import InvalidKey
 from app.objectstore.keys import check_key
 
@@ -91,27 +91,27 @@ def parse_store_url(url: str) -> StoreLocation:
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise ConfigError(f"the store URL {url!r} cannot be read ({error}); {_EXAMPLES}") from error
+        raise ConfigError(f"The store URL {url!r} cannot be read ({clause(error)}); {_EXAMPLES}.") from error
     if parts.username is not None or parts.password is not None:
         raise ConfigError(
-            "a store URL must not contain credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile"
+            "A store URL must not contain credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile."
         )
     if parts.fragment:
-        raise ConfigError(f"the store URL {url!r} has a '#' part, which has no meaning; {_EXAMPLES}")
+        raise ConfigError(f"The store URL {url!r} has a '#' part, which has no meaning; {_EXAMPLES}.")
     match parts.scheme:
         case "file":
             return _parse_file(url, parts.netloc, parts.path, parts.query)
         case "s3":
             return _parse_s3(url, parts.netloc, parts.path, parts.query)
         case "":
-            raise ConfigError(f"the store URL {url!r} has no scheme; {_EXAMPLES}")
+            raise ConfigError(f"The store URL {url!r} has no scheme; {_EXAMPLES}.")
         case scheme:
-            raise ConfigError(f"the store URL {url!r} has the unknown scheme {scheme!r}; {_EXAMPLES}")
+            raise ConfigError(f"The store URL {url!r} has the unknown scheme {scheme!r}; {_EXAMPLES}.")
 
 
 def _parse_file(url: str, host: str, path: str, query: str) -> DirectoryLocation:
     if host not in ("", "localhost"):
-        raise ConfigError(f"the store URL {url!r} names a host or a relative path; write file:///absolute/path")
+        raise ConfigError(f"The store URL {url!r} names a host or a relative path; write file:///absolute/path.")
     mode = None
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name != "mode" or mode is not None or _MODE.fullmatch(value) is None:
@@ -122,36 +122,36 @@ def _parse_file(url: str, host: str, path: str, query: str) -> DirectoryLocation
         mode = int(value, 8)
     decoded = unquote(path)
     if not decoded.startswith("/") or "\0" in decoded:
-        raise ConfigError(f"the store URL {url!r} has no absolute path; write file:///absolute/path")
+        raise ConfigError(f"The store URL {url!r} has no absolute path; write file:///absolute/path.")
     if decoded.strip("/") == "":
-        raise ConfigError("the store cannot be the root directory; write file:///absolute/path")
+        raise ConfigError("The store cannot be the root directory; write file:///absolute/path.")
     return DirectoryLocation(Path(decoded), mode)
 
 
 def _parse_s3(url: str, bucket: str, path: str, query: str) -> S3Location:
     if not bucket:
-        raise ConfigError(f"the store URL {url!r} names no bucket; write s3://bucket/prefix")
+        raise ConfigError(f"The store URL {url!r} names no bucket; write s3://bucket/prefix.")
     if _BUCKET.fullmatch(bucket) is None:
         raise ConfigError(
-            f"{bucket!r} is not a bucket name: 3 to 63 of a-z, 0-9, '.' and '-'; write s3://bucket/prefix"
+            f"{bucket!r} is not a bucket name: 3 to 63 of a-z, 0-9, '.' and '-'; write s3://bucket/prefix."
         )
     prefix = unquote(path).strip("/")
     if prefix:
         try:
             check_key(prefix)
         except InvalidKey as error:
-            raise ConfigError(f"the prefix {prefix!r} of the store URL has parts other than [A-Za-z0-9._-]") from error
+            raise ConfigError(f"The prefix {prefix!r} of the store URL has parts other than [A-Za-z0-9._-].") from error
         if len(prefix) >= _BUCKET_PREFIX_CHARS_MAX:
-            raise ConfigError(f"the prefix of the store URL has {len(prefix)} characters; at most 199 fit")
+            raise ConfigError(f"The prefix of the store URL has {len(prefix)} characters; at most 199 fit.")
         prefix += "/"
     options: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in _OPTIONS:
-            raise ConfigError(f"{name!r} is not an option of an s3 store URL; the options are {', '.join(_OPTIONS)}")
+            raise ConfigError(f"{name!r} is not an option of an s3 store URL; the options are {', '.join(_OPTIONS)}.")
         if name in options:
-            raise ConfigError(f"the option {name!r} of the store URL is given twice")
+            raise ConfigError(f"The option {name!r} of the store URL is given twice.")
         if not value:
-            raise ConfigError(f"the option {name!r} of the store URL has no value")
+            raise ConfigError(f"The option {name!r} of the store URL has no value.")
         options[name] = value
     endpoint = options.get("endpoint")
     if endpoint is not None:
@@ -160,11 +160,13 @@ def _parse_s3(url: str, bucket: str, path: str, query: str) -> S3Location:
             or urlsplit(endpoint).scheme not in ("http", "https")
             or not urlsplit(endpoint).hostname
         ):
-            raise ConfigError(f"endpoint={endpoint} is not a URL; write endpoint=http://host:port or https://host:port")
+            raise ConfigError(
+                f"endpoint={endpoint} is not a URL; write endpoint=http://host:port or https://host:port."
+            )
         endpoint = endpoint.rstrip("/")
     region = options.get("region")
     if region is not None and _REGION.fullmatch(region) is None:
-        raise ConfigError(f"region={region} is not a region; write one like region=eu-central-1")
+        raise ConfigError(f"region={region} is not a region; write one like region=eu-central-1.")
     sse, kms_key_id = _parse_encryption(options)
     return S3Location(
         bucket=bucket,
@@ -188,9 +190,9 @@ def _parse_encryption(options: dict[str, str]) -> tuple[ServerSideEncryption | N
         case "AES256" if kms_key_id is None:
             return "AES256", None
         case "AES256":
-            raise ConfigError("kms_key_id needs sse=aws:kms, not sse=AES256")
+            raise ConfigError("kms_key_id needs sse=aws:kms, not sse=AES256.")
         case other:
-            raise ConfigError(f"sse={other} is not known; write sse=AES256 or sse=aws:kms")
+            raise ConfigError(f"sse={other} is not known; write sse=AES256 or sse=aws:kms.")
 
 
 def _parse_flag(name: str, value: str | None, *, default: bool) -> bool:
@@ -202,4 +204,4 @@ def _parse_flag(name: str, value: str | None, *, default: bool) -> bool:
         case "false" | "0":
             return False
         case _:
-            raise ConfigError(f"{name}={value} must be true or false")
+            raise ConfigError(f"{name}={value} must be true or false.")

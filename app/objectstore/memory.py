@@ -155,7 +155,7 @@ class MemoryStore:
         def work() -> tuple[bytes, int]:
             data = self._object(key)
             if start >= len(data):
-                raise RangeUnsatisfiable(f"{key} has {len(data)} bytes; none at {start}")
+                raise RangeUnsatisfiable(f"{key} has {len(data)} bytes; none at {start}.")
             return data[start:end], 0
 
         data, _ = await self._read("get_range", key, work)
@@ -203,8 +203,8 @@ class MemoryStore:
 
     def encrypted_with(self, kms_key_id: str) -> NoReturn:
         raise StorageUnavailable(
-            f"memory encrypts nothing, so no object can be written with the key {kms_key_id}: take firn.tier.kms.key.id"
-            " from the topic, or use an S3 store"
+            f"Memory encrypts nothing, so no object can be written with the key {kms_key_id}: take firn.tier.kms.key.id"
+            " from the topic, or use an S3 store."
         )
 
     async def put(self, key: str, data: Buffer) -> None:
@@ -218,7 +218,7 @@ class MemoryStore:
 
         def work() -> None:
             if key in self._objects:
-                raise AlreadyExists(f"{key} exists")
+                raise AlreadyExists(f"{key} exists.")
             self._store(key, kept)
 
         await self._call("put_if_absent", key, work, len(kept))
@@ -309,15 +309,15 @@ class MemoryStore:
                 await asyncio.sleep(latency_s / 2)
             match kind:
                 case FaultKind.UNAVAILABLE:
-                    raise StorageUnavailable(f"{operation} of {key}: 503 Slow Down")
+                    raise StorageUnavailable(f"{operation} of {key}: 503 Slow Down.")
                 case FaultKind.HANG:
                     await loop.create_future()
                 case FaultKind.APPLIED_LATE:
                     assert fault is not None
                     loop.call_later(self._rng.uniform(*fault.latency_ms) / 1000, _apply_late, work)
-                    raise StorageUnavailable(f"{operation} of {key}: no response in time")
+                    raise StorageUnavailable(f"{operation} of {key}: no response in time.")
                 case FaultKind.SHORT_ANSWER:
-                    raise StorageUnavailable(f"{operation} of {key}: the response ended early")
+                    raise StorageUnavailable(f"{operation} of {key}: the response ended early.")
                 case _:
                     pass
             result: T | None = None
@@ -331,7 +331,7 @@ class MemoryStore:
                 await asyncio.sleep(latency_s / 2)
             match kind:
                 case FaultKind.LOST_ANSWER:
-                    raise StorageUnavailable(f"{operation} of {key}: the connection was lost")
+                    raise StorageUnavailable(f"{operation} of {key}: the connection was lost.")
                 case FaultKind.HANG_APPLIED:
                     await loop.create_future()
                 case _:
@@ -381,7 +381,7 @@ class MemoryStore:
     def _object(self, key: str) -> bytes:
         stored = self._objects.get(key)
         if stored is None:
-            raise ObjectMissing(f"{key} is not there")
+            raise ObjectMissing(f"{key} is not there.")
         return stored[0]
 
     def _store(self, key: str, data: bytes) -> None:
@@ -407,10 +407,10 @@ class MemoryStore:
 
     def _complete(self, upload_id: str, key: str) -> None:
         if upload_id not in self._uploads and key in self._objects:
-            raise AlreadyExists(f"{key} exists")
+            raise AlreadyExists(f"{key} exists.")
         pending = self._pending(upload_id)
         if key in self._objects:
-            raise AlreadyExists(f"{key} exists")
+            raise AlreadyExists(f"{key} exists.")
         parts = [pending.parts[number] for number in sorted(pending.parts)]
         assert parts, "an upload has at least one part"
         assert all(len(part) >= self.part_bytes_min for part in parts[:-1]), "a part before the last is too small"
@@ -420,7 +420,7 @@ class MemoryStore:
     def _pending(self, upload_id: str) -> _Pending:
         pending = self._uploads.get(upload_id)
         if pending is None:
-            raise ObjectMissing(f"upload {upload_id} is gone")
+            raise ObjectMissing(f"Upload {upload_id} is gone.")
         return pending
 
 

@@ -316,7 +316,7 @@ class _StoreHandlers:
 
     async def begin_upload(self, payload: Buffer) -> Buffer:
         if len(self._uploads) >= UPLOADS_OPEN_MAX:
-            raise LimitExceeded(f"{len(self._uploads)} uploads are under way; complete or abort some")
+            raise LimitExceeded(f"{len(self._uploads)} uploads are under way; complete or abort some.")
         upload = await self._store.begin_upload(str(payload, "utf-8"))
         self._uploads[upload.upload_id] = upload
         return upload.upload_id.encode()
@@ -325,7 +325,7 @@ class _StoreHandlers:
         part = msgspec.msgpack.decode(payload, type=_PartView)
         upload = self._uploads.get(part.upload_id)
         if upload is None:
-            raise ObjectMissing(f"upload {part.upload_id} of {part.key} is gone")
+            raise ObjectMissing(f"Upload {part.upload_id} of {part.key} is gone.")
         try:
             await upload.put_part(part.number, part.data)
         except ObjectMissing:
@@ -339,7 +339,7 @@ class _StoreHandlers:
         if upload is None:
             # An answer may have been lost: the key tells whether the upload was completed.
             await self._store.head(name.key)
-            raise AlreadyExists(f"{name.key} exists")
+            raise AlreadyExists(f"{name.key} exists.")
         try:
             await upload.complete()
         except ObjectMissing:

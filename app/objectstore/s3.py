@@ -53,7 +53,7 @@ from botocore.utils import parse_timestamp
 from crc32c import crc32c
 
 from app import __version__
-from app.errors import ConfigError, FirnError, StorageUnavailable
+from app.errors import ConfigError, FirnError, StorageUnavailable, clause
 from app.limits import MIB
 from app.metrics import Counter, Registry
 from app.objectstore.api import AlreadyExists, ObjectInfo, ObjectMissing, RangeUnsatisfiable, UploadInfo
@@ -241,9 +241,9 @@ class S3Store:
                     certificates=_certificates(session),
                 )
         except (ProfileNotFound, ConfigParseError, InvalidRegionError, PartialCredentialsError, ValueError) as error:
-            raise ConfigError(f"no S3 client can be made for {location}: {error}") from error
+            raise ConfigError(f"No S3 client can be made for {location}: {clause(error)}.") from error
         except CredentialRetrievalError as error:
-            raise ConfigError(f"no credentials for {location}: {error}; {_CREDENTIALS_MEND}") from error
+            raise ConfigError(f"No credentials for {location}: {clause(error)}; {_CREDENTIALS_MEND}.") from error
 
     async def close(self) -> None:
         await self._resources.aclose()
@@ -271,7 +271,7 @@ class S3Store:
                 first, size_bytes = _content_range(answer, key)
                 if first != start:
                     raise StorageUnavailable(
-                        f"{key}: asked for bytes from {start}, the store returned bytes from {first}"
+                        f"{key}: asked for bytes from {start}, the store returned bytes from {first}."
                     )
                 return await _read(body, min(end, size_bytes) - start, key)
 
@@ -300,7 +300,7 @@ class S3Store:
                 wanted = min(length, size_bytes)
                 if first != size_bytes - wanted:
                     raise StorageUnavailable(
-                        f"{key}: asked for the last {length} bytes, the store returned bytes from {first}"
+                        f"{key}: asked for the last {length} bytes, the store returned bytes from {first}."
                     )
                 return await _read(body, wanted, key), size_bytes
 
@@ -516,7 +516,7 @@ class S3Store:
         try:
             return await self._request("put_part", key, send)
         except _UploadGone as error:
-            raise ObjectMissing(f"upload {upload_id} of {key} is gone") from error
+            raise ObjectMissing(f"Upload {upload_id} of {key} is gone.") from error
 
     async def _complete(self, key: str, upload_id: str, parts: list[dict[str, Any]]) -> None:
         async def send() -> None:
@@ -531,8 +531,8 @@ class S3Store:
             try:
                 await self.head(key)
             except ObjectMissing:
-                raise ObjectMissing(f"upload {upload_id} of {key} is gone") from error
-            raise AlreadyExists(f"{key} exists") from error
+                raise ObjectMissing(f"Upload {upload_id} of {key} is gone.") from error
+            raise AlreadyExists(f"{key} exists.") from error
 
     # --- how a request goes -------------------------------------------------------------------------------------------
 
@@ -591,17 +591,17 @@ class S3Store:
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         match code:
             case "NoSuchUpload":
-                return _UploadGone(f"upload of {key} is gone"), False
+                return _UploadGone(f"Upload of {key} is gone."), False
             case "NoSuchBucket":
                 pass
             case "PreconditionFailed" | "412":
-                return AlreadyExists(f"{key} exists"), False
+                return AlreadyExists(f"{key} exists."), False
             case "InvalidRange" | "416":
-                return RangeUnsatisfiable(f"{key} has no bytes there"), False
+                return RangeUnsatisfiable(f"{key} has no bytes there."), False
             case "EntityTooSmall":
                 raise AssertionError(f"a part of {key} before the last is under {self.part_bytes_min} bytes") from error
             case _ if code == "NoSuchKey" or (status == 404 and not operation.startswith("list")):
-                return ObjectMissing(f"{key} is not there"), False
+                return ObjectMissing(f"{key} is not there."), False
             case _:
                 pass
         message = error.response.get("Error", {}).get("Message", "")
@@ -629,18 +629,18 @@ class S3Store:
         told = f"{operation} of {key or 'everything'} in {self.location}: {code or status}"
         if message and message != code:
             told += f" ({message.rstrip('.')})"
-        return StorageUnavailable(f"{told}; {mend}" if mend else told)
+        return StorageUnavailable(f"{told}; {mend}." if mend else f"{told}.")
 
     def _failure_of_transport(self, operation: str, key: str, error: Exception) -> tuple[FirnError, bool]:
         """Convert a missing or unreadable response to an error, and tell whether a retry may help."""
         told = f"{operation} of {key or 'everything'} in {self.location}"
         if isinstance(error, (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError)):
-            return StorageUnavailable(f"{told}: {error}; {_CREDENTIALS_MEND}"), False
+            return StorageUnavailable(f"{told}: {clause(error)}; {_CREDENTIALS_MEND}."), False
         if isinstance(error, TimeoutError) and not str(error):
-            return StorageUnavailable(f"{told}: no response in time"), True
+            return StorageUnavailable(f"{told}: no response in time."), True
         if isinstance(error, (EndpointConnectionError, ConnectTimeoutError, SSLError)):
-            return StorageUnavailable(f"{told}: {str(error).rstrip('.')}; {_ADDRESS_MEND}"), True
-        return StorageUnavailable(f"{told}: {error}"), True
+            return StorageUnavailable(f"{told}: {str(error).rstrip('.')}; {_ADDRESS_MEND}."), True
+        return StorageUnavailable(f"{told}: {clause(error)}."), True
 
     def _count_retry(self, operation: str) -> None:
         if self._registry is None:
@@ -699,13 +699,13 @@ def _content_range(answer: dict[str, Any], key: str) -> tuple[int, int]:
         span, _, size = text.removeprefix("bytes ").partition("/")
         return int(span.partition("-")[0]), int(size)
     except ValueError as error:
-        raise StorageUnavailable(f"{key}: the store returned the range {text!r}, which cannot be parsed") from error
+        raise StorageUnavailable(f"{key}: the store returned the range {text!r}, which cannot be parsed.") from error
 
 
 async def _read(body: Any, length: int, key: str) -> bytes:
     data: bytes = await body.read()
     if len(data) != length:
-        raise StorageUnavailable(f"{key}: expected {length} bytes, got {len(data)}")
+        raise StorageUnavailable(f"{key}: expected {length} bytes, got {len(data)}.")
     return data
 
 
@@ -718,7 +718,7 @@ def _certificates(session: AioSession) -> bytes | None:
         return Path(path).expanduser().read_bytes()
     except OSError as error:
         raise ConfigError(
-            f"the certificates that AWS_CA_BUNDLE or the profile's ca_bundle names cannot be read: {error}"
+            f"The certificates that AWS_CA_BUNDLE or the profile's ca_bundle names cannot be read: {clause(error)}."
         ) from error
 
 

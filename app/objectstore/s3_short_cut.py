@@ -162,12 +162,12 @@ class ShortCut:
         except FileNotFoundError as error:
             if "<Code>NoSuchKey</Code>" in str(error):
                 self._failures = 0
-                raise ObjectMissing(f"{key} is not there") from error
+                raise ObjectMissing(f"{key} is not there.") from error
             return None  # an answer, to be told by aiobotocore
         except AlreadyExistsError as error:
             if "status code: 412" in str(error):
                 self._failures = 0
-                raise AlreadyExists(f"{key} exists") from error
+                raise AlreadyExists(f"{key} exists.") from error
             return None  # 409: another client is writing it
         except (BaseError, OSError, ValueError):
             self._failures += 1

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
-from app.errors import CorruptionError, ErrorCode, ProtocolError, RequestRejected
+from app.errors import CorruptionError, ErrorCode, ProtocolError, RequestRejected, clause
 from app.limits import DECOMPRESSED_BATCH_BYTES_MAX
 from app.records.framing import framing_fault, is_readable
 from app.units import LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs
@@ -127,7 +127,7 @@ def iter_headers(view: memoryview | bytes | bytearray) -> Iterator[tuple[int, Ba
     while position + HEADER_BYTES <= end:
         header = parse_header(view, position)
         if header.size_bytes < HEADER_BYTES:
-            raise CorruptionError(f"the record batch at {position} says that it has {header.size_bytes} bytes")
+            raise CorruptionError(f"The record batch at {position} says that it has {header.size_bytes} bytes.")
         if position + header.size_bytes > end:
             return
         yield position, header
@@ -211,10 +211,10 @@ def check_batches(
         found.append((position, header))
         position = batch_end
     if not found:
-        raise ProtocolError("there is no record batch", ErrorCode.CORRUPT_MESSAGE)
+        raise ProtocolError("There is no record batch.", ErrorCode.CORRUPT_MESSAGE)
     if batches_max is not None and len(found) > batches_max:
         raise ProtocolError(
-            f"{len(found)} record batches for a partition where {batches_max} may be", ErrorCode.INVALID_RECORD
+            f"{len(found)} record batches for a partition where {batches_max} may be.", ErrorCode.INVALID_RECORD
         )
     return found
 
@@ -242,10 +242,10 @@ def _bad_batch(batch: memoryview, header: BatchHeader, max_batch_bytes: int) -> 
     if len(batch) > max_batch_bytes:
         return RequestRejected(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"a record batch of {len(batch)} bytes is over max.message.bytes, which is {max_batch_bytes}",
+            f"A record batch of {len(batch)} bytes is over max.message.bytes, which is {max_batch_bytes}.",
         )
     if crc32c(batch[CRC_START:]) != header.crc:
-        return ProtocolError("a record batch does not match its CRC", ErrorCode.CORRUPT_MESSAGE)
+        return ProtocolError("A record batch does not match its CRC.", ErrorCode.CORRUPT_MESSAGE)
     error = _bad_fields(header)
     if error is None and header.codec:
         fault = framing_fault(header.codec, batch, HEADER_BYTES)
@@ -262,16 +262,16 @@ def _bad_start(view: memoryview, position: int) -> ProtocolError:
     left = len(view) - position
     if left > _MAGIC_POSITION and view[position + _MAGIC_POSITION] in (0, 1):
         return ProtocolError(
-            f"messages of magic {view[position + _MAGIC_POSITION]} are not accepted, only record batches of magic 2",
+            f"Messages of magic {view[position + _MAGIC_POSITION]} are not accepted, only record batches of magic 2.",
             ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
         )
     if left < HEADER_BYTES:
-        return ProtocolError(f"{left} bytes are less than a record batch's header", ErrorCode.CORRUPT_MESSAGE)
+        return ProtocolError(f"{left} bytes are less than a record batch's header.", ErrorCode.CORRUPT_MESSAGE)
     header = parse_header(view, position)
     if header.magic != MAGIC_V2:
-        return ProtocolError(f"a record batch of unknown magic {header.magic}", ErrorCode.CORRUPT_MESSAGE)
+        return ProtocolError(f"A record batch of unknown magic {header.magic}.", ErrorCode.CORRUPT_MESSAGE)
     return ProtocolError(
-        f"a record batch claims {header.size_bytes} bytes where {left} are left", ErrorCode.CORRUPT_MESSAGE
+        f"A record batch claims {header.size_bytes} bytes where {left} are left.", ErrorCode.CORRUPT_MESSAGE
     )
 
 
@@ -305,7 +305,7 @@ def _bad_fields(header: BatchHeader) -> ProtocolError | None:
             f"has producer id {header.producer_id}, epoch {header.producer_epoch} and sequence {header.base_sequence}"
             f"{' in a transaction' if header.is_transactional else ''}, which do not fit together"
         )
-    return ProtocolError(f"a record batch {what}", code)
+    return ProtocolError(f"A record batch {clause(what)}.", code)
 
 
 # --- checks: bytes of our own disk or bucket ------------------------------------------------------------------------
@@ -321,24 +321,24 @@ def check_stored_batch(view: memoryview, position: int = 0) -> BatchHeader:
     """
     left = len(view) - position
     if left < HEADER_BYTES:
-        raise CorruptionError(f"{max(left, 0)} bytes at position {position} are less than a record batch's header")
+        raise CorruptionError(f"{max(left, 0)} bytes at position {position} are less than a record batch's header.")
     header = parse_header(view, position)
     if header.magic != MAGIC_V2:
-        raise CorruptionError(f"magic {header.magic} at position {position}")
+        raise CorruptionError(f"Magic {header.magic} at position {position}.")
     if header.batch_length < _LENGTH_MIN or header.size_bytes > left:
         raise CorruptionError(
-            f"a record batch at position {position} claims {header.size_bytes} bytes where {left} are left"
+            f"A record batch at position {position} claims {header.size_bytes} bytes where {left} are left."
         )
     if crc32c(view[position + CRC_START : position + header.size_bytes]) != header.crc:
-        raise CorruptionError(f"the record batch at position {position} does not match its CRC")
+        raise CorruptionError(f"The record batch at position {position} does not match its CRC.")
     if (
         header.base_offset < 0
         or not 0 <= header.record_count <= header.last_offset_delta + 1
         or header.codec > _CODEC_MAX
     ):
         raise CorruptionError(
-            f"the record batch at position {position} has base offset {header.base_offset}, {header.record_count} records, "
-            f"last offset delta {header.last_offset_delta} and codec {header.codec}"
+            f"The record batch at position {position} has base offset {header.base_offset}, {header.record_count} records, "
+            f"last offset delta {header.last_offset_delta} and codec {header.codec}."
         )
     return header
 

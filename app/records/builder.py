@@ -229,7 +229,7 @@ def _assemble(body: bytes, base_offset: int, leader_epoch: int, fields: tuple[in
 
 def _encode_headers(fields: list[bytes], headers: Headers) -> None:
     if len(headers) > RECORD_HEADERS_MAX:
-        raise LimitExceeded(f"a record has {len(headers)} headers where {RECORD_HEADERS_MAX} are allowed")
+        raise LimitExceeded(f"A record has {len(headers)} headers where {RECORD_HEADERS_MAX} are allowed.")
     fields.append(encode_varint(len(headers)))
     for key, value in headers:
         name = key.encode()

@@ -30,7 +30,7 @@ import cramjam
 import lz4.frame
 import zstandard
 
-from app.errors import CorruptionError, LimitExceeded
+from app.errors import CorruptionError, LimitExceeded, clause
 from app.limits import KIB, MIB
 
 Buffer = bytes | bytearray | memoryview
@@ -139,22 +139,22 @@ def decompress(codec: Codec | int, data: Buffer, max_bytes: int) -> bytes:
         case Codec.ZSTD:
             return _decompress_zstd(data, max_bytes)
         case _:
-            raise CorruptionError(f"{codec} is not a compression codec")
+            raise CorruptionError(f"{codec} is not a compression codec.")
 
 
 def _too_large(codec: int, max_bytes: int) -> LimitExceeded:
-    return LimitExceeded(f"{Codec(codec).name.lower()} data unfolds to more than {max_bytes} bytes")
+    return LimitExceeded(f"{Codec(codec).name.lower()} data unfolds to more than {max_bytes} bytes.")
 
 
 def _too_many(codec: int, parts: str, parts_max: int) -> CorruptionError:
-    return CorruptionError(f"{Codec(codec).name.lower()} data has more than {parts_max} {parts}")
+    return CorruptionError(f"{Codec(codec).name.lower()} data has more than {parts_max} {parts}.")
 
 
 def _check_waste(codec: int, consumed_bytes: int, content_bytes: int) -> None:
     """Raises: CorruptionError if a stream is far longer than its decompressed content."""
     if consumed_bytes > 2 * content_bytes + WASTED_BYTES_MAX:
         raise CorruptionError(
-            f"{consumed_bytes} bytes of {Codec(codec).name.lower()} data unfold to only {content_bytes} bytes"
+            f"{consumed_bytes} bytes of {Codec(codec).name.lower()} data unfold to only {content_bytes} bytes."
         )
 
 
@@ -177,7 +177,7 @@ def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
             # One byte more than allowed tells a stream that fits exactly from one that does not.
             piece = unpacker.decompress(view[position : position + _GZIP_SLICE_BYTES], max_bytes - total + 1)
         except zlib.error as error:
-            raise CorruptionError(f"gzip data is damaged: {error}") from None
+            raise CorruptionError(f"Gzip data is damaged: {clause(error)}.") from None
         total += len(piece)
         if total > max_bytes:
             raise _too_large(Codec.GZIP, max_bytes)
@@ -185,7 +185,7 @@ def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
         position = min(position + _GZIP_SLICE_BYTES, len(view)) - len(unpacker.unused_data)
         _check_waste(Codec.GZIP, position, total)
     if not unpacker.eof:
-        raise CorruptionError("gzip data ends early")
+        raise CorruptionError("Gzip data ends early.")
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
@@ -222,14 +222,14 @@ def _decompress_snappy(data: Buffer, max_bytes: int) -> bytes:
                 raise _too_many(Codec.SNAPPY, "streams", MEMBERS_MAX)
             position += len(XERIAL_HEADER)
             if position > end:
-                raise CorruptionError("snappy data ends in its header")
+                raise CorruptionError("Snappy data ends in its header.")
             continue
         if position + 4 > end:
-            raise CorruptionError("snappy data ends in a block's length")
+            raise CorruptionError("Snappy data ends in a block's length.")
         (length,) = _INT32.unpack_from(view, position)
         position += 4
         if not 0 < length <= end - position:
-            raise CorruptionError(f"a snappy block claims {length} bytes where {end - position} are left")
+            raise CorruptionError(f"A snappy block claims {length} bytes where {end - position} are left.")
         if len(pieces) == BLOCKS_MAX:
             raise _too_many(Codec.SNAPPY, "blocks", BLOCKS_MAX)
         piece = _decompress_snappy_block(view[position : position + length], max_bytes - total, max_bytes)
@@ -245,10 +245,10 @@ def _decompress_snappy_block(block: memoryview, room_bytes: int, max_bytes: int)
         if size > room_bytes:
             raise _too_large(Codec.SNAPPY, max_bytes)
         if size > _SNAPPY_EXPANSION_MAX * len(block):
-            raise CorruptionError(f"{len(block)} bytes of snappy claim to unfold to {size}")
+            raise CorruptionError(f"{len(block)} bytes of snappy claim to unfold to {size}.")
         return bytes(cramjam.snappy.decompress_raw(block))
     except cramjam.DecompressionError as error:
-        raise CorruptionError(f"snappy data is damaged: {error}") from None
+        raise CorruptionError(f"Snappy data is damaged: {clause(error)}.") from None
 
 
 # --- lz4 ------------------------------------------------------------------------------------------------------------
@@ -283,17 +283,17 @@ def _decompress_lz4(data: Buffer, max_bytes: int) -> bytes:
         try:
             piece = unpacker.decompress(rest, min(step, max_bytes - total + 1))
         except (RuntimeError, EOFError) as error:
-            raise CorruptionError(f"lz4 data is damaged: {error}") from None
+            raise CorruptionError(f"Lz4 data is damaged: {clause(error)}.") from None
         total += len(piece)
         if total > max_bytes:
             raise _too_large(Codec.LZ4, max_bytes)
         pieces.append(piece)
         if unpacker.eof:
             if unpacker.unused_data:
-                raise CorruptionError("bytes follow the lz4 frame")
+                raise CorruptionError("Bytes follow the lz4 frame.")
             return pieces[0] if len(pieces) == 1 else b"".join(pieces)
         if unpacker.needs_input:
-            raise CorruptionError("lz4 data ends early")
+            raise CorruptionError("Lz4 data ends early.")
         rest = b""
         step *= 2
 
@@ -331,7 +331,7 @@ def _decompress_zstd(data: Buffer, max_bytes: int) -> bytes:
                 pass  # Several frames in a row come here too; the streaming decoder tells them from damaged bytes.
         return _decompress_zstd_stream(context, memoryview(data), max_bytes)
     except zstandard.ZstdError as error:
-        raise CorruptionError(f"zstd data is damaged: {error}") from None
+        raise CorruptionError(f"Zstd data is damaged: {clause(error)}.") from None
     finally:
         if len(_zstd_decompressors) < _ZSTD_CONTEXTS_MAX:
             _zstd_decompressors.append(context)
@@ -358,5 +358,5 @@ def _decompress_zstd_stream(context: zstandard.ZstdDecompressor, view: memoryvie
             rest = unpacker.unused_data if unpacker.eof else b""
         _check_waste(Codec.ZSTD, start, total)
     if not unpacker.eof:
-        raise CorruptionError("zstd data ends early")
+        raise CorruptionError("Zstd data ends early.")
     return b"".join(pieces)

@@ -58,10 +58,10 @@ def parse_control_key(key: bytes | None) -> ControlType | None:
     Raises: CorruptionError if it is not a control key.
     """
     if key is None or len(key) < _KEY.size:
-        raise CorruptionError("a control record's key is too short")
+        raise CorruptionError("A control record's key is too short.")
     version, kind = _KEY.unpack_from(key)
     if version < 0:
-        raise CorruptionError(f"a control record's key has version {version}")
+        raise CorruptionError(f"A control record's key has version {version}.")
     return ControlType(kind) if kind in (ControlType.ABORT, ControlType.COMMIT) else None
 
 
@@ -112,12 +112,12 @@ def parse_marker(batch: memoryview | bytes | bytearray) -> EndTransactionMarker 
     if control_type is None:
         return None
     if len(records) != 1:
-        raise CorruptionError(f"the end-transaction batch at offset {header.base_offset} has {len(records)} records")
+        raise CorruptionError(f"The end-transaction batch at offset {header.base_offset} has {len(records)} records.")
     if record.value is None or len(record.value) < _VALUE.size:
-        raise CorruptionError(f"the end-transaction marker at offset {header.base_offset} has no whole value")
+        raise CorruptionError(f"The end-transaction marker at offset {header.base_offset} has no whole value.")
     version, coordinator_epoch = _VALUE.unpack_from(record.value)
     if version < 0:
-        raise CorruptionError(f"the end-transaction marker at offset {header.base_offset} has version {version}")
+        raise CorruptionError(f"The end-transaction marker at offset {header.base_offset} has version {version}.")
     return EndTransactionMarker(
         control_type, coordinator_epoch, header.producer_id, header.producer_epoch, record.offset, record.timestamp
     )

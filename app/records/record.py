@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from app.errors import CorruptionError, LimitExceeded
+from app.errors import CorruptionError, LimitExceeded, clause
 from app.limits import DECOMPRESSED_BATCH_BYTES_MAX, RECORD_HEADERS_MAX
 from app.records.batch import HEADER_BYTES, LOG_APPEND_TIME, BatchHeader, parse_header
 from app.records.compression import decompress
@@ -90,7 +90,7 @@ def iter_decompressed(data: bytes, header: BatchHeader) -> Iterator[Record]:
 
 
 def _bad(header: BatchHeader, what: str) -> CorruptionError:
-    return CorruptionError(f"the batch at offset {header.base_offset} is not sound inside: {what}")
+    return CorruptionError(f"The batch at offset {header.base_offset} is not sound inside: {clause(what)}.")
 
 
 def _iter_raw(data: bytes, header: BatchHeader) -> Iterator[Record]:

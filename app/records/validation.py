@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from app.errors import CorruptionError, ErrorCode, LimitExceeded, ProtocolError, RecordsRejected
+from app.errors import CorruptionError, ErrorCode, LimitExceeded, ProtocolError, RecordsRejected, clause
 from app.limits import DECOMPRESSED_BATCH_BYTES_MAX
 from app.records.batch import LOG_APPEND_TIME, BatchHeader, parse_header
 from app.records.record import raw_records, walk_records
@@ -24,7 +24,7 @@ PASSED_BATCHES_MAX: Final = 32
 """Batches before its place that a lookup by time looks into, though their headers say that all their records are older."""
 PASSED_RECORDS_MAX: Final = 50_000
 """Records of such batches beyond the nearest one: 0.1 s of CPU."""
-NO_KEY: Final = "a record without a key in a compacted topic"
+NO_KEY: Final = "A record without a key in a compacted topic."
 
 
 def _scan(data: bytes, header: BatchHeader) -> Iterator[tuple[int, int, int, int, int, int, int]]:
@@ -49,8 +49,8 @@ def check_interior(batch: memoryview | bytes, *, max_bytes: int = DECOMPRESSED_B
 
 
 def _unsound(header: BatchHeader, number: int, error: Exception) -> CorruptionError:
-    where = f"record {number} of the batch at offset {header.base_offset}"
-    return CorruptionError(f"{where} cannot be read: {_words(error)}")
+    where = f"Record {number} of the batch at offset {header.base_offset}"
+    return CorruptionError(f"{where} cannot be read: {clause(_words(error))}.")
 
 
 def _words(error: Exception) -> str:
@@ -91,19 +91,19 @@ def check_produced(
             if timestamps is not None and not earliest <= timestamp <= latest and timestamp != NO_TIMESTAMP:
                 untimely = True
                 if len(refused) < RECORD_ERRORS_MAX:
-                    refused.append((number, f"timestamp {timestamp} is not within [{earliest}, {latest}]"))
+                    refused.append((number, f"Timestamp {timestamp} is not within [{earliest}, {latest}]."))
             elif keys_needed and key_end < 0 and len(refused) < RECORD_ERRORS_MAX:
                 refused.append((number, NO_KEY))
             number += 1
     except (ValueError, IndexError, CorruptionError) as error:
-        sentence = f"record {number} of the batch cannot be read: {_words(error)}"
+        sentence = f"Record {number} of the batch cannot be read: {clause(_words(error))}."
         raise ProtocolError(sentence, ErrorCode.INVALID_RECORD) from None
     if not INT64_MIN <= greatest <= INT64_MAX:
-        raise ProtocolError(f"timestamp {greatest} does not fit in 64 bits", ErrorCode.INVALID_TIMESTAMP)
+        raise ProtocolError(f"Timestamp {greatest} does not fit in 64 bits.", ErrorCode.INVALID_TIMESTAMP)
     if refused:
         code = ErrorCode.INVALID_TIMESTAMP if untimely else ErrorCode.INVALID_RECORD
         first, why = refused[0]
-        told = f"{len(refused)} of the batch's {number} records are refused; record {first}: {why}"
+        told = f"{len(refused)} of the batch's {number} records are refused; record {first}: {clause(why)}."
         raise RecordsRejected(code, told, tuple(refused))
     return TimestampMs(greatest)
 

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from app.errors import ErrorCode, NotLeader, RequestRejected
+from app.errors import ErrorCode, NotLeader, RequestRejected, clause
 from app.replication.commits import CommitQueue, FutureWaiter, Waiter
 from app.replication.in_sync import LAG_MS_MAX, NEVER_MS, InSync
 from app.replication.looks import Looks
@@ -232,7 +232,7 @@ class Partition:
         if not self.enough_in_sync:
             raise RequestRejected(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{len(self.in_sync)} replicas are in sync, min.insync.replicas is {self.log.config.min_insync_replicas}",
+                f"{len(self.in_sync)} replicas are in sync, min.insync.replicas is {self.log.config.min_insync_replicas}.",
             )
 
     def wait_stored(self, offset_end: int, *, in_sync: bool = True) -> Awaitable[None] | None:
@@ -301,9 +301,9 @@ class Partition:
         """The refusal for records of a leadership that is over, or that this broker cannot speak for while it is isolated:
         whether they count is for the next leader to say."""
         if self.shut:
-            return NotLeader(f"this broker is isolated: {WHY_SHUT}", NOBODY, self.leader_epoch)
+            return NotLeader(f"This broker is isolated: {WHY_SHUT}.", NOBODY, self.leader_epoch)
         return NotLeader(
-            f"this broker does not lead {self.topic}-{self.index} any more", self.leader, self.leader_epoch
+            f"This broker does not lead {self.topic}-{self.index} any more.", self.leader, self.leader_epoch
         )
 
 
@@ -443,14 +443,16 @@ class PartitionTable:
             return found
         of_topic = self._image().topics_by_name.get(topic)
         if of_topic is None or not 0 <= index < len(of_topic.partitions):
-            raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{index}")
+            raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {topic}-{index}.")
         image = of_topic.partitions[index]
         if image.leader != self._broker_id:
-            raise NotLeader(f"this broker does not lead {topic}-{index}", image.leader, image.leader_epoch)
+            raise NotLeader(f"This broker does not lead {topic}-{index}.", image.leader, image.leader_epoch)
         why = self._offline.get(TopicIdPartition(of_topic.topic_id, PartitionIndex(index)))
         raise RequestRejected(
             ErrorCode.KAFKA_STORAGE_ERROR,
-            f"the log of {topic}-{index} is not available" if why is None else f"{topic}-{index} is offline: {why}",
+            f"The log of {topic}-{index} is not available."
+            if why is None
+            else f"{topic}-{index} is offline: {clause(why)}.",
         )
 
     # --- partitions for clients ----------------------------------------------------------------------------------------
@@ -471,7 +473,7 @@ class PartitionTable:
             if of_topic is not None and 0 <= index < len(of_topic.partitions):
                 image = of_topic.partitions[index]
                 if self.is_shut(image):
-                    raise NotLeader(f"this broker is isolated: {WHY_SHUT}", NOBODY, image.leader_epoch)
+                    raise NotLeader(f"This broker is isolated: {WHY_SHUT}.", NOBODY, image.leader_epoch)
         return self.require(topic, index)
 
     def is_shut(self, image: PartitionImage) -> bool:

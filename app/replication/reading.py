@@ -244,4 +244,4 @@ async def _while_starts_stay(
         found = await search()
         if (log.log_start_offset, log.local_log_start_offset) == starts:
             return found
-    raise StorageUnavailable(f"{log.topic}-{log.partition} moves to the tier faster than it can be searched")
+    raise StorageUnavailable(f"{log.topic}-{log.partition} moves to the tier faster than it can be searched.")

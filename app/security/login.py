@@ -135,4 +135,4 @@ class Login:
     def check_served(self, api_key: int, allowed: frozenset[int]) -> None:
         """Raises: ProtocolError for a request that must not be served before the login is done."""
         if self.state is not State.OPEN and api_key not in allowed:
-            raise ProtocolError(f"API key {api_key} is not served before the client has logged in")
+            raise ProtocolError(f"API key {api_key} is not served before the client has logged in.")

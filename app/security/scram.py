@@ -325,7 +325,7 @@ class ScramServer:
         except NotBase64:
             raise Refused(self._why(), user=self._user) from None
         if found[2] == self._nonce_full[: -len(self._nonce)] + self._nonce_full:
-            raise Refused(f"{self._why()}: {DOUBLED_NONCE}", user=self._user)
+            raise Refused(f"{self._why()}: {DOUBLED_NONCE}.", user=self._user)
         if binding != self._gs2 or found[2] != self._nonce_full or len(proof) != self._mechanism.key_bytes:
             raise Refused(self._why(), user=self._user)
         message = self._auth_message + b"," + token[: token.rindex(b",p=")]
@@ -361,10 +361,12 @@ class ScramClient:
         """The message that proves the password. Raises: Refused, if the server does not speak SCRAM or asks for too little."""
         found = _SERVER_FIRST.fullmatch(token)
         if found is None or not found[1].startswith(self._nonce) or len(found[1]) <= len(self._nonce):
-            raise Refused("the server's first SCRAM message cannot be read")
+            raise Refused("The server's first SCRAM message cannot be read.")
         iterations = int(found[3])
         if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
-            raise Refused(f"the server asks for {iterations} iterations; {ITERATIONS_MIN} to {ITERATIONS_MAX} are done")
+            raise Refused(
+                f"The server asks for {iterations} iterations; {ITERATIONS_MIN} to {ITERATIONS_MAX} are done."
+            )
         digest = self._mechanism.digest
         salt = b64decode(found[2])
         credential = credential_of(
@@ -384,7 +386,7 @@ class ScramClient:
     def check(self, token: bytes) -> None:
         """Whether the server knows the password, too. Raises: Refused."""
         if not self._server_signature or not hmac.compare_digest(token, b"v=" + b64encode(self._server_signature)):
-            raise Refused("the server does not prove that it knows the password")
+            raise Refused("The server does not prove that it knows the password.")
 
 
 def _asks_for_token(extensions: bytes) -> bool:

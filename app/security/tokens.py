@@ -181,7 +181,7 @@ class TokenServer:
             raise Refused(FAILED)
         found = read_message(token) if len(token) <= MESSAGE_BYTES_MAX else None
         if found is None:
-            raise Refused("Authentication failed: the OAUTHBEARER message cannot be read")
+            raise Refused("Authentication failed: the OAUTHBEARER message cannot be read.")
         authorization, text = found
         try:
             entered = self._verify(text)

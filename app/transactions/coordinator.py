@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from app.configs import BrokerConfig
 from app.coordinator.shell import Coordinator, Turn
 from app.coordinator.topics import TRANSACTION_STATE
-from app.errors import ErrorCode, FirnError, RequestRejected, copy_of
+from app.errors import ErrorCode, FirnError, RequestRejected, clause, copy_of
 from app.faults import Faults
 from app.metadata.peers.control import LookRequest, LookResponse
 from app.metrics import Registry
@@ -164,7 +164,7 @@ class TransactionCoordinator:
         if not 0 < timeout_ms <= longest_ms:
             raise RequestRejected(
                 ErrorCode.INVALID_TRANSACTION_TIMEOUT,
-                f"a transaction may be open for 1 to {longest_ms} ms (transaction.max.timeout.ms), not for {timeout_ms}",
+                f"A transaction may be open for 1 to {longest_ms} ms (transaction.max.timeout.ms), not for {timeout_ms}.",
             )
 
         def decide(spare_id: ProducerId | None, shard: TransactionShard, turn: Turn) -> Transaction:
@@ -173,7 +173,7 @@ class TransactionCoordinator:
         decided = await self._decide_with_id(transactional_id, decide)
         if decided.state in PREPARED:
             raise RequestRejected(
-                ErrorCode.CONCURRENT_TRANSACTIONS, f"the open transaction of {transactional_id} is being aborted"
+                ErrorCode.CONCURRENT_TRANSACTIONS, f"The open transaction of {transactional_id} is being aborted."
             )
         return decided.client_identity
 
@@ -250,7 +250,7 @@ class TransactionCoordinator:
         if found is not None and not isinstance(found, Transaction):
             found = await self._in_time(found)
         if found is None:
-            raise RequestRejected(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"{transactional_id} is not known")
+            raise RequestRejected(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"{transactional_id} is not known.")
         return found
 
     def all(self) -> Iterator[Sequence[Transaction]]:
@@ -260,7 +260,7 @@ class TransactionCoordinator:
         Raises: RequestRejected COORDINATOR_LOAD_IN_PROGRESS while some partitions are not loaded yet.
         """
         if self._coordinator.loading:
-            raise RequestRejected(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "transactions are still being read")
+            raise RequestRejected(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "Transactions are still being read.")
         return (tuple(shard.all()) for _, shard in self._coordinator.shards())
 
     async def look(self, asked: LookRequest) -> LookResponse:
@@ -334,12 +334,14 @@ class TransactionCoordinator:
         try:
             return await self._producer_ids.take()
         except FirnError as error:
-            raise RequestRejected(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"no producer id to give: {error}") from error
+            raise RequestRejected(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"No producer id to give: {clause(error)}."
+            ) from error
 
 
 def check_coordinator_epoch(epoch: int, seen_epoch: int) -> None:
     """Whether a coordinator of ``epoch`` has a say where one of ``seen_epoch`` was heard (XV3). Raises: RequestRejected."""
     if epoch < seen_epoch:
         raise RequestRejected(
-            ErrorCode.NOT_COORDINATOR, f"the coordinator of epoch {epoch} was replaced; epoch {seen_epoch} is known"
+            ErrorCode.NOT_COORDINATOR, f"The coordinator of epoch {epoch} was replaced; epoch {seen_epoch} is known."
         )

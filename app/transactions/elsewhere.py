@@ -62,7 +62,7 @@ class OtherBrokers:
             answer = await self._link.look_at_transactions(broker, asked)
             if answer.error_code:
                 code = ErrorCode(answer.error_code)
-                raise RequestRejected(code, f"broker {broker.broker_id} does not say what it has: {code.name}")
+                raise RequestRejected(code, f"Broker {broker.broker_id} does not say what it has: {code.name}.")
             found.append(answer)
         return found
 
@@ -73,9 +73,9 @@ class OtherBrokers:
         """
         coordinator = self.coordinator_of(asked.transactional_id)
         if coordinator is None:
-            raise RequestRejected(ErrorCode.NOT_COORDINATOR, "this broker coordinates the id now")
+            raise RequestRejected(ErrorCode.NOT_COORDINATOR, "This broker coordinates the id now.")
         if coordinator < 0:
-            raise RequestRejected(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the transactional id has no coordinator now")
+            raise RequestRejected(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The transactional id has no coordinator now.")
         try:
             answer = await self._adding.put(coordinator, asked)
         except FirnError as error:
@@ -85,7 +85,7 @@ class OtherBrokers:
             raise RequestRejected(code, str(error)) from error
         code, target = _worst(answer.codes)
         if code is not ErrorCode.NONE:
-            sentence = f"broker {coordinator}, which coordinates the transaction, refuses {target}: {code.name}"
+            sentence = f"Broker {coordinator}, which coordinates the transaction, refuses {target}: {code.name}."
             raise RequestRejected(ErrorCode.COORDINATOR_NOT_AVAILABLE if code in BEHIND else code, sentence)
         return answer
 

@@ -252,7 +252,7 @@ class Endings:
                 current = False
             if not current:
                 # The caller checks again after the markers that were begun are stored.
-                error = RequestRejected(ErrorCode.NOT_COORDINATOR, "another broker ends the transaction")
+                error = RequestRejected(ErrorCode.NOT_COORDINATOR, "Another broker ends the transaction.")
                 written.refused.update(dict.fromkeys(written.left, error))
                 break
             self._write_markers(ending, written, portion)
@@ -309,7 +309,7 @@ class Endings:
         if partition.leader == others.broker_id:
             return None
         if partition.leader < 0:
-            raise NotLeader(f"nobody leads {target}", partition.leader, partition.leader_epoch)
+            raise NotLeader(f"Nobody leads {target}.", partition.leader, partition.leader_epoch)
         answer = others.markers.put(partition.leader, MarkerAsked(marker, topic_id, target))
         return Answered(target, answer, self._log_line)
 
@@ -356,7 +356,7 @@ class Answered(Awaitable[None]):
         if code is ErrorCode.INVALID_PRODUCER_EPOCH:
             self._log_line(f"{self._target} takes no marker: a newer producer has written there")
         elif code is not ErrorCode.NONE:
-            raise RequestRejected(code, f"the leader of {self._target} answered {code.name}")
+            raise RequestRejected(code, f"The leader of {self._target} answered {code.name}.")
 
 
 def _nothing(shard: TransactionShard, turn: Turn) -> None:

@@ -117,7 +117,7 @@ class Looker:
             async with asyncio.timeout(STORED_WITHIN_S):
                 await stored
         except TimeoutError:
-            raise StorageUnavailable(f"the last markers of {log.topic_partition} are not stored yet") from None
+            raise StorageUnavailable(f"The last markers of {log.topic_partition} are not stored yet.") from None
 
     async def _last_markers(self, log: PartitionLog, epochs: dict[ProducerId, set[int]]) -> list[Outcome]:
         """The last marker of each producer that has no transaction open in this partition, if it may be of one that is open in
@@ -158,7 +158,7 @@ class Looker:
             read = await self._reads.read_when_ready(log, offset, READ_BYTES, end_offset=end, committed=False)
             if not read.ranges:
                 if not isinstance(read.lacks, Awaited):
-                    raise StorageUnavailable(f"{log.topic_partition} cannot be read at offset {offset}")
+                    raise StorageUnavailable(f"{log.topic_partition} cannot be read at offset {offset}.")
                 ready = asyncio.Event()
                 forget = read.lacks.add(ready.set)
                 try:

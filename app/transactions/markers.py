@@ -53,7 +53,7 @@ def check_still_coordinates(image: ClusterImage, marker: Marker) -> None:
         raise RequestRejected(
             ErrorCode.TRANSACTION_COORDINATOR_FENCED,
             f"{TRANSACTION_STATE.name}-{marker.coordinator} has leader epoch {epoch}, and the marker was sent under "
-            f"{marker.coordinator_leads_since}",
+            f"{marker.coordinator_leads_since}.",
         )
 
 
@@ -94,7 +94,7 @@ class MarkerWriter:
         log = found.log
         if topic_id not in (NO_TOPIC_ID, log.topic_id):
             raise RequestRejected(
-                ErrorCode.INCONSISTENT_TOPIC_ID, f"{partition} has topic id {log.topic_id} here, not {topic_id}"
+                ErrorCode.INCONSISTENT_TOPIC_ID, f"{partition} has topic id {log.topic_id} here, not {topic_id}."
             )
         found.check_in_sync()
         if not self._is_written(found, marker):
@@ -144,6 +144,7 @@ class MarkerWriter:
             # It would end the next transaction: this marker is late, and the client has gone on with its epoch.
             raise RequestRejected(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"a marker of epoch {marker.identity.epoch} for producer {marker.identity.producer_id}, which writes at it already",
+                f"A marker of epoch {marker.identity.epoch} for producer {marker.identity.producer_id}, which writes at it"
+                " already.",
             )
         return True

@@ -51,13 +51,13 @@ class Outbox(Generic[T, R]):
         Raises: RequestRejected COORDINATOR_NOT_AVAILABLE, with nothing sent.
         """
         if self._tasks is None:
-            raise RequestRejected(ErrorCode.COORDINATOR_NOT_AVAILABLE, "this broker is starting or stopping")
+            raise RequestRejected(ErrorCode.COORDINATOR_NOT_AVAILABLE, "This broker is starting or stopping.")
         box = self._boxes.get(to)
         if box is None:
             box = self._boxes[to] = _Box()
             self._tasks.create_task(self._serve(to, box))
         if len(box.waiting) >= WAITING_MAX:
-            raise RequestRejected(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"too much waits for broker {to}")
+            raise RequestRejected(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"Too much waits for broker {to}.")
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         box.waiting.append((item, answer))
         return answer

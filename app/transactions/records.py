@@ -71,10 +71,10 @@ def decode_note(key: bytes, value: bytes | None) -> int | None:
     if key != _DECIDED.pack(_DECIDED_NUMBER) or value is None:
         return None
     if len(value) != _DECIDED_VALUE.size:
-        raise CorruptionError(f"a note of what a loss asked for has {len(value)} bytes")
+        raise CorruptionError(f"A note of what a loss asked for has {len(value)} bytes.")
     version, leader_epoch = _DECIDED_VALUE.unpack(value)
     if version != _DECIDED_VERSION:
-        raise CorruptionError(f"a note of what a loss asked for has version {version}, which is not known")
+        raise CorruptionError(f"A note of what a loss asked for has version {version}, which is not known.")
     return int(leader_epoch)
 
 
@@ -89,10 +89,10 @@ def is_at_rest(value: bytes) -> bool:
     Raises: CorruptionError for a wrong record or an unknown version.
     """
     if len(value) < _HEAD.size:
-        raise CorruptionError(f"a transaction's record has {len(value)} bytes")
+        raise CorruptionError(f"A transaction's record has {len(value)} bytes.")
     version, _, _, _, state = _HEAD.unpack_from(value)
     if not 0 <= version <= VALUE_VERSION:
-        raise CorruptionError(f"a transaction's record has version {version}, which is not known")
+        raise CorruptionError(f"A transaction's record has version {version}, which is not known.")
     return state == DEAD or state in AT_REST
 
 
@@ -106,7 +106,7 @@ def decode(transactional_id: str, value: bytes) -> Transaction | None:
         state = TransactionState(fields.transaction_status)
     except ValueError:
         raise CorruptionError(
-            f"the transaction of {transactional_id} is in state {fields.transaction_status}, which is not known"
+            f"The transaction of {transactional_id} is in state {fields.transaction_status}, which is not known."
         ) from None
     return Transaction(
         transactional_id=transactional_id,

@@ -152,7 +152,7 @@ class Recovery:
             for one in topic.partitions:
                 if led.get((topic.name, one.partition_index), -1) < one.leader_epoch:
                     raise RequestRejected(
-                        ErrorCode.LEADER_NOT_AVAILABLE, f"{topic.name}-{one.partition_index} cannot be looked at now"
+                        ErrorCode.LEADER_NOT_AVAILABLE, f"{topic.name}-{one.partition_index} cannot be looked at now."
                     )
         return answers
 

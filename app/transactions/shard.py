@@ -318,6 +318,6 @@ class TransactionShard:
 def _forgotten(transactional_id: str, identity: ProducerIdentity) -> RequestRejected:
     return RequestRejected(
         ErrorCode.PRODUCER_FENCED,
-        f"records of {transactional_id} were lost: whether its last transaction is committed was decided without producer "
-        f"{identity.producer_id}",
+        f"Records of {transactional_id} were lost: whether its last transaction is committed was decided without producer "
+        f"{identity.producer_id}.",
     )

@@ -232,11 +232,11 @@ def check_owner(current: Transaction | None, identity: ProducerIdentity) -> Tran
     Raises: RequestRejected INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED.
     """
     if current is None:
-        raise RequestRejected(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "the transactional id is not known")
+        raise RequestRejected(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "The transactional id is not known.")
     if current.producer_id != identity.producer_id:
         raise RequestRejected(
             ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-            f"{current.transactional_id} belongs to producer {current.producer_id}, not to {identity.producer_id}",
+            f"{current.transactional_id} belongs to producer {current.producer_id}, not to {identity.producer_id}.",
         )
     if current.epoch != identity.epoch:
         raise _fenced(current, identity)
@@ -288,7 +288,7 @@ def check_partition(current: Transaction | None, identity: ProducerIdentity, par
     if partition not in current.partitions:
         raise RequestRejected(
             ErrorCode.TRANSACTION_ABORTABLE,
-            f"{partition} was not added to the transaction of {current.transactional_id}",
+            f"{partition} was not added to the transaction of {current.transactional_id}.",
         )
 
 
@@ -414,13 +414,13 @@ def _fenced(current: Transaction, identity: ProducerIdentity) -> RequestRejected
     return RequestRejected(
         ErrorCode.PRODUCER_FENCED,
         f"{current.transactional_id} is at epoch {current.epoch} of producer {current.producer_id}; epoch {identity.epoch} of "
-        f"producer {identity.producer_id} is not its owner",
+        f"producer {identity.producer_id} is not its owner.",
     )
 
 
 def _completing(current: Transaction) -> RequestRejected:
     return RequestRejected(
-        ErrorCode.CONCURRENT_TRANSACTIONS, f"the last transaction of {current.transactional_id} is still being ended"
+        ErrorCode.CONCURRENT_TRANSACTIONS, f"The last transaction of {current.transactional_id} is still being ended."
     )
 
 
@@ -428,5 +428,5 @@ def _impossible(current: Transaction, commit: bool) -> RequestRejected:
     verb = "committed" if commit else "aborted"
     return RequestRejected(
         ErrorCode.INVALID_TXN_STATE,
-        f"the transaction of {current.transactional_id} is {current.state.title} and cannot be {verb}",
+        f"The transaction of {current.transactional_id} is {current.state.title} and cannot be {verb}.",
     )

@@ -328,7 +328,7 @@ class ConnectionCore(ABC):
         """Whether a frame may say that it is so long. Raises: ProtocolError."""
         most = self.server.request_bytes_max
         if not REQUEST_BYTES_MIN <= size <= most:
-            raise ProtocolError(f"a frame claims {size} bytes; {REQUEST_BYTES_MIN} to {most} are served")
+            raise ProtocolError(f"A frame claims {size} bytes; {REQUEST_BYTES_MIN} to {most} are served.")
 
     def _keep_rest(self, view: memoryview, position: int, end: int) -> None:
         """Keep the bytes not served yet, and stop reading if their turn has not come."""

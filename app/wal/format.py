@@ -27,7 +27,7 @@ from typing import Final, NamedTuple, NoReturn
 
 from crc32c import crc32c
 
-from app.errors import CorruptionError
+from app.errors import CorruptionError, clause
 from app.hot.checkpoints import EpochStart
 from app.hot.producers import parse_snapshot
 from app.limits import KIB, WAL_FOOTER_BYTES_MAX, WAL_OBJECT_BYTES_MAX
@@ -373,13 +373,13 @@ def footer_tail_bytes(tail: bytes | memoryview, object_bytes: int, name: str) ->
     If it is more than ``len(tail)``, the caller must read that many bytes. Raises: CorruptionError.
     """
     if len(tail) < TRAILER_BYTES or not TRAILER_BYTES + HEAD_BYTES <= object_bytes <= WAL_OBJECT_BYTES_MAX:
-        raise CorruptionError(f"{name}: an object of a write-ahead log cannot have {object_bytes} bytes")
+        raise CorruptionError(f"{name}: an object of a write-ahead log cannot have {object_bytes} bytes.")
     body_bytes, _, magic = _TRAILER.unpack_from(tail, len(tail) - TRAILER_BYTES)
     if magic != TRAILER_MAGIC:
-        raise CorruptionError(f"{name}: no trailer of a write-ahead log at position {object_bytes - TRAILER_BYTES}")
+        raise CorruptionError(f"{name}: no trailer of a write-ahead log at position {object_bytes - TRAILER_BYTES}.")
     if body_bytes > WAL_FOOTER_BYTES_MAX or not HEAD_BYTES <= body_bytes <= object_bytes - TRAILER_BYTES:
         raise CorruptionError(
-            f"{name}: trailer at position {object_bytes - TRAILER_BYTES} claims {body_bytes} footer bytes"
+            f"{name}: trailer at position {object_bytes - TRAILER_BYTES} claims {body_bytes} footer bytes."
         )
     return int(body_bytes) + TRAILER_BYTES
 
@@ -396,16 +396,16 @@ def decode_footer(tail: bytes | memoryview, object_bytes: int, name: str, wal: W
     """
     wanted = footer_tail_bytes(tail, object_bytes, name)
     if wanted > len(tail):
-        raise CorruptionError(f"{name}: footer of {wanted} bytes, only {len(tail)} were read")
+        raise CorruptionError(f"{name}: footer of {wanted} bytes, only {len(tail)} were read.")
     start = object_bytes - wanted
     view = memoryview(tail)[len(tail) - wanted :]
     body = view[: wanted - TRAILER_BYTES]
     _, crc, _ = _TRAILER.unpack_from(view, len(body))
     if _footer_crc(body) != crc:
-        raise CorruptionError(f"{name}: wrong CRC of the footer at position {start}")
+        raise CorruptionError(f"{name}: wrong CRC of the footer at position {start}.")
     footer = _FooterReader(body, start, name).footer()
     if (footer.wal, footer.number) != (wal, number):
-        raise CorruptionError(f"{name}: it says inside that it is object {footer.number} of log {footer.wal}")
+        raise CorruptionError(f"{name}: it says inside that it is object {footer.number} of log {footer.wal}.")
     return footer
 
 
@@ -424,16 +424,16 @@ def check_section(data: memoryview, section: Section, name: str) -> None:
     Raises: CorruptionError that names the object and the position.
     """
     if len(data) != section.size_bytes or crc32c(data) != section.crc:
-        raise CorruptionError(f"{name}: wrong CRC or length of the section at position {section.position}")
+        raise CorruptionError(f"{name}: wrong CRC or length of the section at position {section.position}.")
     position = 0
     for fields in section.batches:
         where = section.position + position
         try:
             header = check_stored_batch(data, position)
         except CorruptionError as error:
-            raise CorruptionError(f"{name}: section at position {section.position}: {error}") from None
+            raise CorruptionError(f"{name}: section at position {section.position}: {clause(error)}.") from None
         if batch_fields(header, fields.marker, fields.coordinator_epoch) != fields:
-            raise CorruptionError(f"{name}: the batch at position {where} is not the one that the footer names")
+            raise CorruptionError(f"{name}: the batch at position {where} is not the one that the footer names.")
         position += fields.size_bytes
 
 
@@ -445,7 +445,7 @@ class _Columns:
         self._position = 0
 
     def _fail(self, what: str) -> NoReturn:
-        raise CorruptionError(f"{self._where}: {what}")
+        raise CorruptionError(f"{self._where}: {clause(what)}.")
 
     def _bytes(self, length: int, what: str) -> memoryview:
         end = self._position + length

@@ -37,7 +37,7 @@ async def put(store: ObjectStore, wal: WalId, number: int, data: Buffer) -> None
         async with asyncio.timeout(REQUEST_S):
             await store.put_if_absent(layout.wal_key(*wal, number), data)
     except TimeoutError:
-        raise StorageUnavailable(f"{layout.wal_key(*wal, number)}: no response within {REQUEST_S:g} s") from None
+        raise StorageUnavailable(f"{layout.wal_key(*wal, number)}: no response within {REQUEST_S:g} s.") from None
 
 
 async def read_footer(store: ObjectStore, wal: WalId, number: int, size_bytes: int | None = None) -> WalFooter:
@@ -65,7 +65,7 @@ async def _read_footer(store: ObjectStore, wal: WalId, number: int, size_bytes: 
             if wanted > len(tail):
                 tail = await store.get_range(key, size_bytes - wanted, size_bytes)
     except TimeoutError:
-        raise StorageUnavailable(f"{key}: no response within {REQUEST_S:g} s") from None
+        raise StorageUnavailable(f"{key}: no response within {REQUEST_S:g} s.") from None
     return decode_footer(tail, size_bytes, key, wal, number)
 
 
@@ -87,7 +87,7 @@ async def _read_whole(store: ObjectStore, wal: WalId, number: int) -> bytes:
         async with asyncio.timeout(WHOLE_S):
             data = await store.get(key)
     except TimeoutError:
-        raise StorageUnavailable(f"{key}: no response within {WHOLE_S:g} s") from None
+        raise StorageUnavailable(f"{key}: no response within {WHOLE_S:g} s.") from None
     decode_whole(data, key, wal, number)
     return data
 

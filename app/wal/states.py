@@ -54,7 +54,7 @@ def captured(
         rows = _spoken_last(rows, state_bytes // _ROW_BYTES)
         if len(rows) * _ROW_BYTES > WAL_STATE_BYTES_MAX:
             raise LimitExceeded(
-                f"a partition has {len(rows)} open transactions: their state is too long for a write-ahead log"
+                f"A partition has {len(rows)} open transactions: their state is too long for a write-ahead log."
             )
     return PartitionState(offset, tuple(leader_epochs), encode_snapshot(rows), tuple(older))
 

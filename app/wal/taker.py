@@ -76,4 +76,4 @@ async def seal(
                 action = sealing.on_put(written=await until_known(lambda number=number: put_seal(number)))  # type: ignore[misc]
             case Sealed(end):
                 return end
-    raise StorageUnavailable(f"write-ahead log {wal} could not be sealed: its writer is alive and goes on")
+    raise StorageUnavailable(f"Write-ahead log {wal} could not be sealed: its writer is alive and goes on.")

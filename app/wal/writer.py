@@ -312,13 +312,13 @@ class WalWriter:
         led = self._led.get(partition)
         if led is None or led.stopped:
             raise RequestRejected(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker has given {partition} up, or does not lead it yet"
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"This broker has given {partition} up, or does not lead it yet."
             )
         held = self.held_bytes
         if held and held + size_bytes > self._buffer_bytes:
             raise RequestRejected(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{held} bytes wait for the object store, wal.buffer.bytes is {self._buffer_bytes}: try again later",
+                f"{held} bytes wait for the object store, wal.buffer.bytes is {self._buffer_bytes}: try again later.",
             )
 
     @property

@@ -169,7 +169,7 @@ def _compile_decoder(key: int, version: int, is_request: bool) -> tuple[Decoder,
     else:
         shape = shape_of(key, version)
         if shape is None:
-            raise ProtocolError(f"{name} is not known", ErrorCode.UNSUPPORTED_VERSION)
+            raise ProtocolError(f"{name} is not known.", ErrorCode.UNSUPPORTED_VERSION)
         struct = struct_name(key, is_request)
         has_records = any(row[1] == "records" for rows in shape.rows.values() for row in rows)
         writer = DecoderSource(
@@ -205,7 +205,7 @@ def _compile_step_decoder(key: int, version: int, is_request: bool) -> tuple[Ste
     else:
         shape = shape_of(key, version)
         if shape is None:
-            raise ProtocolError(f"{name} is not known", ErrorCode.UNSUPPORTED_VERSION)
+            raise ProtocolError(f"{name} is not known.", ErrorCode.UNSUPPORTED_VERSION)
         has_records = any(row[1] == "records" for rows in shape.rows.values() for row in rows)
         writer = DecoderSource(
             shape,

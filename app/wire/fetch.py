@@ -140,7 +140,7 @@ def decode_fetch(version: int, view: Buffer) -> FetchRequest:
     """
     try:
         if not VERSION_FIRST <= version <= VERSION_LAST:
-            raise ProtocolError("the version is not served", ErrorCode.UNSUPPORTED_VERSION)
+            raise ProtocolError("The version is not served.", ErrorCode.UNSUPPORTED_VERSION)
         return _decode_flexible(version, view) if version >= FLEXIBLE else _decode_classic(version, view)
     except TROUBLES as trouble:
         raise explain(trouble, f"Fetch v{version} request") from None
@@ -661,7 +661,7 @@ def decode_fetched(version: int, view: memoryview) -> Fetched:
     """
     try:
         if not TOPIC_IDS <= version <= VERSION_LAST:
-            raise ProtocolError("followers do not speak this version", ErrorCode.UNSUPPORTED_VERSION)
+            raise ProtocolError("Followers do not speak this version.", ErrorCode.UNSUPPORTED_VERSION)
         return _decode_fetched(view)
     except TROUBLES as trouble:
         raise explain(trouble, f"Fetch v{version} response") from None

@@ -61,7 +61,7 @@ def parse_request_header(frame: Buffer) -> RequestHeader:
             raise refuse_length(client_id_bytes, "the client id")
         flexible_first = FLEXIBLE_FIRST.get(api_key)
         if flexible_first is None:
-            raise ProtocolError(f"API key {api_key} is not known", ErrorCode.UNSUPPORTED_VERSION)
+            raise ProtocolError(f"API key {api_key} is not known.", ErrorCode.UNSUPPORTED_VERSION)
         if api_version >= flexible_first:
             position = skip_tagged_fields(frame, position) if frame[position] else position + 1
     except TROUBLES as trouble:
@@ -107,7 +107,7 @@ def parse_correlation_id(frame: Buffer) -> int:
     Raises: ProtocolError if the frame is too short.
     """
     if len(frame) < RESPONSE.size:
-        raise ProtocolError("response header: the message ends early")
+        raise ProtocolError("Response header: the message ends early.")
     correlation_id: int = RESPONSE.unpack_from(frame)[0]
     return correlation_id
 

@@ -12,7 +12,7 @@ from struct import error as StructError  # noqa: N812 (it is a class)
 from typing import Final, TypeAlias
 from uuid import UUID
 
-from app.errors import ErrorCode, ProtocolError
+from app.errors import ErrorCode, ProtocolError, clause
 from app.limits import TAGGED_FIELDS_MAX
 from app.wire.schema import ZERO_UUID
 
@@ -43,10 +43,10 @@ TROUBLES: Final = (ProtocolError, IndexError, StructError, UnicodeDecodeError)
 def explain(trouble: Exception, what: str) -> ProtocolError:
     """The ProtocolError for one of ``TROUBLES`` met while reading ``what``."""
     if isinstance(trouble, ProtocolError):
-        return ProtocolError(f"{what}: {trouble}", trouble.code)
+        return ProtocolError(f"{what}: {clause(trouble)}.", trouble.code)
     if isinstance(trouble, UnicodeDecodeError):
-        return ProtocolError(f"{what}: a string is not UTF-8")
-    return ProtocolError(f"{what}: the message ends early")
+        return ProtocolError(f"{what}: a string is not UTF-8.")
+    return ProtocolError(f"{what}: the message ends early.")
 
 
 # --- varints --------------------------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
                 break
             return value, position
         value |= (byte & 0x7F) << shift
-    raise ProtocolError("a varint is longer than 32 bits")
+    raise ProtocolError("A varint is longer than 32 bits.")
 
 
 def uvarint(value: int) -> bytes:
@@ -119,7 +119,7 @@ def tagged_field_count(buffer: Buffer, position: int) -> tuple[int, int]:
     """
     count, position = read_uvarint(buffer, position)
     if count > TAGGED_FIELDS_MAX or 2 * count > len(buffer) - position:
-        raise Truncated(f"{count} tagged fields are claimed")
+        raise Truncated(f"{count} tagged fields are claimed.")
     return count, position
 
 
@@ -130,11 +130,11 @@ def next_tagged_field(buffer: Buffer, position: int, previous_tag: int) -> tuple
     """
     tag, position = read_uvarint(buffer, position)
     if tag <= previous_tag:
-        raise ProtocolError(f"tagged field {tag} follows {previous_tag}")
+        raise ProtocolError(f"Tagged field {tag} follows {previous_tag}.")
     size, position = read_uvarint(buffer, position)
     end = position + size
     if end > len(buffer):
-        raise Truncated(f"tagged field {tag} claims {size} bytes")
+        raise Truncated(f"Tagged field {tag} claims {size} bytes.")
     return tag, position, end
 
 
@@ -197,29 +197,29 @@ def too_long(length: int) -> ValueError:
 
 def refuse_count(count: int, name: str) -> ProtocolError:
     """For a count that is below -1, over the limit, or more than fits in the bytes left."""
-    return Truncated(f"{name} claims {count} elements")
+    return Truncated(f"{name} claims {count} elements.")
 
 
 def refuse_length(length: int, name: str) -> ProtocolError:
     """For a length that is below -1, more than the bytes left, or more than a string may have."""
-    return Truncated(f"{name} claims {length} bytes")
+    return Truncated(f"{name} claims {length} bytes.")
 
 
 def refuse_null(name: str) -> ProtocolError:
     """For a null where the version has none."""
-    return ProtocolError(f"{name} must not be null")
+    return ProtocolError(f"{name} must not be null.")
 
 
 def refuse_marker(marker: int, name: str) -> ProtocolError:
     """For a nullable struct that begins with neither the null marker nor 1 (KIP-893)."""
-    return ProtocolError(f"{name} opens with {marker}, which says neither null nor struct")
+    return ProtocolError(f"{name} opens with {marker}, which says neither null nor struct.")
 
 
 def refuse_tag_size(name: str) -> ProtocolError:
     """For a tagged field whose value is not as long as its size says."""
-    return ProtocolError(f"tagged field {name} is not as long as it says")
+    return ProtocolError(f"Tagged field {name} is not as long as it says.")
 
 
 def refuse_rest(count: int) -> ProtocolError:
     """For bytes after the end of the message."""
-    return ProtocolError(f"{count} bytes follow the message", ErrorCode.INVALID_REQUEST)
+    return ProtocolError(f"{count} bytes follow the message.", ErrorCode.INVALID_REQUEST)

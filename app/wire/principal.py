@@ -51,7 +51,7 @@ def decode_principal(data: Buffer) -> Principal:
     try:
         (version,) = INT16.unpack_from(data)
         if version != VERSION:
-            raise ProtocolError(f"version {version} is not known", ErrorCode.UNSUPPORTED_VERSION)
+            raise ProtocolError(f"Version {version} is not known.", ErrorCode.UNSUPPORTED_VERSION)
         kind, position = _read_string(data, INT16.size, "type")
         name, position = _read_string(data, position, "name")
         token_authenticated = data[position] != 0

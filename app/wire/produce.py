@@ -109,7 +109,7 @@ def decode_produce(version: int, view: memoryview) -> ProduceRequest:
     try:
         if version < FLEXIBLE:
             if version < VERSION_FIRST:
-                raise ProtocolError("the version is not served", ErrorCode.UNSUPPORTED_VERSION)
+                raise ProtocolError("The version is not served.", ErrorCode.UNSUPPORTED_VERSION)
             if end >= 26:  # HEAD and one partition
                 id_size, acks, timeout_ms, topics, size = HEAD.unpack_from(view)
                 if id_size == -1 and topics == 1 and 0 <= size <= TOPIC_NAME_CHARS_MAX and 26 + size <= end:
@@ -137,7 +137,7 @@ def decode_produce(version: int, view: memoryview) -> ProduceRequest:
                     if size and stop + 3 == end and not (view[stop] or view[stop + 1] or view[stop + 2]):
                         return ProduceRequest(None, acks, timeout_ms, [(name.decode(), [(index, view[start:stop])])])
         elif version > VERSION_LAST:
-            raise ProtocolError("the version is not served", ErrorCode.UNSUPPORTED_VERSION)
+            raise ProtocolError("The version is not served.", ErrorCode.UNSUPPORTED_VERSION)
         elif end >= 29:
             id_size, acks, timeout_ms, topics, topic_id, partitions, index = HEAD_TOPIC_ID.unpack_from(view)
             if id_size == 0 and topics == 2 and partitions == 2:

@@ -244,7 +244,7 @@ class Boot:
         if self._machine.mounted_from(place) is None:
             done = self._machine.run("mount", "--bind", place, place)
             if done.code != 0:
-                raise Refused(f"{place} cannot be bound to itself: {done.last_words}")
+                raise Refused(f"{place} cannot be bound to itself: {done.last_words}.")
         self._own_data(folder)
         self._say(f"The data directory is on the root disk, at {place}: it may be lost with this machine.")
 
@@ -387,7 +387,7 @@ class Boot:
         command = ("mkfs.xfs", "-q", "-L", LABEL) if wanted == "xfs" else ("mkfs.ext4", "-q", "-m", "0", "-L", LABEL)
         done = self._machine.run(*command, device)
         if done.code != 0:
-            raise Refused(f"Disk {device} cannot be formatted: {done.last_words}")
+            raise Refused(f"Disk {device} cannot be formatted: {done.last_words}.")
         self._say(f"Disk {device} was blank and has a new {wanted} now.")
 
     def _probe(self, device: str) -> dict[str, str] | None:
@@ -410,7 +410,7 @@ class Boot:
         if mounted is None:
             done = self._machine.run("mount", "-o", "noatime,nodev,nosuid", device, place)
             if done.code != 0:
-                raise Refused(f"Disk {device} cannot be mounted: {done.last_words}")
+                raise Refused(f"Disk {device} cannot be mounted: {done.last_words}.")
         try:
             new = self._check_marker(folder, device)
         except Refused:
@@ -441,7 +441,7 @@ class Boot:
             return
         done = self._machine.run("chown", "-R", "--", f"{USER}:{USER}", *inside)
         if done.code != 0:
-            raise Refused(f"The data cannot be given to user {USER}: {done.last_words}")
+            raise Refused(f"The data cannot be given to user {USER}: {done.last_words}.")
         self._say(f"The data belonged to user {theirs} of another image; it belongs to {USER} ({mine}) now.")
 
     @property
@@ -535,7 +535,7 @@ class Boot:
         found = sorted(one.name for one in baked.iterdir()) if baked.is_dir() else []
         if len(found) != 1 or not re.fullmatch(r"[0-9a-f]{64}", found[0]):
             raise Refused(
-                f"wheelhouse is null, and /opt/firn/baked has {len(found)} releases instead of one. "
+                f"The wheelhouse is null, and /opt/firn/baked has {len(found)} releases instead of one. "
                 "Use an image with a baked release, or name a wheelhouse in the launch template."
             )
         return found[0], baked / found[0]
@@ -559,7 +559,7 @@ class Boot:
         command = ("useradd", "--system", "--user-group", "--no-create-home", "--home-dir", "/var/lib/firn")
         done = self._machine.run(*command, "--shell", "/usr/sbin/nologin", USER)
         if done.code != 0:
-            raise Refused(f"User {USER} cannot be made: {done.last_words}")
+            raise Refused(f"User {USER} cannot be made: {done.last_words}.")
 
     def write_keys(self) -> None:
         def show(*arguments: str) -> Done:
@@ -612,10 +612,10 @@ class Boot:
             "cluster", "place", "--store", settings.store, "--node-id", str(settings.node_id), "--json"
         )
         if place.code not in (0, 4):
-            raise Refused(f"The cluster log in {settings.store_url.name} cannot be read: {place.last_words}")
+            raise Refused(f"The cluster log in {settings.store_url.name} cannot be read: {place.last_words}.")
         found = _json_object(place.out)
         if found is None:
-            raise Refused(f"`firn cluster place` prints no JSON object that can be read: {place.last_words}")
+            raise Refused(f"`firn cluster place` prints no JSON object that can be read: {place.last_words}.")
         mine = self._own_directory()
         cluster_id = found.get("cluster_id")
         if mine and cluster_id and mine.get("cluster.id") not in (None, cluster_id):
@@ -676,10 +676,10 @@ class Boot:
         try:
             failed = [one for one in json.loads(done.out)["checks"] if not one["passed"]]
         except (ValueError, KeyError, TypeError):
-            raise Refused(f"firn doctor printed no result that can be read: {done.last_words}") from None
+            raise Refused(f"firn doctor printed no result that can be read: {done.last_words}.") from None
         if failed:
             text = "; ".join(f"{one['name']}: {one['detail']} ({one['mend']})" for one in failed)
-            raise Refused(f"firn doctor found what stops a start: {text}")
+            raise Refused(f"firn doctor found what stops a start: {text}.")
         self._say("firn doctor found nothing wrong.")
 
     # --- the start
@@ -853,7 +853,7 @@ class Boot:
     def _systemctl(self, *arguments: str) -> None:
         done = self._machine.run("systemctl", *arguments)
         if done.code != 0:
-            raise Refused(f"systemctl {' '.join(arguments)} failed: {done.last_words}")
+            raise Refused(f"systemctl {' '.join(arguments)} failed: {done.last_words}.")
 
     def _pause(self, seconds: float) -> None:
         """Wait a little, and tell the auto-scaling group now and then that this machine still works on it.

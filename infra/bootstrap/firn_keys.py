@@ -113,7 +113,7 @@ class MachineKeys:
         """Raises: Refused if it is none that a broker could have."""
         done = show("tls", "show", str(self._machine.path(keystore)), "--json")
         if done.code != 0:
-            raise Refused(f"The keystore in the secret cannot be used: {done.last_words}")
+            raise Refused(f"The keystore in the secret cannot be used: {done.last_words}.")
         return principal_of(json.loads(done.out))
 
     def _keep(self, place: str, text: str, mode: int) -> None:
@@ -138,7 +138,7 @@ class MachineKeys:
                 # Not on a command line, which everybody on the machine can read.
                 done = self._firn("user", "add", name, *how, FIRN_CLIENT_NEW_PASSWORD=password)
                 if done.code != 0:
-                    raise Refused(f"User {name} cannot be given the password in the secret: {done.last_words}")
+                    raise Refused(f"User {name} cannot be given the password in the secret: {done.last_words}.")
                 given.append(name)
         return given
 
@@ -156,7 +156,7 @@ class MachineKeys:
         rule = ("--allow", f"User:{METRICS}", "--operation", "describe", "--cluster")
         done = self._firn("acl", "add", *rule, *self.of_broker)
         if done.code != 0:
-            self._machine.say(f"Nobody can read metrics here: {done.last_words}")
+            self._machine.say(f"Nobody can read metrics here: {done.last_words}.")
 
     def refresh(self) -> None:
         """Put a changed secret in force while the broker serves. Raises: Refused, OSError."""

@@ -40,7 +40,7 @@ class Done:
     def last_words(self) -> str:
         """The last line that says something, for one line in the journal."""
         lines = [line.strip() for line in (self.error or self.out).splitlines() if line.strip()]
-        return lines[-1][:500] if lines else f"exit code {self.code}"
+        return lines[-1][:500].rstrip(".") if lines else f"exit code {self.code}"
 
 
 class Commands(Protocol):
@@ -237,12 +237,12 @@ def install(machine: Machine, wheelhouse: Path, release: Path) -> None:
     program = str(Path(__file__).with_name("firn_install.py"))
     done = machine.run("/usr/bin/python3", "-sE", program, "--wheelhouse", str(wheelhouse), "--release", str(release))
     if done.code != 0:
-        raise Refused(f"The release cannot be installed: {done.last_words}")
+        raise Refused(f"The release cannot be installed: {done.last_words}.")
     for folder in ("bootstrap", "systemd"):
         shutil.copytree(wheelhouse / folder, release / folder, ignore=shutil.ignore_patterns("__pycache__"))
     version = machine.run(str(release / "bin" / "firn"), "--version")
     if version.code != 0:
-        raise Refused(f"The release does not run: {version.last_words}")
+        raise Refused(f"The release does not run: {version.last_words}.")
     write_whole(release / ".complete", version.out, 0o644)
 
 

@@ -173,11 +173,11 @@ def parse_settings(text: str) -> Settings:
     try:
         raw = json.loads(text, object_pairs_hook=_once)
     except ValueError as error:
-        raise SettingsError(f"bootstrap.json is not JSON: {error}") from error
+        raise SettingsError(f"bootstrap.json is not JSON: {error}.") from error
     top = _Fields(raw, "")
     version = top.integer("version", 1, 1 << 31)
     if version != 1:
-        raise SettingsError(f"bootstrap.json has version {version}; this release reads version 1")
+        raise SettingsError(f"bootstrap.json has version {version}; this release reads version 1.")
     role = top.choice("role", ("broker", "http"))
     broker_role = role == "broker"
     wheelhouse = top.optional_object("wheelhouse")
@@ -190,7 +190,7 @@ def parse_settings(text: str) -> Settings:
     endpoints = top.strings("endpoints")
     for name, url in endpoints.items():
         if name not in ENDPOINTS or not re.fullmatch(r"https?://[^\s/]+", url):
-            raise SettingsError(f"bootstrap.json: endpoints.{name} must be {' or '.join(ENDPOINTS)}, and an http URL")
+            raise SettingsError(f"bootstrap.json: endpoints.{name} must be {' or '.join(ENDPOINTS)}, and an http URL.")
     without_disk = broker_role and top.says("node_id", AUTO)
     node_id = -1 if without_disk else top.integer("node_id", 0, (1 << 31) - 1, optional=not broker_role)
     settings = Settings(
@@ -256,34 +256,34 @@ def _data(fields: _Fields) -> Data:
 
 def _check_together(settings: Settings) -> None:
     if settings.zone and not settings.zone.startswith(settings.region):
-        raise SettingsError(f"bootstrap.json: zone {settings.zone} is not in region {settings.region}")
+        raise SettingsError(f"bootstrap.json: zone {settings.zone} is not in region {settings.region}.")
     for name, value in settings.broker.items():
         if re.search(r"[\x00-\x08\x0a-\x1f\x7f]", name + value) or not name.strip():
-            raise SettingsError(f"bootstrap.json: setting {name!r} has a control character in its name or value")
+            raise SettingsError(f"bootstrap.json: setting {name!r} has a control character in its name or value.")
     if settings.role == "http":
         if settings.data is not None:
-            raise SettingsError("bootstrap.json: role http has no data volume; data must be null")
+            raise SettingsError("bootstrap.json: role http has no data volume; data must be null.")
         unknown = sorted(set(settings.broker) - set(HTTP_SETTINGS))
         if unknown or not settings.broker.get("bootstrap.servers"):
             raise SettingsError(
                 "bootstrap.json: settings of role http must have bootstrap.servers, and may have "
-                f"{', '.join(HTTP_SETTINGS[1:])}" + (f"; it has {', '.join(unknown)}" if unknown else "")
+                f"{', '.join(HTTP_SETTINGS[1:])}" + (f"; it has {', '.join(unknown)}" if unknown else "") + "."
             )
         return
     if settings.data is None or bool(settings.advertised_host) is settings.without_disk:
         raise SettingsError(
-            "bootstrap.json: role broker needs data, and advertised unless node_id is auto (the machine's own address)"
+            "bootstrap.json: role broker needs data, and advertised unless node_id is auto (the machine's own address)."
         )
     if settings.without_disk and settings.data.kind == "ebs":
-        raise SettingsError("bootstrap.json: node_id auto has no volume; data.kind must be root or instance-store")
+        raise SettingsError("bootstrap.json: node_id auto has no volume; data.kind must be root or instance-store.")
     if settings.data.kind == "root" and not settings.without_disk:
         raise SettingsError(
-            "bootstrap.json: data.kind root is for node_id auto; a broker with a node id needs a disk of its own"
+            "bootstrap.json: data.kind root is for node_id auto; a broker with a node id needs a disk of its own."
         )
     if settings.data.kind == "instance-store" and not settings.accept_loss_of_untiered and not settings.without_disk:
         raise SettingsError(
             "bootstrap.json: an instance store loses un-tiered records, committed offsets, transactional ids and compacted topics "
-            "with its machine; set accept_loss_of_untiered, or use an EBS volume"
+            "with its machine; set accept_loss_of_untiered, or use an EBS volume."
         )
     check_free("bootstrap.json: settings", settings.broker, secured=settings.security is not None)
 
@@ -292,10 +292,10 @@ def check_free(where: str, values: Mapping[str, str], *, secured: bool) -> None:
     """Raises: SettingsError if settings of a broker have one that the first boot decides."""
     for name, owner in EFFECT_OF_BOOTSTRAP.items():
         if name in values:
-            raise SettingsError(f"{where} must not have {name}; it comes from {owner}")
+            raise SettingsError(f"{where} must not have {name}; it comes from {owner}.")
     for name in values if secured else ():
         if name in EFFECT_OF_SECURITY or name.startswith("listener.name.brokers."):
-            raise SettingsError(f"{where} must not have {name}; it comes from security")
+            raise SettingsError(f"{where} must not have {name}; it comes from security.")
 
 
 HTTP_SETTINGS: Final = ("bootstrap.servers", "firn.http.allowed.hosts", "firn.http.allowed.origins")
@@ -307,7 +307,7 @@ class _Fields:
 
     def __init__(self, raw: object, where: str) -> None:
         if not isinstance(raw, dict):
-            raise SettingsError(f"bootstrap.json: {where.rstrip('.') or 'it'} must be an object")
+            raise SettingsError(f"bootstrap.json: {where.rstrip('.') or 'it'} must be an object.")
         self._raw: dict[str, Any] = raw
         self._where = where
         self._read: set[str] = set()
@@ -315,7 +315,7 @@ class _Fields:
     def _take(self, name: str) -> Any:
         self._read.add(name)
         if name not in self._raw:
-            raise SettingsError(f"bootstrap.json: {self._where}{name} is missing")
+            raise SettingsError(f"bootstrap.json: {self._where}{name} is missing.")
         return self._raw[name]
 
     def text(self, name: str, pattern: str, *, optional: bool = False) -> str:
@@ -323,7 +323,7 @@ class _Fields:
         if optional and value in (None, ""):
             return ""
         if not isinstance(value, str) or not re.fullmatch(pattern, value):
-            raise SettingsError(f"bootstrap.json: {self._where}{name} is {json.dumps(value)}, which is not allowed")
+            raise SettingsError(f"bootstrap.json: {self._where}{name} is {json.dumps(value)}, which is not allowed.")
         return value
 
     def has(self, name: str) -> bool:
@@ -336,14 +336,14 @@ class _Fields:
     def nothing(self, name: str) -> str:
         self._read.add(name)
         if self._raw.get(name) not in (None, ""):
-            raise SettingsError(f"bootstrap.json: {self._where}{name} must be null here")
+            raise SettingsError(f"bootstrap.json: {self._where}{name} must be null here.")
         return ""
 
     def choice(self, name: str, allowed: Sequence[str]) -> str:
         value = self._take(name)
         if value not in allowed:
             raise SettingsError(
-                f"bootstrap.json: {self._where}{name} is {json.dumps(value)}; it must be {' or '.join(allowed)}"
+                f"bootstrap.json: {self._where}{name} is {json.dumps(value)}; it must be {' or '.join(allowed)}."
             )
         return str(value)
 
@@ -353,14 +353,14 @@ class _Fields:
             return low
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             raise SettingsError(
-                f"bootstrap.json: {self._where}{name} is {json.dumps(value)}; it must be a whole number from {low} to {high}"
+                f"bootstrap.json: {self._where}{name} is {json.dumps(value)}; it must be a whole number from {low} to {high}."
             )
         return value
 
     def flag(self, name: str) -> bool:
         value = self._take(name)
         if not isinstance(value, bool):
-            raise SettingsError(f"bootstrap.json: {self._where}{name} must be true or false")
+            raise SettingsError(f"bootstrap.json: {self._where}{name} must be true or false.")
         return value
 
     def object(self, name: str) -> _Fields:
@@ -372,13 +372,13 @@ class _Fields:
     def strings(self, name: str) -> Mapping[str, str]:
         value = self._take(name)
         if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
-            raise SettingsError(f"bootstrap.json: {self._where}{name} must be an object of texts")
+            raise SettingsError(f"bootstrap.json: {self._where}{name} must be an object of texts.")
         return dict(value)
 
     def nothing_else(self) -> None:
         unknown = sorted(set(self._raw) - self._read)
         if unknown:
-            raise SettingsError(f"bootstrap.json: {self._where}{unknown[0]} is not known to this release")
+            raise SettingsError(f"bootstrap.json: {self._where}{unknown[0]} is not known to this release.")
 
 
 def _once(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:

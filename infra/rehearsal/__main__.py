@@ -91,14 +91,14 @@ def in_name_spaces(command: list[str]) -> int:
 def check_tools() -> None:
     """Raises: NotPossible."""
     if os.geteuid() != 0:
-        raise NotPossible("the rehearsal mounts disks and boots machines: run it as root")
+        raise NotPossible("The rehearsal mounts disks and boots machines: run it as root.")
     path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
     os.environ["PATH"] = path
     missing = sorted({package for tool, package in TOOLS.items() if shutil.which(tool, path=path) is None})
     if missing:
-        raise NotPossible(f"commands are missing: install {', '.join(missing)} (names of Debian packages)")
+        raise NotPossible(f"Commands are missing: install {', '.join(missing)} (names of Debian packages).")
     if not Path("/dev/loop-control").exists():
-        raise NotPossible("this machine has no loop devices; the rehearsal needs them as volumes")
+        raise NotPossible("This machine has no loop devices; the rehearsal needs them as volumes.")
 
 
 def say(text: str) -> None:

@@ -113,9 +113,9 @@ def check_refused(client: Mapping[str, Any], what: str) -> None:
     while not refused and time.monotonic() < end_s:
         producer.poll(0.1)
     if delivered != [False]:
-        raise Failed(f"{what}: a record was acknowledged, or its end is not known: {delivered}")
+        raise Failed(f"{what}: a record was acknowledged, or its end is not known: {delivered}.")
     if not refused:
-        raise Failed(f"{what}: the record was not acknowledged, but nothing was refused")
+        raise Failed(f"{what}: the record was not acknowledged, but nothing was refused.")
 
 
 class Watched:

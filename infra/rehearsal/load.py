@@ -158,7 +158,7 @@ class Load:
                 look()
                 next_look_s = time.monotonic() + 1
         if not acknowledged:
-            raise Failed(f"no record was acknowledged within {timeout_s:.0f} s")
+            raise Failed(f"No record was acknowledged within {timeout_s:.0f} s.")
         return acknowledged[0]
 
     def state(self) -> State:
@@ -237,7 +237,7 @@ class Load:
                         return found
                     else:
                         raise KafkaException(error)
-            raise Failed(f"{topic}-{partition} cannot be read to its end within {READ_S_MAX:.0f} s")
+            raise Failed(f"{topic}-{partition} cannot be read to its end within {READ_S_MAX:.0f} s.")
         finally:
             consumer.close()
 
@@ -272,4 +272,4 @@ def _patiently(ask: Callable[[], Answer]) -> Answer:
 def _flush(producer: Producer) -> None:
     left = producer.flush(60)
     if left:
-        raise Failed(f"{left} records were not acknowledged within 60 s")
+        raise Failed(f"{left} records were not acknowledged within 60 s.")

@@ -178,7 +178,7 @@ class Machine:
         for child in children:
             if Path(f"/proc/{child}/comm").read_text().strip() == "systemd":
                 return int(child)
-        raise Failed(f"machine {self.instance_id} does not run; its console is {self._folder}/console.log")
+        raise Failed(f"Machine {self.instance_id} does not run; its console is {self._folder}/console.log.")
 
     def run(self, *command: str, check: bool = True) -> str:
         """Run a command in the machine. Returns what it prints."""
@@ -189,7 +189,7 @@ class Machine:
             check=False,
         )
         if check and done.returncode != 0:
-            raise Failed(f"{' '.join(command)} in {self.instance_id}: {done.stderr or done.stdout}")
+            raise Failed(f"{' '.join(command)} in {self.instance_id}: {done.stderr or done.stdout}.")
         return done.stdout
 
     def journal(self, *identifiers: str) -> list[Line]:

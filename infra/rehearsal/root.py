@@ -66,7 +66,7 @@ def mirror() -> str:
         codename, component, uri = line.split(maxsplit=2)
         if (codename, component) == (CODENAME, "main"):
             return uri
-    raise NotPossible(f"apt on this machine has no source of Debian {CODENAME}; add one, because debootstrap needs it")
+    raise NotPossible(f"apt on this machine has no source of Debian {CODENAME}; add one, because debootstrap needs it.")
 
 
 def debian_root(cache: Path) -> Path:

@@ -187,14 +187,14 @@ class Stage:
         status = ("tier", "status", ORDERS, "--json", "--bootstrap", BOOTSTRAP)
         count = untiered(json.loads(one.run("/opt/firn/current/bin/firn", *status)))
         if count == 0:
-            raise Failed(f"every record of {ORDERS} is in the store already: this step would prove nothing")
+            raise Failed(f"Every record of {ORDERS} is in the store already: this step would prove nothing.")
         return f"{count:,} records on the volume only"
 
     def same(self, before: State, after: State) -> str:
         """Raises: Failed."""
         wrong = before.differences(after)
         if wrong:
-            raise Failed("something was lost: " + "; ".join(wrong))
+            raise Failed(f"Something was lost: {'; '.join(wrong)}.")
         return f"the same: {after.summary}"
 
 
@@ -267,7 +267,7 @@ def reboot(stage: Stage) -> None:
         acknowledged_s = stage.load.first_acknowledged(BOOT_S_MAX, one.check_hope)
         boots = sum("boots on" in line.text for line in one.journal())
         if boots != 2:
-            raise Failed(f"the boot's steps were taken {boots} times instead of twice.\n{one.last_words()}")
+            raise Failed(f"The boot's steps were taken {boots} times instead of twice.\n{one.last_words()}")
         note = f"{stage.same(before, stage.load.state())}; {tail}"
         stage.row("reboot: kernel to first acknowledged record", acknowledged_s - begun_s, note)
 
@@ -321,7 +321,7 @@ def upgrade(stage: Stage) -> None:
         acknowledged_s = stage.serve(one)
         version = one.run("/opt/firn/current/bin/firn", "--version").strip()
         if stage.houses.next_version not in version:
-            raise Failed(f"the machine runs {version}, not {stage.houses.next_version}")
+            raise Failed(f"The machine runs {version}, not {stage.houses.next_version}.")
         stage.row(
             "upgrade of the wheel: drain to first acknowledged record of the next version",
             acknowledged_s - begun_s,
@@ -348,14 +348,14 @@ def drained_machine_empty_volume(stage: Stage) -> None:
         wrong = [name for name, value in tiered.items() if after.records.get(name) != value]
         if wrong:
             raise Failed(
-                f"drained records were lost: {wrong[0]} was {tiered[wrong[0]]} and is {after.records.get(wrong[0])}"
+                f"Drained records were lost: {wrong[0]} was {tiered[wrong[0]]} and is {after.records.get(wrong[0])}."
             )
         lost = "; ".join(
             f"{name} {len(getattr(before, name))} → {len(getattr(after, name))}"
             for name in ("offsets", "transactional_ids", "customers")
         )
         if before.offsets and after.offsets == before.offsets:
-            raise Failed("committed offsets survived an empty volume: this step compares nothing")
+            raise Failed("Committed offsets survived an empty volume: this step compares nothing.")
         count = sum(number for number, _, _ in tiered.values())
         stage.row(
             "drained machine, empty volume: launch to first acknowledged record",
@@ -378,7 +378,7 @@ def living_machine_is_not_replaced(stage: Stage) -> None:
             other.wait_until_said("(running): without force", 1)
             waited_s = acknowledged_s - silent_s
             if waited_s < 29:
-                raise Failed(f"the node id was taken over after {waited_s:.1f} s, though EC2 had not said terminated")
+                raise Failed(f"The node id was taken over after {waited_s:.1f} s, though EC2 had not said terminated.")
             stage.row("EC2 says running, empty volume: death to first acknowledged record", waited_s, "not forced")
 
 
@@ -460,7 +460,7 @@ def wait_for_launch(stage: Stage, one: Machine) -> None:
                 return
             one.check_hope()
             if time.monotonic() > end_s:
-                raise Failed(f"{one.instance_id} is not in service after {BOOT_S_MAX:.0f} s")
+                raise Failed(f"{one.instance_id} is not in service after {BOOT_S_MAX:.0f} s.")
 
 
 def wait_for_share(load: Load, one: Machine) -> float:
@@ -468,7 +468,7 @@ def wait_for_share(load: Load, one: Machine) -> float:
     end_s = time.monotonic() + 60
     while len(led := load.leaders()) != 2 or 3 * min(led.values()) < sum(led.values()):
         if time.monotonic() > end_s:
-            raise Failed(f"the new broker has no share of the leaders: {led}.\n{one.last_words()}")
+            raise Failed(f"The new broker has no share of the leaders: {led}.\n{one.last_words()}")
         time.sleep(0.1)
     return time.time()
 
@@ -488,7 +488,7 @@ def a_thousand_partitions(stage: Stage) -> None:
             acknowledged_s = stage.serve(one)
             ends = stage.load.ends("wide", WIDE)
             if ends != [1] * WIDE:
-                raise Failed(f"{sum(end != 1 for end in ends)} of {WIDE} partitions lost their record")
+                raise Failed(f"{sum(end != 1 for end in ends)} of {WIDE} partitions lost their record.")
             stage.row(
                 f"lost broker with {WIDE:,} partitions: death known to first acknowledged record",
                 acknowledged_s - known_s,
@@ -512,7 +512,7 @@ def http_machine(stage: Stage) -> None:
             took_s = time.time() - one.started_s
             with urllib.request.urlopen("http://127.0.0.1:8083/readyz", timeout=30) as answer:
                 if answer.status != 200:
-                    raise Failed(f"/readyz of the http machine returned status {answer.status}")
+                    raise Failed(f"/readyz of the http machine returned status {answer.status}.")
             stage.row("machine for HTTP alone: kernel to in service", took_s, "it reaches the broker")
 
 
@@ -541,7 +541,7 @@ def secured_broker(stage: Stage) -> None:
             stage.row("… the group's request to the completed hook (drain with the certificate)", took_s)
             found = {what for what, word in secrets_known.items() for line in one.journal() if word in line.text}
         if found or seen.holds(secrets_known):
-            raise Failed(f"the journal shows {sorted(found)}, command lines {seen.holds(secrets_known)}")
+            raise Failed(f"The journal shows {sorted(found)}, command lines {seen.holds(secrets_known)}.")
         known_s = time.time()
         with stage.booted(settings, volume) as one:
             acknowledged_s = stage.serve(one, load)
@@ -571,10 +571,10 @@ def check_strangers(keys: Keys) -> None:
     metrics = f"https://{ADVERTISED}:8082/metrics"
     told = [keys.ask(metrics, user)[0] for user in ("metrics", "admin", "")]
     if told != [200, 200, 401]:
-        raise Failed(f"/metrics gave metrics, admin and nobody {told}")
+        raise Failed(f"/metrics gave metrics, admin and nobody {told}.")
     status, _ = keys.ask(f"https://{ADVERTISED}:8082/v3/clusters")
     if status != 401:
-        raise Failed(f"/v3/clusters gave status {status} to nobody")
+        raise Failed(f"/v3/clusters gave status {status} to nobody.")
 
 
 def check_keys_on_disk(one: Machine) -> None:
@@ -590,7 +590,7 @@ def check_keys_on_disk(one: Machine) -> None:
         f"600 root:root {folder}/secret.json",
     ]
     if found != wanted:
-        raise Failed(f"files of keys are {found}")
+        raise Failed(f"Files of keys are {found}.")
 
 
 def change_secret(stage: Stage, one: Machine, arn: str, keys: Keys, load: Load) -> None:
@@ -603,7 +603,7 @@ def change_secret(stage: Stage, one: Machine, arn: str, keys: Keys, load: Load) 
     one.run("systemctl", "start", "firn-secret.service", check=False)
     one.wait_until_said("The secret is not in force: The certificate in the secret is none that", 1)
     if keys.shown_certificate(ADVERTISED, 9092) != keys.certificate:
-        raise Failed("a certificate of a foreign authority is in force")
+        raise Failed("A certificate of a foreign authority is in force.")
     keys.renew("app")
     stage.cloud.change_secret(arn, keys.secret)
     one.run("systemctl", "is-active", "firn-secret.timer")
@@ -613,7 +613,7 @@ def change_secret(stage: Stage, one: Machine, arn: str, keys: Keys, load: Load) 
     end_s = time.monotonic() + 60
     while {keys.shown_certificate(ADVERTISED, port) for port in (9092, 8082)} != {keys.certificate}:
         if time.monotonic() > end_s:
-            raise Failed(f"new connections are shown the old certificate.\n{one.last_words()}")
+            raise Failed(f"New connections are shown the old certificate.\n{one.last_words()}")
         time.sleep(0.2)
     took_s = time.time() - begun_s
     servers = {"bootstrap.servers": load.bootstrap}
@@ -636,7 +636,7 @@ def write_one(producer: Producer) -> None:
     producer.produce(ORDERS, b"one more", partition=0, on_delivery=lambda error, _: told.append(error is None))
     producer.flush(30)
     if told != [True]:
-        raise Failed("a client that may write was not acknowledged")
+        raise Failed("A client that may write was not acknowledged.")
 
 
 def http_with_logins(stage: Stage, broker: Mapping[str, Any], keys: Keys) -> None:
@@ -677,7 +677,7 @@ def secured_brokers_without_disks(stage: Stage) -> None:
                 topic = {"topic_name": f"through-{number}", "partitions_count": 1}
                 status, body = keys.ask(f"{web}/{cluster}/topics", "admin", topic)
                 if status != 201:
-                    raise Failed(f"a topic through {one.instance_id}: status {status}, {body!r}.\n{one.last_words()}")
+                    raise Failed(f"A topic through {one.instance_id}: status {status}, {body!r}.\n{one.last_words()}")
             load.write()
             before = load.state()
             took_s = stage.complete_the_end_of(first, 120)
@@ -718,15 +718,15 @@ def refusals(stage: Stage) -> None:
                         raise Failed(f"{what}: the boot was not refused.\n{one.last_words()}")
                     time.sleep(0.1)
                 if words not in line.text:
-                    raise Failed(f"{what}: refused for another reason: {line.text}")
+                    raise Failed(f"{what}: refused for another reason: {line.text}.")
                 took_s = line.at_s - one.started_s
                 lines = [entry for entry in one.journal() if "Firn does not start" in entry.text]
                 if len(lines) != 1 or one.said("has a new"):
                     raise Failed(
-                        f"{what}: {len(lines)} refusals are in the journal instead of one, or a disk was formatted"
+                        f"{what}: {len(lines)} refusals are in the journal instead of one, or a disk was formatted."
                     )
             if _digest(volume) != before:
-                raise Failed(f"{what}: the disk was written")
+                raise Failed(f"{what}: the disk was written.")
             stage.row(f"refused: {what}", took_s, "one line, disk as before")
     finally:
         blank.close()

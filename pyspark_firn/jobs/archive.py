@@ -377,7 +377,7 @@ def _check_topic(snapshot: Snapshot, topic: str, known: str | None, ends: Mappin
         if one.start > end:
             raise CorruptionError(
                 f"{one.name} starts at offset {one.start} now, the archive has come to {end}: [{end}, {one.start}) were deleted"
-                " before they were archived; run archive into another target, and more often than retention deletes"
+                " before they were archived; run archive into another target, and more often than retention deletes."
             )
 
 
@@ -475,7 +475,7 @@ def _tasks(
         if part.start < state.log_start_offset:
             raise CorruptionError(
                 f"{plan.topic}-{part.partition} starts at offset {state.log_start_offset} now: a run that was begun was to"
-                f" archive [{part.start}, {part.end}); archive into another target"
+                f" archive [{part.start}, {part.end}); archive into another target."
             )
         split = _split_of(source, snapshot, state, plan, part)
         yield PartTask(store, target, folder, plan.topic, split, part)

@@ -116,7 +116,7 @@ def decode_plan(data: bytes, name: str) -> ArchivePlan:
         parts = tuple(ArchivePart(**part) for part in found["parts"])
         return ArchivePlan(found["topic"], found["topic_id"], parts)
     except (KeyError, TypeError) as error:
-        raise CorruptionError(f"{name} is no plan of an archive: {error!r}") from None
+        raise CorruptionError(f"{name} is no plan of an archive: {error!r}.") from None
 
 
 def decode_document(data: bytes, name: str) -> dict[str, Any]:
@@ -125,9 +125,11 @@ def decode_document(data: bytes, name: str) -> dict[str, Any]:
         found = json.loads(data)
         version = found["version"]
     except (ValueError, KeyError, TypeError):
-        raise CorruptionError(f"{name} is damaged: it is no document of an archive") from None
+        raise CorruptionError(f"{name} is damaged: it is no document of an archive.") from None
     if version not in VERSIONS:
-        raise CorruptionError(f"{name} has format version {version}, this Firn knows {FORMAT_VERSION}: use a newer one")
+        raise CorruptionError(
+            f"{name} has format version {version}, this Firn knows {FORMAT_VERSION}: use a newer one."
+        )
     return dict(found)
 
 

@@ -31,7 +31,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import quote
 from uuid import UUID
 
-from app.errors import BrokerUnavailable, ConfigError, ConflictError, CorruptionError, StorageUnavailable
+from app.errors import BrokerUnavailable, ConfigError, ConflictError, CorruptionError, StorageUnavailable, clause
 from app.limits import MIB
 from app.machine.files import PosixFileSystem
 from app.machine.runtime import SystemClock
@@ -339,7 +339,7 @@ class LeaderManifest:
             }
         ).encode()
         request = urllib.request.Request(self._url, body, self._headers, method="POST")
-        failure = BrokerUnavailable(f"{self._url} was not asked")
+        failure = BrokerUnavailable(f"{self._url} was not asked.")
         for attempt in range(ATTEMPTS):
             try:
                 with urllib.request.urlopen(request, timeout=ANSWER_TIMEOUT_S, context=self._context):
@@ -354,10 +354,10 @@ class LeaderManifest:
                         " Nothing was changed. Upgrade the brokers and the http process."
                     ) from None
                 if error.code < HTTPStatus.INTERNAL_SERVER_ERROR:
-                    raise ConfigError(f"{self._url} refuses: {message}") from None
-                failure = BrokerUnavailable(f"{self._url}: {message}")
+                    raise ConfigError(f"{self._url} refuses: {clause(message)}.") from None
+                failure = BrokerUnavailable(f"{self._url}: {clause(message)}.")
             except (OSError, http.client.HTTPException) as error:
-                failure = BrokerUnavailable(f"{self._url} cannot be reached: {error}")
+                failure = BrokerUnavailable(f"{self._url} cannot be reached: {clause(error)}.")
             if attempt + 1 < ATTEMPTS:
                 time.sleep(RETRY_BASE_S * 2**attempt)
         raise failure
@@ -396,7 +396,7 @@ class Compaction:
             skipped, dropped = self._done.groups_skipped, self._done.records_dropped
             try:
                 if len(entries) < len(group):
-                    raise ObjectMissing("it is in the manifest no more")
+                    raise ObjectMissing("It is in the manifest no more.")
                 self._replace([self._input(entry) for entry in entries], superseded)
             except ObjectMissing as error:
                 self._skip(f"some of a run of segments was deleted or replaced: {error}")

@@ -16,7 +16,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform
 
-from app.errors import ConfigError, FirnError
+from app.errors import ConfigError, FirnError, clause
 from app.objectstore.location import DirectoryLocation, S3Location, parse_store_url
 from pyspark_firn.jobs.archive_plan import decode_document
 from pyspark_firn.jobs.parquet_files import COLUMNS_WITH_STATISTICS
@@ -82,7 +82,7 @@ def _asked(name: str) -> Iterator[None]:
         raise
     except Exception as error:
         said = (str(error) or type(error).__name__).partition("\n")[0]
-        raise ConfigError(f"The catalog of {name} refused or failed: {said}") from error
+        raise ConfigError(f"The catalog of {name} refused or failed: {clause(said)}.") from error
 
 
 def shape_of(table: Table) -> ValueShape | None:
@@ -112,12 +112,12 @@ def add_files(table: Table, paths: Sequence[str], topic_id: str, ends: Mapping[i
         # The quicker run removes the files of the slower ones: they can be gone before this commit is tried.
         name = ".".join(table.name())
         raise ConfigError(
-            f"Another writer changed {name} meanwhile. Nothing was added: run the job again ({error})."
+            f"Another writer changed {name} meanwhile. Nothing was added: run the job again ({clause(error)})."
         ) from error
     except ValueError as error:
         said = str(error).partition("\n")[0]
         raise ConfigError(
-            f"The table {'.'.join(table.name())} refuses the archive's files. Check its columns: {said}"
+            f"The table {'.'.join(table.name())} refuses the archive's files. Check its columns: {clause(said)}."
         ) from error
 
 

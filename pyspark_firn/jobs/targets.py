@@ -24,7 +24,7 @@ from botocore.session import Session
 from obstore.exceptions import BaseError
 from obstore.store import S3Store as Bucket
 
-from app.errors import ConfigError, CorruptionError, StorageUnavailable
+from app.errors import ConfigError, CorruptionError, StorageUnavailable, clause
 from app.objectstore.directory_work import storage_error
 from app.objectstore.location import DirectoryLocation, S3Location, parse_store_url
 from pyspark_firn.jobs.archive_plan import PENDING_SUFFIX, pending_path
@@ -54,7 +54,7 @@ def writing(what: str) -> Iterator[None]:
     except OSError as error:
         # Arrow puts words of its own around those of the error.
         plain = OSError(error.errno, os.strerror(error.errno)) if error.errno else error
-        raise storage_error(plain, f"could not write {what}") from error
+        raise storage_error(plain, f"Could not write {what}") from error
 
 
 def temporary_place() -> str:
@@ -243,7 +243,7 @@ def remove_written(url: str, folder: str, paths: Sequence[str], io_properties: M
 
 
 def missing_file(path: str) -> CorruptionError:
-    return CorruptionError(f"{path} is gone, which a commit of the archive names: put it back, or name another target")
+    return CorruptionError(f"{path} is gone, which a commit of the archive names: put it back, or name another target.")
 
 
 def _removed(path: Path) -> bool:
@@ -331,7 +331,7 @@ class BucketPrefix:
             text = f"{found[1]}; allow {action} on arn:aws:s3:::{bucket}" + (f"/{prefix}*" if action != LIST else "")
         elif found is not None and found[1] in CREDENTIAL_CODES:
             text = f"{found[1]}; {CREDENTIALS_MEND}"
-        return StorageUnavailable(f"{self._location}/{what}: {text}")
+        return StorageUnavailable(f"{self._location}/{what}: {clause(text)}.")
 
 
 class TableFiles:

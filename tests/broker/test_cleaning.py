@@ -262,7 +262,7 @@ async def test_a_job_that_fails_in_the_moment_in_which_it_is_ended_leaves_no_err
         async def begin(self, job: CleaningJob) -> Indexed:
             begun.set()
             await ended.wait()
-            raise StorageUnavailable("cannot compact: No such file or directory")
+            raise StorageUnavailable("Cannot compact: No such file or directory")
 
     unseen: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unseen.append(context))

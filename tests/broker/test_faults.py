@@ -195,7 +195,7 @@ async def test_a_disk_that_does_not_say_what_room_it_has_is_told_once_and_the_br
                 await asyncio.sleep(0.001)
         assert await produce_one(client) is ErrorCode.NONE
         (line,) = await told(broker, "reading the free space of")
-        assert line.endswith(f"cannot read the free space of {tmp_path}/data: {os.strerror(5)}")
+        assert line.endswith(f"Cannot read the free space of {tmp_path}/data: {os.strerror(5)}.")
         monkeypatch.undo()
 
 

@@ -82,7 +82,7 @@ def test_an_http_process_that_does_not_end_is_waited_for_only_so_long() -> None:
 
 def test_an_address_that_is_not_of_this_machine_is_refused_at_once() -> None:
     async def start(loop: VirtualLoop) -> None:
-        with pytest.raises(ConfigError, match=r"cannot listen on 192\.0\.2\.1:1 for HTTP"):
+        with pytest.raises(ConfigError, match=r"Cannot listen on 192\.0\.2\.1:1 for HTTP"):
             await check_http_address("192.0.2.1:1", holders_of=lambda port: pytest.fail("nobody holds it"))
 
     run_virtual(start)

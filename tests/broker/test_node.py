@@ -346,7 +346,7 @@ async def test_a_directory_of_another_node_is_refused(tmp_path: Path):
 
 async def test_an_address_in_use_is_refused_in_one_sentence(tmp_path: Path):
     async with running_broker(tmp_path) as broker:
-        with pytest.raises(ConfigError, match="cannot listen on 127"):
+        with pytest.raises(ConfigError, match="Cannot listen on 127"):
             async with running_broker(tmp_path / "b", node_id=2, listen_port=broker.port):
                 pass
 

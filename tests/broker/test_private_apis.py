@@ -75,7 +75,7 @@ async def test_partitions_and_offsets_that_there_are_not_are_answered_with_nothi
                 await asyncio.sleep(0.002)
         for topic, partition in (("../t", 0), ("", 0), ("t", 1), ("t", -1), ("t", 2**63)):
             found = await segments(topic, partition)
-            assert (found.segments, found.error) == ([], f"there is no partition {topic}-{partition}")
+            assert (found.segments, found.error) == ([], f"There is no partition {topic}-{partition}.")
         for offset in (-(2**63), 0, 2**64 - 1):
             assert [one.state for one in (await segments("t", 0, offset)).segments] == ["ACTIVE"]
         asked = TierStatusRequest(["../t", "t", ""])

@@ -177,11 +177,11 @@ async def test_a_start_waits_for_a_data_directory_that_is_still_held(tmp_path: P
 
 async def test_a_start_refuses_in_a_sentence_a_data_directory_that_stays_held(tmp_path: Path):
     held = claim_directory(PosixFileSystem(), str(tmp_path))
-    with pytest.raises(ConflictError, match=r"in use by another process; stop that one first \(the start waited 0.1 s"):
+    with pytest.raises(ConflictError, match=r"in use by another process; stop that one first. The start waited 0.1 s"):
         await claim_when_free(PosixFileSystem(), str(tmp_path), wait_s=0.1)
     note_running(str(tmp_path))
     with pytest.raises(
-        ConflictError, match=rf"is in use by a broker, process {os.getpid()}; `firn stop` ends it \(the"
+        ConflictError, match=rf"is in use by a broker, process {os.getpid()}; `firn stop` ends it\. The"
     ):
         await claim_when_free(PosixFileSystem(), str(tmp_path), wait_s=0.1)
     held.close()

@@ -68,7 +68,7 @@ async def test_a_topic_that_asks_for_it_refuses_a_batch_that_cannot_be_read(
         code, offset, sentence = await produce(client, poison())
         assert (code, offset) == (ErrorCode.INVALID_RECORD, -1)
         assert sentence is not None
-        assert "record 0 of the batch cannot be read" in sentence
+        assert "Record 0 of the batch cannot be read" in sentence
         assert (await produce(client, poison(codec=ZSTD)))[:2] == (ErrorCode.INVALID_RECORD, -1)
         damaged = batch(2)[:-1] + b"\x01"
         assert (await produce(client, damaged))[:2] == (ErrorCode.CORRUPT_MESSAGE, -1)

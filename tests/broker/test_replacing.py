@@ -169,8 +169,8 @@ async def test_nobody_can_have_segments_replaced_by_an_object_that_is_not_there(
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"segment_id": b"short"}, "a segment's id has 16 bytes"),
-        ({"inputs": [b"short"]}, "a segment's id has 16 bytes"),
+        ({"segment_id": b"short"}, "A segment's id has 16 bytes"),
+        ({"inputs": [b"short"]}, "A segment's id has 16 bytes"),
         ({"base_offset": 10, "end_offset": 10}, "no range of offsets"),
         ({"base_offset": -5}, "no range of offsets"),
         ({"end_offset": 1 << 63}, "no range of offsets"),

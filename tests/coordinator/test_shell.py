@@ -387,7 +387,7 @@ async def test_a_log_that_is_damaged_does_not_serve(monkeypatch: pytest.MonkeyPa
 
         async def fail(*_: object, **__: object) -> None:
             tries.append(1)
-            raise StorageUnavailable("cannot read")
+            raise StorageUnavailable("Cannot read")
 
         with monkeypatch.context() as broken:
             broken.setattr(type(log), "read_when_ready", fail)

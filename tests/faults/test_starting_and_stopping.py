@@ -106,7 +106,7 @@ async def test_killed_children_are_started_again(tmp_path: Path) -> None:
 
 BAD_FLAGS = (
     ("--listen", "nowhere:99999", "port 99999 is above 65535"),
-    ("--listen", "192.0.2.1:0", "cannot listen on 192.0.2.1:0"),
+    ("--listen", "192.0.2.1:0", "Cannot listen on 192.0.2.1:0"),
     ("--store", "gopher://x", "it must be file:///path or s3://bucket/prefix"),
     ("--store", "s3://B/x", "'B' is not a bucket name"),
     ("--node-id", "minus", "--node-id 'minus'"),
@@ -139,10 +139,10 @@ def test_an_address_in_use_is_refused(tmp_path: Path) -> None:
         directory = ("--data-dir", str(tmp_path / "d"))
         kafka = refusal_of("serve", "--http", "off", "--listen", address, *directory, code=2)
         http = refusal_of("serve", "--http", address, "--listen", "127.0.0.1:0", *directory, code=2)
-    assert f"cannot listen on {address}: Address already in use; free the address or give another --listen" in kafka
+    assert f"Cannot listen on {address}: Address already in use; free the address or give another --listen" in kafka
     holder = f"by process {os.getpid()} ({Path(sys.orig_argv[0]).name})"
     assert (
-        f"cannot listen on {address} for HTTP: Address already in use {holder}; free the address, give another --http"
+        f"Cannot listen on {address} for HTTP: Address already in use {holder}; free the address, give another --http"
         in http
     )
     assert not (tmp_path / "d" / "meta.properties").exists()

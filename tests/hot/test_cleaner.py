@@ -465,7 +465,7 @@ async def test_a_stop_while_a_deleted_log_is_let_go_of_leaves_no_error_behind() 
         async def begin(self, job: CleaningJob) -> Indexed:
             begun.set()
             await ended.wait()
-            raise StorageUnavailable("cannot compact: No such file or directory")
+            raise StorageUnavailable("Cannot compact: No such file or directory")
 
         async def end(self) -> None:
             ending.set()

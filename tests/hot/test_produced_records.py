@@ -43,7 +43,7 @@ async def test_an_unsound_record_is_stored_by_default_and_refused_where_records_
     assert TopicConfig().firn_produce_validation is ProduceValidation.BATCH
     assert append(logs(), poison()) == (0, 2)
     log = logs(firn_produce_validation=RECORDS)
-    with pytest.raises(ProtocolError, match="record 0 of the batch cannot be read") as told:
+    with pytest.raises(ProtocolError, match="Record 0 of the batch cannot be read") as told:
         append(log, poison())
     assert told.value.code is ErrorCode.INVALID_RECORD
     assert log.log_end_offset == 0
@@ -106,7 +106,7 @@ async def test_a_batch_without_a_maximum_is_refused_if_its_records_are_unsound_o
     log = logs(message_timestamp_after_max_ms=1000)
     made = poison()
     rewrite_header(made, 0, max_timestamp=TimestampMs(-1))
-    with pytest.raises(ProtocolError, match="record 0 of the batch cannot be read"):
+    with pytest.raises(ProtocolError, match="Record 0 of the batch cannot be read"):
         append(log, made)
     late = batch(2, step_ms=1001)
     rewrite_header(late, 0, max_timestamp=TimestampMs(-1))
@@ -217,7 +217,7 @@ async def test_a_lookup_by_time_passes_over_a_batch_that_cannot_be_read_and_says
         assert await log.offset_for_timestamp(NOW + 201) is None
     [line] = lines
     assert "t-0 cannot be read" in line
-    assert "record 0 of the batch at offset 2" in line
+    assert "Record 0 of the batch at offset 2" in line
     assert "move consumers to offset 5" in line
 
 

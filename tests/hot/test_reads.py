@@ -129,7 +129,7 @@ async def test_what_was_missed_of_a_segment_that_has_left_the_log_is_not_missed_
         log._reader.index_of(other)
     fs.rename(other.handle.path, other.handle.path + ".elsewhere")
     fs.unlink(other.path(".index"))
-    with pytest.raises(StorageUnavailable, match="cannot read"):
+    with pytest.raises(StorageUnavailable, match="Cannot read"):
         await missed.value.fetch(log._directory.pool)
 
 

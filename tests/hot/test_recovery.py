@@ -486,7 +486,7 @@ async def test_another_fault_than_a_full_disk_ends_the_opening_of_logs() -> None
     await filled(fs, 8)
     claim_an_epoch_too_many(fs)
     fs.fail_next("fdatasync", f"{LEADER_EPOCHS_FILE}.tmp")
-    with pytest.raises(StorageUnavailable, match="cannot open the logs"):
+    with pytest.raises(StorageUnavailable, match="Cannot open the logs"):
         await reopened(fs)
 
 

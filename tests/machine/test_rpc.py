@@ -244,12 +244,12 @@ async def test_an_unknown_class_arrives_as_storage_unavailable_that_names_it() -
     payload = rpc.encode_error(ObjectMissing("m")).replace(b"ObjectMissing", b"ObjectMissinG")
     error = rpc.decode_error(payload)
     assert type(error) is StorageUnavailable
-    assert str(error) == "ObjectMissinG: m"
+    assert str(error) == "ObjectMissinG: m."
 
 
 async def test_an_unknown_method_is_told() -> None:
     async with connected({}) as (client, _, _):
-        with pytest.raises(StorageUnavailable, match="there is no method tier\\.new"):
+        with pytest.raises(StorageUnavailable, match="There is no method tier\\.new"):
             await client.call("tier.new")
 
 

@@ -204,7 +204,7 @@ def test_records_that_do_not_fit_are_corruption_and_change_nothing(records: list
 
 def test_producer_ids_never_go_back() -> None:
     image = applied(ClusterImage(), producer_ids_change(ProducerIdsRecord(1, ProducerId(2000), ONE)))
-    with pytest.raises(CorruptionError, match="producer ids would go back"):
+    with pytest.raises(CorruptionError, match="Producer ids would go back"):
         applied(image, producer_ids_change(ProducerIdsRecord(1, ProducerId(1000), ONE)))
 
 

@@ -116,7 +116,7 @@ class Play:
             case ("undecided",):
                 return answers_in_words(core.undecided(StorageUnavailable("the store does not answer")))
             case ("refuse",):
-                return answers_in_words(core.refuse_waiting(StorageUnavailable("the broker is stopping")))
+                return answers_in_words(core.refuse_waiting(StorageUnavailable("The broker is stopping")))
         raise AssertionError(line)
 
 

@@ -164,7 +164,7 @@ async def test_a_refusal_says_how_to_mend_it_and_is_not_repeated(status: int, co
 
 async def test_a_refusal_of_list_names_the_permission_on_the_bucket() -> None:
     async with scripted(refusal(403, "AccessDenied")) as (_, store, _):
-        with pytest.raises(StorageUnavailable, match=r"allow s3:ListBucket on arn:aws:s3:::bucket$"):
+        with pytest.raises(StorageUnavailable, match=r"allow s3:ListBucket on arn:aws:s3:::bucket\.$"):
             await store.list_objects("data/")
 
 

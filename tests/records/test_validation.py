@@ -71,7 +71,7 @@ def test_an_unsound_interior_is_refused_with_the_record_that_is_at_fault(body: b
     with pytest.raises(ProtocolError, match=words) as told:
         check_produced(batch, keys_needed=False, timestamps=ALL_TIMES)
     assert told.value.code is ErrorCode.INVALID_RECORD
-    assert re.match(r"record \d of the batch cannot be read", str(told.value))
+    assert re.match(r"Record \d of the batch cannot be read", str(told.value))
     with pytest.raises(CorruptionError, match=r"record \d of the batch at offset 0 cannot be read"):
         check_interior(batch)
 
@@ -81,7 +81,7 @@ def test_damaged_compression_is_refused() -> None:
     batch[-1] ^= 0xFF
     batch[HEADER_BYTES] ^= 0xFF
     rewrite_header(batch, 0)
-    with pytest.raises(ProtocolError, match="zstd data is damaged") as told:
+    with pytest.raises(ProtocolError, match="Zstd data is damaged") as told:
         check_produced(memoryview(batch), keys_needed=False)
     assert told.value.code is ErrorCode.INVALID_RECORD
 

@@ -246,7 +246,7 @@ class Office:
         self._busy = False
         self.notice_successor()
         if not ok:
-            self._answer(self._decisions.refuse_waiting(StorageUnavailable("cannot read")))
+            self._answer(self._decisions.refuse_waiting(StorageUnavailable("Cannot read")))
         elif self.active:
             self._work()
         else:

@@ -628,7 +628,7 @@ def test_a_full_target_keeps_nothing_of_a_file(
         raise OSError(errno.ENOSPC, "Error writing bytes to file. Detail: [errno 28] No space left on device")
 
     monkeypatch.setattr(f"pyspark_firn.jobs.parquet_files.pq.ParquetWriter.{step}", full)
-    told = rf"^could not write {tmp_path}/out/t/date=.*\.parquet\.pending: No space left on device; free some space$"
+    told = rf"^Could not write {tmp_path}/out/t/date=.*\.parquet\.pending: No space left on device; free some space\.$"
     with pytest.raises(StorageFull, match=told):
         archive_parquet(topic.store, "t", f"file://{tmp_path}/out", ProcessRunner(1))
     assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file() and "_firn" not in path.parts]
@@ -648,7 +648,7 @@ def test_a_full_place_for_temporary_files_is_named(monkeypatch: pytest.MonkeyPat
     )
     days.add(batch)
     with pytest.raises(
-        StorageFull, match=r"^could not write temporary files in .* \(TMPDIR .*\): No space left on device; free"
+        StorageFull, match=r"^Could not write temporary files in .* \(TMPDIR .*\): No space left on device; free"
     ):
         days.close()
     days.discard()

@@ -324,7 +324,7 @@ def test_a_full_place_for_temporary_files_is_named_and_nothing_is_begun(
         lambda prefix: open("/dev/full", "r+b"),  # noqa: SIM115
     )
     with pytest.raises(
-        StorageFull, match=r"^could not write temporary files in .* \(TMPDIR .*\): No space left on device; free"
+        StorageFull, match=r"^Could not write temporary files in .* \(TMPDIR .*\): No space left on device; free"
     ):
         compact(topic.store, "t")
     assert live_entries(topic) == before

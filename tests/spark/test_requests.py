@@ -390,7 +390,7 @@ def test_what_a_directory_does_not_give_at_once_is_asked_for_again(
     def second_time(self: DirectoryWork, key: str, start: int, end: int | None) -> bytes:
         if start < footers.get(key, 0) and (key, start) not in refused:
             refused.add((key, start))
-            raise StorageUnavailable(f"could not read {key}")
+            raise StorageUnavailable(f"Could not read {key}")
         return whole(self, key, start, end)
 
     monkeypatch.setattr(DirectoryWork, "read", second_time)

@@ -91,4 +91,4 @@ def test_a_folder_that_must_not_be_read_is_told_in_a_sentence(tmp_path: Path, mo
     options = parse_read_options({"store": tmp_path.as_uri(), "subscribe": "t"}, streaming=False)
     with pytest.raises(StorageUnavailable) as caught:
         plan(options)
-    assert str(caught.value) == (f"could not look for {tmp_path}: Permission denied; give this user the permission")
+    assert str(caught.value) == (f"Could not look for {tmp_path}: Permission denied; give this user the permission.")

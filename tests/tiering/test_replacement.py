@@ -243,8 +243,8 @@ async def test_what_is_local_still_or_is_no_run_of_neighbours_is_not_replaced(tm
         await replacement.begin(leader.manifest, output_of(1, 0, 20, [first, second]), local_start_offset=Offset(19))
     for inputs, sentence in (
         ([first, third], "starts at 20"),
-        ([first], "the inputs end at 10"),
-        ([], "the inputs end"),
+        ([first], "The inputs end at 10"),
+        ([], "The inputs end"),
         ([first] * 10_000, "at most 9999 are replaced at a time"),
     ):
         with pytest.raises(ConflictError, match=sentence):

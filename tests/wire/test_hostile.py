@@ -182,7 +182,7 @@ def test_tagged_fields_that_repeat_or_fall_are_refused_in_every_section(key: int
         for section in range(len(reference.encode(subject, message).tag_sections)):
             for first, second in ((20_000, 20_000), (20_001, 20_000)):
                 notes = reference.encode(subject, message, ((first, b"a"), (second, b"b")), section)
-                with pytest.raises(ProtocolError, match=f"tagged field {second} follows {first}"):
+                with pytest.raises(ProtocolError, match=f"Tagged field {second} follows {first}"):
                     decode(subject, notes.data)
 
 

@@ -75,7 +75,7 @@ def test_a_varint_written_longer_than_need_be_is_read_as_kafka_reads_it() -> Non
 def test_a_varint_cut_off_shows_as_the_end_of_the_message(data: bytes) -> None:
     with pytest.raises(IndexError) as caught:
         read_uvarint(data, 0)
-    assert str(explain(caught.value, "Metadata v9 request")) == "Metadata v9 request: the message ends early"
+    assert str(explain(caught.value, "Metadata v9 request")) == "Metadata v9 request: the message ends early."
 
 
 @pytest.mark.parametrize("value", [-1, 1 << 32])
@@ -86,7 +86,7 @@ def test_a_number_that_no_varint_holds_is_our_own_mistake(value: int) -> None:
 
 def test_a_tagged_field_that_is_longer_than_what_is_left_is_refused() -> None:
     assert next_tagged_field(b"\x05\x02ab", 0, 4) == (5, 2, 4)
-    with pytest.raises(ProtocolError, match="tagged field 5 claims 3 bytes"):
+    with pytest.raises(ProtocolError, match="Tagged field 5 claims 3 bytes"):
         next_tagged_field(b"\x05\x03ab", 0, 4)
 
 
@@ -99,7 +99,7 @@ def test_sections_of_unknown_tagged_fields_are_stepped_over() -> None:
 
 def test_an_explanation_keeps_the_code_and_names_the_message() -> None:
     error = explain(ProtocolError("no", ErrorCode.UNSUPPORTED_VERSION), "Fetch v99 request")
-    assert (str(error), error.code) == ("Fetch v99 request: no", ErrorCode.UNSUPPORTED_VERSION)
+    assert (str(error), error.code) == ("Fetch v99 request: no.", ErrorCode.UNSUPPORTED_VERSION)
     with pytest.raises(struct.error) as caught:
         struct.unpack_from(">i", b"")
     assert "ends early" in str(explain(caught.value, "x"))

@@ -63,7 +63,7 @@ def test_a_version_that_is_not_known_is_refused_by_its_code(version: int) -> Non
         (b"\0\0" + b"\xff\xff\xff\xff\xff\x0f" + ALICE, "longer than 32 bits"),
         (b"\0\0" + b"\2\xff" + b"\2a\0\0", "not UTF-8"),
         (b"\0\0" + b"\2a\2a\0" + b"\xff\xff\x03", "tagged fields are claimed"),
-        (b"\0\0" + b"\2a\2a\0" + b"\x02\x05\x00\x05\x00", "tagged field 5 follows 5"),
+        (b"\0\0" + b"\2a\2a\0" + b"\x02\x05\x00\x05\x00", "Tagged field 5 follows 5"),
         (
             b"\0\0" + uvarint(STRING_BYTES_MAX + 2) + b"x" * (STRING_BYTES_MAX + 1) + b"\2a\0\0",
             "claims 32768 bytes",

@@ -77,7 +77,7 @@ def program(name: str) -> str:
     """The path of a program of this machine. Raises: ToolMissing."""
     found = shutil.which(name)
     if found is None:
-        raise ToolMissing(f"{name} is not on this machine's PATH; install it to run the checks of infra/terraform")
+        raise ToolMissing(f"{name} is not on this machine's PATH; install it to run the checks of infra/terraform.")
     return found
 
 
@@ -87,7 +87,7 @@ def terraform() -> str:
     told = run([found, "version", "-json"], env={"TF_CLI_CONFIG_FILE": os.devnull})
     version = str(json.loads(told.stdout)["terraform_version"])
     if tuple(int(part) for part in version.split("-")[0].split(".")[:2]) < TERRAFORM_MIN:
-        raise ToolMissing(f"terraform {version} is too old; the modules need 1.9 or newer")
+        raise ToolMissing(f"Terraform {version} is too old; the modules need 1.9 or newer.")
     return found
 
 
@@ -112,7 +112,7 @@ def _build(
     print(f"==> {what}", file=sys.stderr, flush=True)
     done = run(command, cwd=cwd, env=env, timeout_s=BUILD_TIMEOUT_S)
     if done.code != 0:
-        raise ToolMissing(f"{what} failed: {done.told[-1500:]}")
+        raise ToolMissing(f"{what} failed: {done.told[-1500:]}.")
 
 
 def schema() -> Path:
@@ -135,7 +135,7 @@ def schema() -> Path:
         read = aws_schema.read_wheel(wheel)
         if read["version"] != aws_schema.PROVIDER_VERSION:
             raise ToolMissing(
-                f"{wanted} carries AWS provider {read['version']}, expected {aws_schema.PROVIDER_VERSION}"
+                f"{wanted} carries AWS provider {read['version']}, expected {aws_schema.PROVIDER_VERSION}."
             )
         made.write_text(json.dumps(read, separators=(",", ":")))
         return made

@@ -27,6 +27,7 @@ from app.errors import (
     FirnError,
     StorageFull,
     StorageUnavailable,
+    clause,
 )
 from app.faults import Faults
 from app.hot.log import PartitionLog
@@ -156,7 +157,7 @@ class _Opened(NamedTuple):
 def _why_offline(key: TopicIdPartition, error: CorruptionError) -> str:
     """A sentence or two: why a partition cannot be led, and how the operator can mend it."""
     said = str(error)
-    mended = said if RESTORE in said else f"{said}; {how_to_mend(key)}"
+    mended = clause(said) if RESTORE in said else f"{clause(said)}; {how_to_mend(key)}"
     return f"{mended}. The broker tries again every few minutes, and when it starts"
 
 
@@ -723,7 +724,7 @@ class Partitions:
         try:
             await check_manifest_is_there(manifest)
         except CorruptionError as error:
-            raise CorruptionError(f"{log.topic}-{log.partition} cannot be led: {error}") from error
+            raise CorruptionError(f"{log.topic}-{log.partition} cannot be led: {clause(error)}.") from error
 
     def _end_transactions(self, log: PartitionLog, lost: Iterable[LostMarker]) -> None:
         """Write the markers of decided transactions that the log has lost. Raises: StorageUnavailable."""
@@ -751,7 +752,7 @@ class Partitions:
             except ConflictError:
                 # A log is not emptied while it is being synced. There are no appends yet, so the sync ends.
                 await asyncio.sleep(AGREE_PAUSE_S)
-        raise StorageUnavailable(f"{log.topic}-{log.partition} is still being synced")
+        raise StorageUnavailable(f"{log.topic}-{log.partition} is still being synced.")
 
     def _check_tiered_topics_stay(self, image: ClusterImage, manifests: Mapping[PartitionLog, SegmentManifest]) -> None:
         """Refuse settings at the start that would also be refused as a change while brokers run. Raises: ConfigError."""
@@ -769,7 +770,7 @@ class Partitions:
             raise ConfigError(
                 f"log.cleanup.policy=compact would turn topics with segments in the object store ({len(tiered)}, {min(tiered)} "
                 "among them) into compacted topics, which are not tiered. Start the broker with log.cleanup.policy=delete, set "
-                "cleanup.policy=delete on these topics, and then start the broker with log.cleanup.policy=compact"
+                "cleanup.policy=delete on these topics, and then start the broker with log.cleanup.policy=compact."
             )
 
     async def _load_manifests(self) -> dict[PartitionLog, SegmentManifest]:
@@ -1419,7 +1420,9 @@ class Partitions:
         Raises: CorruptionError if they disagree, which only the loss of acknowledged records explains; StorageUnavailable.
         """
         if (why := disagreement(log, manifest)) is not None:
-            raise CorruptionError(f"{log.topic}-{log.partition} was in sync, but lacks records of the store: {why}")
+            raise CorruptionError(
+                f"{log.topic}-{log.partition} was in sync, but lacks records of the store: {clause(why)}."
+            )
         take_beginning(log, manifest)
 
     def _join_tier(self, log: PartitionLog, manifest: SegmentManifest) -> None:

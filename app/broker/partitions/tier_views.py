@@ -403,7 +403,7 @@ class _Asker:
             try:
                 answer = await self._owner.ask(to, self._owner.request(self._term, self._place, asked))
                 if answer.error:
-                    raise RequestRejected(ErrorCode(answer.error), f"broker {self._leader} does not tell")
+                    raise RequestRejected(ErrorCode(answer.error), f"Broker {self._leader} does not tell.")
             except (BrokerUnavailable, ProtocolError, RequestRejected) as error:
                 self._term = ""
                 self._owner.tell_unreachable(self._leader, error)

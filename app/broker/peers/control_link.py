@@ -297,7 +297,7 @@ class KafkaControlLink:
                 if part.error_code:
                     raise RequestRejected(
                         ErrorCode(part.error_code),
-                        f"{_named(to)} refused records for {topic}-{index}: {ErrorCode(part.error_code).name}",
+                        f"{_named(to)} refused records for {topic}-{index}: {ErrorCode(part.error_code).name}.",
                     )
 
     async def refuses(self, endpoint: Endpoint) -> bool:

@@ -189,11 +189,11 @@ def open_file(config: BrokerConfig) -> RotatedFile:
         file.open()
     except BlockingIOError:
         raise ConfigError(
-            f"the audit log {path} is written by another process: give each broker its own firn.audit.log.path"
+            f"The audit log {path} is written by another process: give each broker its own firn.audit.log.path."
         ) from None
     except OSError as error:
         raise ConfigError(
-            f"the audit log {path} cannot be written: {error.strerror or error}. Mend it, or set firn.audit.log.path to another "
-            "file or to off"
+            f"The audit log {path} cannot be written: {error.strerror or error}. Mend it, or set firn.audit.log.path to another "
+            "file or to off."
         ) from None
     return file

@@ -141,4 +141,4 @@ class TopicPlace:
             if leader is not None and leader.broker_id != self._broker_id and self._link is not None:
                 await self._link.produce(leader, AUDIT_TOPIC, index, batch)
                 return
-        raise RequestRejected(ErrorCode.LEADER_NOT_AVAILABLE, f"no partition of {AUDIT_TOPIC} has a leader")
+        raise RequestRejected(ErrorCode.LEADER_NOT_AVAILABLE, f"No partition of {AUDIT_TOPIC} has a leader.")

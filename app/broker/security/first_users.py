@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from app.configs import BrokerConfig
-from app.errors import ConfigError, ErrorCode, FirnError, RequestRejected
+from app.errors import ConfigError, ErrorCode, FirnError, RequestRejected, clause
 from app.handlers.context import Context
 from app.machine.files import FileSystem, read_file, replace_file, storage_error
 from app.metadata.changes.scram_changes import ScramAnswer, ScramAsked
@@ -53,7 +53,7 @@ def read_first_users(fs: FileSystem, data_dir: str) -> list[FirstUser]:
     try:
         found = msgspec.msgpack.decode(data, type=FirstUsers)
     except msgspec.MsgspecError as error:
-        raise ConfigError(f"{path} cannot be read ({error}): remove it, and add the users again.") from None
+        raise ConfigError(f"{path} cannot be read ({clause(error)}): remove it, and add the users again.") from None
     if found.version != VERSION:
         raise ConfigError(f"{path} is of a newer version of Firn.")
     return found.users
@@ -92,7 +92,7 @@ async def add_first_users(
     try:
         users = await pool.run(lambda: read_first_users(fs, config.data_dir))
     except OSError as error:
-        raise storage_error(error, "reading the first users") from error
+        raise storage_error(error, "Cannot read the first users") from error
     if users:
         asked = [ScramAsked(one.name, one.mechanism, False, credential=one.credential) for one in users]
         try:

@@ -22,7 +22,7 @@ from app.configs.listeners import (
     overridden,
     own_of,
 )
-from app.errors import ConfigError
+from app.errors import ConfigError, clause
 from app.handlers.callers import ANONYMOUS
 from app.handlers.doors import Door
 from app.machine.certificates import Certificates, TlsSettings, tls_settings
@@ -194,7 +194,7 @@ def _tls_of(listener: ListenerConfig) -> tuple[Certificates, PrincipalRules]:
     try:
         return certificates, PrincipalRules(listener.text("ssl.principal.mapping.rules", "DEFAULT"))
     except ValueError as error:
-        raise ConfigError(f"ssl.principal.mapping.rules of listener {listener.name}: {error}.") from None
+        raise ConfigError(f"ssl.principal.mapping.rules of listener {listener.name}: {clause(error)}.") from None
 
 
 async def reconfigure(
@@ -310,7 +310,7 @@ def users_of(listener: ListenerConfig) -> Mapping[str, str]:
     try:
         users = parse_jaas(listener.jaas("PLAIN")).users
     except ValueError as error:
-        raise ConfigError(f"sasl.jaas.config of listener {listener.name} cannot be read: {error}.") from None
+        raise ConfigError(f"sasl.jaas.config of listener {listener.name} cannot be read: {clause(error)}.") from None
     if not users:
         raise ConfigError(
             f'sasl.jaas.config of listener {listener.name} names no user of PLAIN; each is an option user_NAME="PASSWORD".'

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from app.broker.start.children import Child
-from app.errors import FirnError, StorageUnavailable
+from app.errors import FirnError, StorageUnavailable, clause
 from app.hot.cleaning.job import CleaningJob, Indexed, SegmentFile
 from app.hot.cleaning.work import ProxyCleanerWork
 from app.hot.segments import CleanedSegment
@@ -134,7 +134,7 @@ class CleanerProcess:
             await self._child.start()
             await self._answer(self._rpc.call("process.ping"), START_S)
         except OSError as error:
-            raise StorageUnavailable(f"cannot start the cleaner process: {error}") from error
+            raise StorageUnavailable(f"Cannot start the cleaner process: {clause(error)}.") from error
         except BaseException:
             await self._end_process()
             raise

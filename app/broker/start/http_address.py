@@ -43,8 +43,8 @@ async def check_http_address(
             if not (in_use and may_end(holders)) or loop.time() >= deadline:
                 by = f" by {holders[0]}" if holders else ""
                 raise ConfigError(
-                    f"cannot listen on {http_address} for HTTP: {error.strerror or error}{by}; free the address, "
-                    "give another --http, or --http off"
+                    f"Cannot listen on {http_address} for HTTP: {error.strerror or error}{by}; free the address, "
+                    "give another --http, or --http off."
                 ) from error
         else:
             return

@@ -335,14 +335,14 @@ class Broker:
             except StorageUnavailable:
                 if child.process_id == 0:
                     raise ConfigError(
-                        f"the store process could not open {self.store_url}"
+                        f"The store process could not open {self.store_url}"
                         + (f" and {self.config.wal_store_url}" if self.config.wal_store_url else "")
-                        + "; the line above says why"
+                        + "; the line above says why."
                     ) from None
                 await asyncio.sleep(STORE_ASK_S)
             else:
                 return
-        raise StorageUnavailable(f"the store process did not respond within {STORE_START_S:.0f} s")
+        raise StorageUnavailable(f"The store process did not respond within {STORE_START_S:.0f} s.")
 
     async def _start_http(self) -> None:
         """Start the HTTP process. A failure is logged and retried; Kafka is served anyway."""
@@ -496,8 +496,8 @@ async def claim_when_free(fs: FileSystem, directory: str, wait_s: float = LOCK_W
                 holder = find_running(directory)
                 sentence = str(error)
                 if holder is not None:
-                    sentence = f"{directory} is in use by a broker, process {holder.process_id}; `firn stop` ends it"
-                raise ConflictError(f"{sentence} (the start waited {wait_s:g} s for it to end)") from None
+                    sentence = f"{directory} is in use by a broker, process {holder.process_id}; `firn stop` ends it."
+                raise ConflictError(f"{sentence} The start waited {wait_s:g} s for that.") from None
         await asyncio.sleep(LOCK_ASK_S)
 
 

@@ -11,7 +11,15 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from app.errors import BrokerUnavailable, ErrorCode, FirnError, ProtocolError, RequestRejected, StorageUnavailable
+from app.errors import (
+    BrokerUnavailable,
+    ErrorCode,
+    FirnError,
+    ProtocolError,
+    RequestRejected,
+    StorageUnavailable,
+    clause,
+)
 from app.metadata.image.cluster import ClusterImage, PartitionImage
 from app.metadata.peers.control import ANYBODY, InSyncAnswer, ReleaseAsked
 from app.metadata.replicas.log_balance import chosen, may_move, reassigned, to_give
@@ -134,7 +142,7 @@ async def leave(releases: Releases, *, to: int, within_s: float, log_line: Calla
                 await releases.give_up(keys, to=to)
                 await asyncio.sleep(LOOK_S)
     except (TimeoutError, FirnError) as error:
-        why = str(error) or "not in time"
+        why = clause(error) or "not in time"
         log_line(
             f"{len(releases.ours())} partitions were not given up: the controller ends their write-ahead log ({why})"
         )

@@ -80,7 +80,7 @@ async def continue_log(
     if log.log_end_offset != taken.end_offset:
         raise CorruptionError(
             f"{log.topic_partition} ends at {log.log_end_offset} after it was restored, and its write-ahead log at "
-            f"{taken.end_offset}"
+            f"{taken.end_offset}."
         )
     if taken.producers is not None:
         log.restore_producers(taken.producers)
@@ -138,7 +138,7 @@ async def _append_pieces(
                 data = await read(piece)
             except ObjectMissing as error:
                 # Tiered and trimmed since the manifest was read; or lost: the next try finds out (J31).
-                raise StorageUnavailable(f"{error}: it was there a moment ago") from error
+                raise StorageUnavailable(f"{str(error).removesuffix('.')}: it was there a moment ago.") from error
             position = sum(each.size_bytes for each in section.batches if each.end_offset <= log.log_end_offset)
             log.append_as_follower(data[position:], now_ms=now_ms())
             await asyncio.sleep(0)

@@ -172,7 +172,7 @@ class DurabilityChanges:
         if log.producers.open_transactions and not self._may_settle(key):
             return
         changes = RequestRejected(
-            ErrorCode.NOT_ENOUGH_REPLICAS, f"{log.topic_partition} changes its durability: try again"
+            ErrorCode.NOT_ENOUGH_REPLICAS, f"{log.topic_partition} changes its durability: try again."
         )
         self._paused[key] = log
         asked = False

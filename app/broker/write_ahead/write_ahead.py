@@ -409,9 +409,9 @@ class WriteAhead:
         mine = self._image().brokers.get(self._broker_id)
         wal = WalId(self._broker_id, -1 if mine is None else mine.broker_epoch)
         if not ranges or not ranges[-1].is_open or ranges[-1].wal != wal:
-            raise FencedError(f"{log.topic_partition} has no open range in the present write-ahead log of this broker")
+            raise FencedError(f"{log.topic_partition} has no open range in the present write-ahead log of this broker.")
         if self._closed:
-            raise FencedError("this broker stops")
+            raise FencedError("This broker stops.")
         if self._writer is None or self._writer.wal != wal:
             self._begin(wal)
         writer = self._writer
@@ -507,7 +507,7 @@ class WriteAhead:
         self._moved.set()
         error = RequestRejected(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            f"write-ahead log {writer.wal} was sealed at {writer.sealed_at}: another broker goes on",
+            f"Write-ahead log {writer.wal} was sealed at {writer.sealed_at}: another broker goes on.",
         )
         for led in tuple(self._led.values()):
             if led.writer is writer:

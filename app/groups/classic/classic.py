@@ -180,12 +180,12 @@ class ClassicGroup:
             self.check_member(member_id, instance_id)
             if member_epoch != self.generation:
                 raise RequestRejected(
-                    ErrorCode.ILLEGAL_GENERATION, f"generation {member_epoch}; the group is in {self.generation}"
+                    ErrorCode.ILLEGAL_GENERATION, f"Generation {member_epoch}; the group is in {self.generation}."
                 )
         elif not transactional and self.state is not ClassicState.EMPTY:
-            raise RequestRejected(ErrorCode.UNKNOWN_MEMBER_ID, "the group has members, and this is none of them")
+            raise RequestRejected(ErrorCode.UNKNOWN_MEMBER_ID, "The group has members, and this is none of them.")
         if not transactional and self.state is ClassicState.COMPLETING_REBALANCE:
-            raise RequestRejected(ErrorCode.REBALANCE_IN_PROGRESS, "the group is being assigned its partitions anew")
+            raise RequestRejected(ErrorCode.REBALANCE_IN_PROGRESS, "The group is being assigned its partitions anew.")
 
     def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
         """Everybody may read the offsets."""
@@ -207,13 +207,13 @@ class ClassicGroup:
         if instance_id is not None:
             known = self._static.get(instance_id)
             if known is None:
-                raise RequestRejected(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no static member {instance_id}")
+                raise RequestRejected(ErrorCode.UNKNOWN_MEMBER_ID, f"There is no static member {instance_id}.")
             if known != member_id:
                 raise RequestRejected(
-                    ErrorCode.FENCED_INSTANCE_ID, f"another has joined as static member {instance_id}"
+                    ErrorCode.FENCED_INSTANCE_ID, f"Another has joined as static member {instance_id}."
                 )
         if member_id not in self.members:
-            raise RequestRejected(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no member {member_id}")
+            raise RequestRejected(ErrorCode.UNKNOWN_MEMBER_ID, f"There is no member {member_id}.")
 
     def member_that_joins(self, member_id: str, instance_id: str | None) -> ClassicMember | None:
         """The member that a JoinGroup comes from; None if it is to become one. A static member may come without its member id."""
@@ -618,20 +618,20 @@ class ClassicGroup:
         self.check_member(sync.member_id, sync.instance_id)
         if sync.generation != self.generation:
             raise RequestRejected(
-                ErrorCode.ILLEGAL_GENERATION, f"generation {sync.generation}; the group is in {self.generation}"
+                ErrorCode.ILLEGAL_GENERATION, f"Generation {sync.generation}; the group is in {self.generation}."
             )
         if (sync.protocol_type is not None and sync.protocol_type != self.protocol_type) or (
             sync.protocol_name is not None and sync.protocol_name != self.protocol_name
         ):
             raise RequestRejected(
-                ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "another protocol than the one that was selected"
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "Another protocol than the one that was selected."
             )
         member = self.members[sync.member_id]
         match self.state:
             case ClassicState.EMPTY:
-                raise RequestRejected(ErrorCode.UNKNOWN_MEMBER_ID, "the group has no members")
+                raise RequestRejected(ErrorCode.UNKNOWN_MEMBER_ID, "The group has no members.")
             case ClassicState.PREPARING_REBALANCE:
-                raise RequestRejected(ErrorCode.REBALANCE_IN_PROGRESS, "the group waits for its members to join")
+                raise RequestRejected(ErrorCode.REBALANCE_IN_PROGRESS, "The group waits for its members to join.")
             case ClassicState.STABLE:
                 self._has_synced(turn, member)
                 turn.answer(reply, self._synced(member))
@@ -685,11 +685,11 @@ class ClassicGroup:
         self.check_member(member_id, instance_id)
         if generation != self.generation:
             raise RequestRejected(
-                ErrorCode.ILLEGAL_GENERATION, f"generation {generation}; the group is in {self.generation}"
+                ErrorCode.ILLEGAL_GENERATION, f"Generation {generation}; the group is in {self.generation}."
             )
         self.keep_alive(turn, member_id)
         if self.state is ClassicState.PREPARING_REBALANCE:
-            raise RequestRejected(ErrorCode.REBALANCE_IN_PROGRESS, "the group waits for its members to join")
+            raise RequestRejected(ErrorCode.REBALANCE_IN_PROGRESS, "The group waits for its members to join.")
 
     def leave(self, turn: Turn, leaving: Iterable[tuple[str, str | None]]) -> list[ErrorCode]:
         """Members leave, by member id or (if it is empty) by instance id. Returns a code for each. One rebalance for all."""

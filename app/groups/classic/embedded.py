@@ -12,7 +12,7 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812 (it is a class)
 from typing import Final, NamedTuple
 
-from app.errors import ErrorCode, ProtocolError
+from app.errors import ErrorCode, ProtocolError, clause
 
 NEWEST: Final = 3
 OWNED_FROM: Final = 1
@@ -97,7 +97,7 @@ def decode_subscription(data: bytes) -> ClassicSubscription:
         rack_id = reader.nullable_string() if version >= RACK_FROM else None
     except (StructError, ValueError) as error:
         raise ProtocolError(
-            f"the embedded subscription is malformed: {error}", ErrorCode.UNKNOWN_SERVER_ERROR
+            f"The embedded subscription is malformed: {clause(error)}.", ErrorCode.UNKNOWN_SERVER_ERROR
         ) from None
     return ClassicSubscription(min(version, NEWEST), topics, owned, rack_id)
 
@@ -116,7 +116,9 @@ def decode_assignment(data: bytes) -> TopicPartitions:
         reader.int16()
         return reader.topic_partitions()
     except (StructError, ValueError) as error:
-        raise ProtocolError(f"the embedded assignment is malformed: {error}", ErrorCode.UNKNOWN_SERVER_ERROR) from None
+        raise ProtocolError(
+            f"The embedded assignment is malformed: {clause(error)}.", ErrorCode.UNKNOWN_SERVER_ERROR
+        ) from None
 
 
 def encode_assignment(version: int, topics: TopicPartitions) -> bytes:

@@ -617,7 +617,7 @@ class ConsumerGroup:
         if not transactional and not member.is_classic and api_version < 9:
             raise RequestRejected(
                 ErrorCode.UNSUPPORTED_VERSION,
-                "OffsetCommit version 9 or above must be used by members using the modern group protocol",
+                "OffsetCommit version 9 or above must be used by members using the modern group protocol.",
             )
         if 0 <= member_epoch < member.epoch:
             asked = list(partitions())

@@ -87,7 +87,7 @@ def _compile(regex: str) -> Any:
     if not regex:
         return None
     if len(regex.encode()) > REGEX_BYTES_MAX:
-        raise _invalid(regex, f"it has more than {REGEX_BYTES_MAX} bytes")
+        raise _bad_pattern(regex, f"it has more than {REGEX_BYTES_MAX} bytes")
     options = re2.Options()
     options.log_errors = False
     options.max_mem = PROGRAM_BYTES_MAX
@@ -95,13 +95,15 @@ def _compile(regex: str) -> Any:
         compiled = re2.compile(regex, options)
     except re2.error as error:
         reason = error.args[0] if error.args else ""
-        raise _invalid(regex, reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)) from None
+        raise _bad_pattern(
+            regex, reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
+        ) from None
     if compiled.programsize > REGEX_PROGRAM_SIZE_MAX:
-        raise _invalid(regex, "it is too large")
+        raise _bad_pattern(regex, "it is too large")
     return compiled
 
 
-def _invalid(regex: str, reason: str) -> RequestRejected:
+def _bad_pattern(regex: str, reason: str) -> RequestRejected:
     shown = regex if len(regex) <= 80 else regex[:77] + "..."
     return RequestRejected(
         ErrorCode.INVALID_REGULAR_EXPRESSION,

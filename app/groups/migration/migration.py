@@ -12,7 +12,7 @@ import random
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from app.errors import ErrorCode, ProtocolError, RequestRejected
+from app.errors import ErrorCode, ProtocolError, RequestRejected, clause
 from app.groups.classic.classic import ClassicGroup
 from app.groups.classic.classic_member import CONSUMER_PROTOCOL, ClassicMember
 from app.groups.classic.embedded import decode_assignment, decode_subscription, encode_assignment, subscription_version
@@ -61,7 +61,7 @@ def upgraded(classic: ClassicGroup, config: BrokerConfig, image: ClusterImage) -
         raise RequestRejected(
             ErrorCode.GROUP_ID_NOT_FOUND,
             f"Cannot upgrade the classic group {classic.group_id} to consumer group because the embedded consumer protocol is "
-            f"malformed: {error}.",
+            f"malformed: {clause(error)}.",
         ) from error
     records += [GroupEpoch(classic.generation), TargetEpoch(classic.generation)]
     group = ConsumerGroup(classic.group_id, config)

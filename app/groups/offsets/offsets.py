@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from app.coordinator.partition import RawRecord
 from app.coordinator.records import GROUP_RECORDS, NUMBER, NUMBER_BYTES
 from app.coordinator.schemas.classic_group import OffsetCommitKey
-from app.errors import CorruptionError
+from app.errors import CorruptionError, clause
 from app.groups.offsets import sweeps
 from app.units import NO_OFFSET, NO_PRODUCER_ID, NO_TIMESTAMP, Offset, TimestampMs
 
@@ -107,7 +107,7 @@ def parse_offset_value(value: bytes, log_end: Offset) -> CommittedOffset:
                 text = value[_VALUE_HEAD.size : end].decode()
                 return CommittedOffset(offset, leader_epoch, text, committed_ms, NO_TIMESTAMP, log_end)
     except (StructError, UnicodeDecodeError) as error:
-        raise CorruptionError(f"a committed offset is not sound: {error}") from error
+        raise CorruptionError(f"A committed offset is not sound: {clause(error)}.") from error
     found = GROUP_RECORDS.decode_value(_NAMELESS, value)
     return CommittedOffset(
         Offset(found.offset),
@@ -212,10 +212,10 @@ def _parse_place(place: bytes) -> tuple[str, int]:
         (length,) = _LENGTH.unpack_from(place)
         end = _LENGTH.size + length
         if length < 0 or len(place) != end + _PARTITION.size:
-            raise CorruptionError("the key of a committed offset is not as long as it says")
+            raise CorruptionError("The key of a committed offset is not as long as it says.")
         return place[_LENGTH.size : end].decode(), _PARTITION.unpack_from(place, end)[0]
     except (StructError, UnicodeDecodeError) as error:
-        raise CorruptionError(f"the key of a committed offset is not sound: {error}") from error
+        raise CorruptionError(f"The key of a committed offset is not sound: {clause(error)}.") from error
 
 
 class OffsetStore:
@@ -263,7 +263,7 @@ class OffsetStore:
             try:
                 end = _GROUP_START + (key[2] << 8 | key[3])
             except IndexError:
-                raise CorruptionError("the key of a committed offset ends early") from None
+                raise CorruptionError("The key of a committed offset ends early.") from None
             group = loading.get(key[_GROUP_START:end])
             if group is None:
                 group = self._begin_loading(key[_GROUP_START:end])
@@ -293,7 +293,7 @@ class OffsetStore:
         try:
             group_id = raw_id.decode()
         except UnicodeDecodeError as error:
-            raise CorruptionError(f"a group's id is not UTF-8: {error}") from error
+            raise CorruptionError(f"A group's id is not UTF-8: {clause(error)}.") from error
         group = self._loading[raw_id] = self._groups.setdefault(group_id, _GroupOffsets())
         self._new.append(group_id)
         return group

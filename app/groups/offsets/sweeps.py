@@ -16,7 +16,7 @@ import msgspec
 from app.coordinator.partition import RawRecord
 from app.coordinator.records import GROUP_RECORDS
 from app.coordinator.schemas.classic_group import OffsetCommitKey, OffsetCommitValue
-from app.errors import CorruptionError
+from app.errors import CorruptionError, clause
 from app.limits import KIB
 from app.units import NO_OFFSET
 
@@ -71,7 +71,7 @@ def parse_sweep(value: bytes) -> Sequence[tuple[str, range]] | None:
             for start, end in zip(bounds[::2], bounds[1::2], strict=True)
         ]
     except ValueError as error:
-        raise CorruptionError(f"what says that offsets are deleted is not sound: {error}") from error
+        raise CorruptionError(f"The record of deleted offsets is corrupt: {clause(error)}.") from error
 
 
 def cut(named: Iterable[tuple[str, int]]) -> Iterator[Sequence[tuple[str, int]]]:

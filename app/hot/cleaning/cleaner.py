@@ -74,7 +74,7 @@ class _Task:
     def check(self) -> None:
         """Raises: ConflictError if the log has ended this work."""
         if self.cleaning.ended:
-            raise ConflictError(f"the compaction of {self.log.topic}-{self.log.partition} was ended")
+            raise ConflictError(f"The compaction of {self.log.topic}-{self.log.partition} was ended.")
 
 
 class LogCleaner:
@@ -266,7 +266,7 @@ class LogCleaner:
         rolled = [segment for segment in log.rolled_segments() if segment.base_offset < dirt.end]
         if not rolled or rolled[-1].end_offset <= dirt.start:
             raise ConflictError(
-                f"the records of {log.topic}-{log.partition} that were to be compacted have been deleted"
+                f"The records of {log.topic}-{log.partition} that were to be compacted have been deleted."
             )
         holds = [cleaning.add(log.hold(segment.base_offset)) for segment in rolled]
         indexed = await self._unless_ended(task, work.begin(await self._job(task, dirt, rolled)))
@@ -290,7 +290,7 @@ class LogCleaner:
             try:
                 await run_to_end(self._pool, lambda: remove_cleaned(fs, path, base_offset))
             except OSError as error:
-                raise storage_error(error, f"cannot delete files of {path}") from error
+                raise storage_error(error, f"Cannot delete files of {path}") from error
 
     async def _job(self, task: _Task, dirt: Dirt, rolled: list[RolledSegment]) -> CleaningJob:
         log = task.log
@@ -379,8 +379,8 @@ class LogCleaner:
 
     def _offline(self, log: PartitionLog, error: OSError) -> StorageUnavailable:
         if log.offline_error is not None:
-            return StorageUnavailable(f"the log of {log.topic}-{log.partition} is gone")
-        failure = storage_error(error, f"cannot swap segments of {log.topic}-{log.partition}")
+            return StorageUnavailable(f"The log of {log.topic}-{log.partition} is gone.")
+        failure = storage_error(error, f"Cannot swap segments of {log.topic}-{log.partition}")
         self._logs.log_directory.go_offline(str(failure))
         return StorageUnavailable(str(failure))
 

@@ -22,7 +22,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from app.errors import ConflictError, CorruptionError
+from app.errors import ConflictError, CorruptionError, clause
 from app.hot.cleaning.engine import EMPTIED_KEPT, RECORDS_DROPPED, SLOT_BYTES, TRANSACTION_GONE, Engine, Scanned
 from app.hot.cleaning.job import CleaningJob, Indexed, SegmentFile
 from app.hot.cleaning.transactions import CleanedTransactions
@@ -231,7 +231,7 @@ class Compaction:
         try:
             while position < segment.size_bytes:
                 if self._abandoned:
-                    raise ConflictError(f"the compaction of {self._job.directory} was told to stop")
+                    raise ConflictError(f"The compaction of {self._job.directory} was told to stop.")
                 wanted = min(len(window), segment.size_bytes - position)
                 if filled < wanted:
                     got = file.pread_into(memoryview(window)[filled:wanted], position + filled)
@@ -239,11 +239,11 @@ class Compaction:
                     self._throttle(got)
                     filled += got
                     if filled < wanted:
-                        raise CorruptionError(f"{path} ends at {position + filled}, before {segment.size_bytes}")
+                        raise CorruptionError(f"{path} ends at {position + filled}, before {segment.size_bytes}.")
                 try:
                     scanned = self._engine.scan(window, filled, next_offset, segment.end_offset)
                 except CorruptionError as error:
-                    raise CorruptionError(f"{path}, from position {position} on: {error}") from None
+                    raise CorruptionError(f"{path}, from position {position} on: {clause(error)}.") from None
                 if scanned.batches == 0:
                     window = self._grown(window, filled, path, position)
                     continue
@@ -260,7 +260,7 @@ class Compaction:
         """A larger window for the batch at its start, which does not fit."""
         size = parse_header(window).size_bytes if filled >= HEADER_BYTES else 0
         if not len(window) < size <= REQUEST_BYTES_MAX:
-            raise CorruptionError(f"{path} has no whole record batch at position {position}")
+            raise CorruptionError(f"{path} has no whole record batch at position {position}.")
         larger = bytearray(size)
         larger[:filled] = memoryview(window)[:filled]
         return larger

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from app.errors import CorruptionError, LimitExceeded
+from app.errors import CorruptionError, LimitExceeded, clause
 from app.hot.cleaning import kernels
 from app.hot.cleaning.engine import EMPTIED_KEPT, TRANSACTION_GONE, Scanned, SegmentSum, Stop
 from app.hot.indexes import SegmentIndex
@@ -84,7 +84,7 @@ class CompiledEngine:
             self._window, length, start_offset, end_offset, self._tables, self._positions, self._marked
         )
         if stop == Stop.DAMAGED:
-            raise CorruptionError(f"no sound record batch follows after {size_bytes} bytes")
+            raise CorruptionError(f"No sound record batch follows after {size_bytes} bytes.")
         self._count = count
         return Scanned(count, size_bytes, self._marked[:listed].tolist(), next_offset)
 
@@ -205,14 +205,16 @@ class CompiledEngine:
         try:
             raw = raw_records(self._window.data[at : at + header.size_bytes], header)
         except LimitExceeded as error:
-            raise CorruptionError(f"the batch at offset {header.base_offset} is not sound inside: {error}") from None
+            raise CorruptionError(
+                f"The batch at offset {header.base_offset} is not sound inside: {clause(error)}."
+            ) from None
         return header, np.frombuffer(bytearray(raw), np.uint8)  # numba has other code for arrays that are read only
 
     def _header(self, number: int) -> BatchHeader:
         return parse_header(self._window.data, self.position(number))
 
     def _damaged(self, number: int) -> CorruptionError:
-        return CorruptionError(f"the batch at offset {self._header(number).base_offset} is not sound inside")
+        return CorruptionError(f"The batch at offset {self._header(number).base_offset} is not sound inside.")
 
     # --- the output -------------------------------------------------------------------------------------------------
 

@@ -58,7 +58,7 @@ class PlainEngine:
                 break
             header = check_stored_batch(memoryview(window)[:length], position)
             if not start_offset <= header.base_offset < header.end_offset <= end_offset:
-                raise CorruptionError(f"offset {header.base_offset} at position {position} is out of order")
+                raise CorruptionError(f"Offset {header.base_offset} at position {position} is out of order.")
             start_offset = header.end_offset
             self._batches.append((position, header))
             position += size

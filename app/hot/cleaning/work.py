@@ -86,7 +86,7 @@ class InlineCleanerWork:
         try:
             return await asyncio.shield(running)
         except OSError as error:
-            raise storage_error(error, "cannot compact") from error
+            raise storage_error(error, "Cannot compact") from error
 
     async def end(self) -> None:
         compaction, running = self._compaction, self._running

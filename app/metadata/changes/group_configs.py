@@ -151,7 +151,7 @@ def validate_group_configs(overrides: Mapping[str, str], broker: BrokerConfig) -
             continue
         definition = GROUP_DEFINITIONS.get(name)
         if definition is None:
-            raise RequestRejected(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {name}")
+            raise RequestRejected(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {name}.")
         value = parse_value(definition, text)
         bound = BOUND_OF_GROUP.get(name)
         if bound is not None and isinstance(value, int):
@@ -165,7 +165,7 @@ def validate_group_configs(overrides: Mapping[str, str], broker: BrokerConfig) -
         names = (f"{kind}.{SESSION}", f"{kind}.{HEARTBEAT}")
         session, heartbeat = (getattr(effective, f"group.{name}".replace(".", "_")) for name in names)
         if not overrides.keys().isdisjoint(names) and session <= heartbeat:
-            raise RequestRejected(ErrorCode.INVALID_CONFIG, f"{names[0]} must be greater than {names[1]}")
+            raise RequestRejected(ErrorCode.INVALID_CONFIG, f"{names[0]} must be greater than {names[1]}.")
 
 
 def reset_duration_ms(text: str) -> int | None:

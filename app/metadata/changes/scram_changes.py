@@ -83,30 +83,30 @@ def _credential(one: ScramAsked) -> ScramCredential:
 
 def _refusal(draft: ImageDraft, user: str, changes: Sequence[ScramAsked]) -> ScramAnswer | None:
     if not user:
-        return ScramAnswer(user, ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
+        return ScramAnswer(user, ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty.")
     if len(user) > NAME_CHARS_MAX:
-        return ScramAnswer(user, ErrorCode.UNACCEPTABLE_CREDENTIAL, f"A name has at most {NAME_CHARS_MAX} characters")
+        return ScramAnswer(user, ErrorCode.UNACCEPTABLE_CREDENTIAL, f"A name has at most {NAME_CHARS_MAX} characters.")
     if len({one.mechanism for one in changes}) != len(changes):
         return ScramAnswer(
-            user, ErrorCode.DUPLICATE_RESOURCE, "A user credential cannot be altered twice in the same request"
+            user, ErrorCode.DUPLICATE_RESOURCE, "A user credential cannot be altered twice in the same request."
         )
     for one in changes:
         if one.mechanism not in ScramMechanism.__members__.values():
-            return ScramAnswer(user, ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
+            return ScramAnswer(user, ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism.")
         if one.removes:
             if one.mechanism not in draft.scram_users.get(user, {}):
                 return ScramAnswer(
                     user,
                     ErrorCode.RESOURCE_NOT_FOUND,
-                    "Attempt to delete a user credential that does not exist",
+                    "Attempt to delete a user credential that does not exist.",
                 )
             continue
         if one.credential is not None:
             continue
         if one.iterations < ITERATIONS_MIN:
-            return ScramAnswer(user, ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
+            return ScramAnswer(user, ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations.")
         if one.iterations > ITERATIONS_MAX:
-            return ScramAnswer(user, ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
+            return ScramAnswer(user, ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations.")
         if not one.salt or len(one.salted_password) != ScramMechanism(one.mechanism).key_bytes:
-            return ScramAnswer(user, ErrorCode.UNACCEPTABLE_CREDENTIAL, "The salt or the salted password is not valid")
+            return ScramAnswer(user, ErrorCode.UNACCEPTABLE_CREDENTIAL, "The salt or the salted password is not valid.")
     return None

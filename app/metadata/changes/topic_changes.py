@@ -768,7 +768,7 @@ def _changed_list(
     change: ConfigChange,
 ) -> str:
     if definition is None:
-        raise RequestRejected(ErrorCode.INVALID_CONFIG, f"Unknown config name: {change.name}")
+        raise RequestRejected(ErrorCode.INVALID_CONFIG, f"Unknown config name: {change.name}.")
     if definition.type is not ConfigType.LIST:
         raise RequestRejected(
             ErrorCode.INVALID_CONFIG,

@@ -209,7 +209,7 @@ class Controller(ClusterChanges):
             await self._renew_proofs()
             await registration.registered(before)
             return True
-        raise StorageUnavailable("the cluster log is written by others again and again")
+        raise StorageUnavailable("The cluster log is written by others again and again.")
 
     async def create_cluster(self, level: int, more: Sequence[KeyValue] = ()) -> bool:
         """Make an empty prefix a cluster of several brokers, with the records ``more``. The log must have been loaded.
@@ -343,7 +343,7 @@ class Controller(ClusterChanges):
                         await self._make_entry()
                     await asyncio.sleep(0)  # the next change is planned in another turn than the listeners of this one
         finally:
-            self.refuse_waiting(StorageUnavailable("the broker is stopping"))
+            self.refuse_waiting(StorageUnavailable("The broker is stopping."))
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
@@ -633,7 +633,7 @@ class Controller(ClusterChanges):
             return
         except BaseException:
             self._answer(
-                decisions.undecided(StorageUnavailable("the broker is stopping; the change may have been made"))
+                decisions.undecided(StorageUnavailable("The broker is stopping; the change may have been made."))
             )
             raise
         self._view.publish()
@@ -702,7 +702,7 @@ class Controller(ClusterChanges):
         await self._view.look()
         self.notice_successor()
         if not self.active:
-            raise FencedError("another broker is the controller")
+            raise FencedError("Another broker is the controller.")
         await self._seal()
         self._view.publish()
 

@@ -850,7 +850,7 @@ class ImageDraft:
             try:
                 self._take(parts, value)
             except (IndexError, TypeError, ValueError):
-                raise CorruptionError(f"the record key {parts} of the cluster log is not one of its kind") from None
+                raise CorruptionError(f"The record key {parts} of the cluster log is not one of its kind.") from None
 
     def settling(self) -> Steps[None]:
         """Assemble the topics whose records were added, in steps. Raises: CorruptionError."""
@@ -923,7 +923,7 @@ class ImageDraft:
                     self._group_configs[_text(parts[1])] = _group_configs.decode(value).configs
             case Kind.SCRAM_USER if len(parts) == 1:
                 if value is None:
-                    raise CorruptionError("the secret of SCRAM users is gone")
+                    raise CorruptionError("The secret of SCRAM users is gone.")
                 self._scram_secret = _scram_secret.decode(value).secret
             case Kind.SCRAM_USER:
                 self._take_scram_user(_text(parts[1]), _number(parts[2]), value)
@@ -952,26 +952,26 @@ class ImageDraft:
                 self._take_acl(parts, value)
             case Kind.COUNTERS:
                 if value is None:
-                    raise CorruptionError("the record of counters is gone")
+                    raise CorruptionError("The record of counters is gone.")
                 self._next_node_id = _counters.decode(value).next_node_id
             case Kind.CLUSTER:
                 if value is None:
-                    raise CorruptionError("the cluster's record is gone")
+                    raise CorruptionError("The cluster's record is gone.")
                 cluster = CLUSTERS.decode(value)
                 self._cluster_id, self._created_ms = cluster.cluster_id, cluster.created_ms
                 self._wal_store = cluster.wal_store
             case Kind.CONTROLLER:
                 if value is None:
-                    raise CorruptionError("the controller's record is gone")
+                    raise CorruptionError("The controller's record is gone.")
                 controller = _controllers.decode(value)
                 self._controller = ControllerImage(controller.epoch, controller.broker_id, controller.incarnation)
             case Kind.PRODUCER_IDS:
                 if value is None:
-                    raise CorruptionError("the record of producer ids is gone")
+                    raise CorruptionError("The record of producer ids is gone.")
                 block = _producer_ids.decode(value)
                 if block.next_producer_id < self._producer_id_next:
                     raise CorruptionError(
-                        f"producer ids would go back from {self._producer_id_next} to {block.next_producer_id}"
+                        f"Producer ids would go back from {self._producer_id_next} to {block.next_producer_id}."
                     )
                 self._producer_id_next = block.next_producer_id
             case _:
@@ -1089,7 +1089,7 @@ class ImageDraft:
         before = self._topics_by_id.get(topic_id)
         if record is None or record.deleting:
             if record is None and making.partitions:
-                raise CorruptionError(f"there are partitions of topic {topic_id}, but no such topic")
+                raise CorruptionError(f"There are partitions of topic {topic_id}, but no such topic.")
             if before is not None:
                 self._own_topics()
                 del self._topics_by_id[topic_id]
@@ -1107,12 +1107,12 @@ class ImageDraft:
         try:
             partitions = tuple([making.partitions[index] for index in range(count)])
         except KeyError as missing:
-            raise CorruptionError(f"topic {record.name!r} has no record of partition {missing}") from None
+            raise CorruptionError(f"Topic {record.name!r} has no record of partition {missing}.") from None
         if len(making.partitions) != count:
-            raise CorruptionError(f"topic {record.name!r} has {len(making.partitions)} partitions, not {count}")
+            raise CorruptionError(f"Topic {record.name!r} has {len(making.partitions)} partitions, not {count}.")
         other = self._topics_by_name.get(record.name)
         if other is not None and other.topic_id != topic_id:
-            raise CorruptionError(f"topics {other.topic_id} and {topic_id} have the same name {record.name!r}")
+            raise CorruptionError(f"Topics {other.topic_id} and {topic_id} have the same name {record.name!r}.")
         factor = record.replication_factor if isinstance(record, ObjectTopicRecord) else -1
         topic = TopicImage(TopicId(topic_id), record.name, partitions, record.configs, record.created_ms, factor)
         self._own_topics()

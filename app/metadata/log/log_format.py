@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from app.errors import CorruptionError, LimitExceeded
+from app.errors import CorruptionError, LimitExceeded, clause
 from app.limits import LOG_ENTRY_BYTES_MAX
 from app.records.batch import BatchHeader, check_stored_batch
 from app.records.builder import RECORDS_AT_ONCE, build_batch, build_batch_in_steps
@@ -174,9 +174,9 @@ def decode_key(key: bytes) -> list[Any]:
     try:
         parts = _peek.decode(key)
     except _UNREADABLE as error:
-        raise CorruptionError(f"the record key {key[:64]!r} cannot be read: {error}") from None
+        raise CorruptionError(f"The record key {key[:64]!r} cannot be read: {clause(error)}.") from None
     if not parts or type(parts[0]) is not int:
-        raise CorruptionError(f"the record key {key[:64]!r} has no kind")
+        raise CorruptionError(f"The record key {key[:64]!r} has no kind.")
     return parts
 
 
@@ -201,10 +201,10 @@ class ValueDecoder(Generic[V]):
             value = self._decode(data)
         except _UNREADABLE as error:
             self._refuse_future(data)
-            raise CorruptionError(f"a {self._what} record cannot be read: {error}") from None
+            raise CorruptionError(f"A {self._what} record cannot be read: {clause(error)}.") from None
         if not 1 <= value.version <= self._version_max:
             self._refuse_future(data)
-            raise CorruptionError(f"a {self._what} record has the impossible format version {value.version}")
+            raise CorruptionError(f"A {self._what} record has the impossible format version {value.version}.")
         return value
 
     def _refuse_future(self, data: bytes) -> None:
@@ -214,8 +214,8 @@ class ValueDecoder(Generic[V]):
             return
         if fields and type(fields[0]) is int and fields[0] > self._version_max:
             raise CorruptionError(
-                f"a {self._what} record has format version {fields[0]}, a format version from the future: this software"
-                f" knows up to {self._version_max}; upgrade it"
+                f"A {self._what} record has format version {fields[0]}, a format version from the future: this software"
+                f" knows up to {self._version_max}; upgrade it."
             )
 
 
@@ -228,7 +228,7 @@ def _check_batch(view: memoryview, position: int) -> BatchHeader:
     """Check a batch, and the fields that its CRC does not cover. Here these fields have fixed values."""
     header = check_stored_batch(view, position)
     if header.base_offset != 0 or header.leader_epoch != NO_LEADER_EPOCH:
-        raise CorruptionError(f"the record batch at position {position} has a base offset or a leader epoch")
+        raise CorruptionError(f"The record batch at position {position} has a base offset or a leader epoch.")
     return header
 
 
@@ -271,7 +271,7 @@ def encode_entry(
         ]
     )
     if len(batch) > LOG_ENTRY_BYTES_MAX:
-        raise LimitExceeded(f"a log entry of {len(batch)} bytes would pass the limit of {LOG_ENTRY_BYTES_MAX}")
+        raise LimitExceeded(f"A log entry of {len(batch)} bytes would pass the limit of {LOG_ENTRY_BYTES_MAX}.")
     return batch
 
 
@@ -300,25 +300,25 @@ def decode_proven(key: str, sequence: int, data: bytes) -> Steps[ProvenEntry]:
     try:
         header = _check_batch(memoryview(data), 0)
         if header.size_bytes != len(data):
-            raise CorruptionError(f"{len(data) - header.size_bytes} bytes follow its batch")
+            raise CorruptionError(f"{len(data) - header.size_bytes} bytes follow its batch.")
         records = iter_records(data, max_bytes=LOG_ENTRY_BYTES_MAX)
         first = next(records, None)
         if first is None or first.key != HEADER_KEY or first.value is None:
-            raise CorruptionError("its first record is not an entry header")
+            raise CorruptionError("Its first record is not an entry header.")
         entry = _entry_headers.decode(first.value)
         if entry.sequence != sequence:
-            raise CorruptionError(f"it says inside that it is entry {entry.sequence}")
+            raise CorruptionError(f"It says inside that it is entry {entry.sequence}.")
         changes: list[KeyValue] = []
         for record in records:
             if record.key is None:
-                raise CorruptionError("a record has no key")
+                raise CorruptionError("A record has no key.")
             changes.append((record.key, record.value))
             if not len(changes) % RECORDS_AT_ONCE:
                 yield
         if entry.is_seal and changes:
-            raise CorruptionError("it is a seal and has records")
+            raise CorruptionError("It is a seal and has records.")
     except CorruptionError as error:
-        raise CorruptionError(f"{key} is corrupt: {error}") from None
+        raise CorruptionError(f"{key} is corrupt: {clause(error)}.") from None
     decoded = Entry(
         LogSequence(sequence),
         entry.writer_id,
@@ -400,7 +400,7 @@ class SnapshotReader:
         try:
             yield from self._batches()
         except CorruptionError as error:
-            raise CorruptionError(f"{self._key} is corrupt: {error}") from None
+            raise CorruptionError(f"{self._key} is corrupt: {clause(error)}.") from None
 
     def _batches(self) -> Iterator[list[tuple[bytes, bytes]]]:
         position, left = 0, -1
@@ -410,7 +410,7 @@ class SnapshotReader:
             records: list[tuple[bytes, bytes]] = []
             for record in iter_records(batch, max_bytes=2 * LOG_ENTRY_BYTES_MAX):
                 if record.key is None or record.value is None:
-                    raise CorruptionError("a record has no key or no value")
+                    raise CorruptionError("A record has no key or no value.")
                 records.append((record.key, record.value))
             if position == 0:
                 self.start = self._start(records)
@@ -420,12 +420,12 @@ class SnapshotReader:
             left -= len(records)
             yield records
         if left != 0:
-            raise CorruptionError(f"{left} of its records are missing" if self.start else "it is empty")
+            raise CorruptionError(f"{left} of its records are missing." if self.start else "It is empty.")
 
     @staticmethod
     def _start(records: list[tuple[bytes, bytes]]) -> SnapshotStart:
         if len(records) < 2 or records[0][0] != SNAPSHOT_KEY or records[1][0] != WRITER_KEY:
-            raise CorruptionError("it does not start with a snapshot header and its writer")
+            raise CorruptionError("It does not start with a snapshot header and its writer.")
         header = _snapshot_headers.decode(records[0][1])
         writer = _writers.decode(records[1][1])
         bare = SnapshotHeader(

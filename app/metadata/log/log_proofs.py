@@ -13,7 +13,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from app.errors import ConfigError, CorruptionError
+from app.errors import ConfigError, CorruptionError, clause
 from app.metadata.log.log_format import KeyValue, Proof
 from app.turns import Steps, slices
 
@@ -147,7 +147,7 @@ class Proofs:
         try:
             return cls(parse_keys(keys), introducing=introducing)
         except ValueError as error:
-            raise ConfigError(f"{SETTING}: {error}.") from None
+            raise ConfigError(f"{SETTING}: {clause(error)}.") from None
 
     @property
     def mark(self) -> Mark | None:
@@ -165,7 +165,7 @@ class Proofs:
         if self._first is None:
             if proof is not None and not proof.introducing:
                 raise Untrusted(
-                    f"{name} was written by a broker with {SETTING}, and this broker has no key: give it the other brokers' key"
+                    f"{name} was written by a broker with {SETTING}, and this broker has no key: give it the other brokers' key."
                 )
             return Checker(name, None, None)
         if proof is None:
@@ -173,14 +173,14 @@ class Proofs:
                 return Checker(name, None, None)
             raise Untrusted(
                 f"{name} has no proof that a broker with {SETTING} wrote it: restore cluster/ from a copy that you trust or, while "
-                f"not all brokers have the key yet, set {INTRODUCING}=true"
+                f"not all brokers have the key yet, set {INTRODUCING}=true."
             )
         key = self._by_id.get(proof.key_id)
         if key is None:
             known = ", ".join(one.hex() for one in self._by_id)
             raise Untrusted(
                 f"{name} was proven with the key {proof.key_id.hex()}, and this broker has {known} only: add the key to {SETTING}, "
-                "or, if no broker ever had it, restore cluster/ from a copy that you trust"
+                "or, if no broker ever had it, restore cluster/ from a copy that you trust."
             )
         prover = Prover(key, name, introducing=proof.introducing, timestamp_ms=timestamp_ms, header=header)
         return Checker(name, proof, prover)
@@ -212,6 +212,6 @@ class Checker:
         if not hmac.compare_digest(self._prover.proof().mac, self._proof.mac):
             raise Untrusted(
                 f"{self._name} was changed, or lies under another name than a broker gave it: restore cluster/ from a copy that "
-                "you trust, and find out who can write there"
+                "you trust, and find out who can write there."
             )
         return Mark(self._proof.key_id, self._proof.introducing)

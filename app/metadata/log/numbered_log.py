@@ -42,6 +42,7 @@ from app.errors import (
     FencedError,
     FirnError,
     StorageUnavailable,
+    clause,
     copy_of,
     without_frames,
 )
@@ -377,7 +378,7 @@ class NumberedLog(Generic[S]):
             except ObjectMissing:
                 return
             except TimeoutError:
-                raise StorageUnavailable(f"{self.prefix} was not confirmed in time") from None
+                raise StorageUnavailable(f"{self.prefix} was not confirmed in time.") from None
             with self._distrusting():
                 await self._catch_up()
 
@@ -445,7 +446,7 @@ class NumberedLog(Generic[S]):
         async with self._turn:
             if not self._sealed:
                 self.check_not_overtaken()
-                raise ConflictError(f"{self.prefix} is not sealed by {self.writer_id}")
+                raise ConflictError(f"{self.prefix} is not sealed by {self.writer_id}.")
             return await self._write(expected_sequence, records, is_seal=False)
 
     async def seal(self, expected_sequence: int) -> LogSequence:
@@ -465,10 +466,10 @@ class NumberedLog(Generic[S]):
             return
         # Of the same process and a higher epoch: a broker that leads again has opened its manifest again.
         if self._ever_sealed and writer.writer_id != self.writer_id:
-            raise FencedError(f"{writer.writer_id} has taken over {self.prefix} from {self.writer_id}")
+            raise FencedError(f"{writer.writer_id} has taken over {self.prefix} from {self.writer_id}.")
         if writer.epoch > self.epoch:
             raise FencedError(
-                f"{writer.writer_id} writes {self.prefix} with epoch {writer.epoch}, which is above {self.epoch}"
+                f"{writer.writer_id} writes {self.prefix} with epoch {writer.epoch}, which is above {self.epoch}."
             )
 
     async def snapshot(self) -> None:
@@ -501,16 +502,16 @@ class NumberedLog(Generic[S]):
                 missing = (at.snapshot_sequence, at.applied + 1)
                 if missing == missing_before:
                     key = layout.entry_key(self.prefix, at.applied + 1)
-                    raise CorruptionError(f"{key} is missing, or does not follow the entry before it") from None
+                    raise CorruptionError(f"{key} is missing, or does not follow the entry before it.") from None
                 missing_before = missing
                 continue
             if at.applied < self._at.applied:
                 raise CorruptionError(
-                    f"{layout.entry_key(self.prefix, self._at.applied)} was there, and now the log ends at {at.applied}"
+                    f"{layout.entry_key(self.prefix, self._at.applied)} was there, and now the log ends at {at.applied}."
                 )
             self._move_to(at)
             return
-        raise StorageUnavailable(f"{self.prefix} was compacted again and again while it was read")
+        raise StorageUnavailable(f"{self.prefix} was compacted again and again while it was read.")
 
     async def _load_snapshot(self, listed: Sequence[str] | None) -> _Position[S] | None:
         """The newest snapshot as a new position, with the numbers of the later entries; None if it was just deleted."""
@@ -532,7 +533,7 @@ class NumberedLog(Generic[S]):
             except ObjectMissing:
                 return None
             if at.applied != newest:
-                raise CorruptionError(f"{key} is corrupt: it says inside that it ends at entry {at.applied}")
+                raise CorruptionError(f"{key} is corrupt: it says inside that it ends at entry {at.applied}.")
             at.snapshot_sequence = newest
         if full_page:
             at.listed = await self._list_entries(at.applied + 1)
@@ -645,11 +646,11 @@ class NumberedLog(Generic[S]):
         if not entry.is_seal and entry.writer_id != at.writer.writer_id:
             raise CorruptionError(
                 f"{layout.entry_key(self.prefix, entry.sequence)} was written by {entry.writer_id!r}, but"
-                f" {at.writer.writer_id!r} had sealed the log"
+                f" {at.writer.writer_id!r} had sealed the log."
             )
         if entry.is_seal and entry.epoch < at.writer.epoch:
             raise CorruptionError(
-                f"{layout.entry_key(self.prefix, entry.sequence)} seals with epoch {entry.epoch} after {at.writer.epoch}"
+                f"{layout.entry_key(self.prefix, entry.sequence)} seals with epoch {entry.epoch} after {at.writer.epoch}."
             )
         try:
             if len(entry.records) >= LONG_RECORDS_MIN and isinstance(at.state, LongState):
@@ -658,7 +659,7 @@ class NumberedLog(Generic[S]):
                 at.state.apply(entry)
         except CorruptionError as error:
             at.broken = True
-            raise CorruptionError(f"{layout.entry_key(self.prefix, entry.sequence)}: {error}") from None
+            raise CorruptionError(f"{layout.entry_key(self.prefix, entry.sequence)}: {clause(error)}.") from None
         for key, value in entry.records:
             if value is None:
                 at.live.pop(key, None)
@@ -690,7 +691,7 @@ class NumberedLog(Generic[S]):
             try:
                 at.state.load(records)
             except CorruptionError as error:
-                raise CorruptionError(f"{name}: {error}") from None
+                raise CorruptionError(f"{name}: {clause(error)}.") from None
             at.live.update(records)
             await asyncio.sleep(0)
         assert reader.start is not None
@@ -724,9 +725,9 @@ class NumberedLog(Generic[S]):
     async def _write(self, expected_sequence: int, records: Sequence[KeyValue], *, is_seal: bool) -> LogSequence:
         sequence = self.next_sequence
         if self._at.broken:
-            raise ConflictError(f"{self.prefix} must be read again")
+            raise ConflictError(f"{self.prefix} must be read again.")
         if expected_sequence != sequence:
-            raise ConflictError(f"{self.prefix} goes on at {sequence}, not {expected_sequence}")
+            raise ConflictError(f"{self.prefix} goes on at {sequence}, not {expected_sequence}.")
         nonce = self._rng.randbytes(NONCE_BYTES)
         key = layout.entry_key(self.prefix, sequence)
         now_ms = self._clock.now_ms()
@@ -783,16 +784,16 @@ class NumberedLog(Generic[S]):
                 case Ours():
                     break
                 case Lost(winner):
-                    raise ConflictError(f"{winner.writer_id} has written {key}")
+                    raise ConflictError(f"{winner.writer_id} has written {key}.")
                 case GiveUp(corrupt):
                     if corrupt:
-                        raise CorruptionError(f"{key} is corrupt, and it is not known whose it is")
+                        raise CorruptionError(f"{key} is corrupt, and it is not known whose it is.")
                     waited = f"{key} stayed undecided for {self._timings.append_deadline_s:g} s"
-                    raise StorageUnavailable(f"{waited}: {self._failure}" if self._failure else waited)
+                    raise StorageUnavailable(f"{waited}: {clause(self._failure)}." if self._failure else waited)
                 case _:
                     assert_never(action)
         if is_seal and await self._list(layout.log_prefix(self.prefix), key):
-            raise ConflictError(f"{self.prefix} had gone on past {key} when it was sealed")
+            raise ConflictError(f"{self.prefix} had gone on past {key} when it was sealed.")
         mark = None if self._proofs is None else self._proofs.mark
         decoding = decode_entry.steps(key, sequence, body)
         entry = await run(decoding, Portion(urgent=self._urgent)) if len(body) >= LONG_BYTES_MIN else whole(decoding)
@@ -962,7 +963,7 @@ class NumberedLog(Generic[S]):
                     return await request()
             except TimeoutError:
                 error: StorageUnavailable = StorageUnavailable(
-                    f"{what} was not answered within {self._timings.attempt_timeout_s:g} s"
+                    f"{what} was not answered within {self._timings.attempt_timeout_s:g} s."
                 )
             except StorageUnavailable as caught:
                 error = caught

@@ -207,7 +207,7 @@ class SegmentManifest:
                     await self._log.seal(self._log.next_sequence)
                 except ConflictError:
                     await self._log.poll()
-            raise StorageUnavailable(f"{self._log.prefix} is sealed by others again and again")
+            raise StorageUnavailable(f"{self._log.prefix} is sealed by others again and again.")
 
     def raise_epoch(self, leader_epoch: LeaderEpoch) -> None:
         """This broker leads on in a higher leader epoch. The next change seals anew, also if another leader sealed in between."""
@@ -298,7 +298,7 @@ class SegmentManifest:
                     await self._log.poll()
                     continue
                 return
-            raise StorageUnavailable(f"{self._log.prefix} is written by others again and again")
+            raise StorageUnavailable(f"{self._log.prefix} is written by others again and again.")
 
     async def _maintain(self) -> None:
         """Write a snapshot and compact when due. This only saves later work, so errors are only logged."""

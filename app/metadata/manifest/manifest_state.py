@@ -28,7 +28,7 @@ from uuid import UUID
 
 import msgspec
 
-from app.errors import ConflictError, CorruptionError
+from app.errors import ConflictError, CorruptionError, clause
 from app.metadata.log import layout
 from app.metadata.log.log_format import (
     Entry,
@@ -185,16 +185,16 @@ def decode_change(key: bytes, value: bytes | None) -> Change | None:
     if key.startswith(_SEGMENT_KEY_PREFIX):
         segment_id = key[len(_SEGMENT_KEY_PREFIX) :]
         if len(segment_id) != 16:
-            raise CorruptionError(f"the record key {key!r} is not a segment's")
+            raise CorruptionError(f"The record key {key!r} is not a segment's.")
         if value is None:
             return Tombstone(UUID(bytes=segment_id))
         entry = _segments.decode(value)
         if entry.segment_id.bytes != segment_id:
-            raise CorruptionError(f"the record of segment {UUID(bytes=segment_id)} says that it is {entry.segment_id}")
+            raise CorruptionError(f"The record of segment {UUID(bytes=segment_id)} says that it is {entry.segment_id}.")
         return entry
     if key == _PARTITION_KEY:
         if value is None:
-            raise CorruptionError("the partition's record is gone")
+            raise CorruptionError("The partition's record is gone.")
         return _partitions.decode(value)
     decode_key(key)
     return None
@@ -342,7 +342,7 @@ class ManifestState:
         """
         reason = self.copy()._take(changes)
         if reason is not None:
-            raise ConflictError(reason)
+            raise ConflictError(f"The manifest cannot take the change: {reason}.")
 
     # --- taking -----------------------------------------------------------------------------------------------------
 
@@ -376,14 +376,14 @@ class ManifestState:
         for index, entry in enumerate(self._finished):
             reason = _range_reason(entry) or self._key_reason(entry) or self._neighbour_reason(index)
             if reason is not None:
-                raise CorruptionError(f"the manifest's snapshot is not sound: {reason}")
+                raise CorruptionError(f"The manifest's snapshot is not sound: {clause(reason)}.")
 
     def apply(self, entry: Entry) -> None:
         """LogState: apply one entry. Raises: CorruptionError."""
         changes = [change for key, value in entry.records if (change := decode_change(key, value)) is not None]
         reason = self._take(changes)
         if reason is not None:
-            raise CorruptionError(f"entry {entry.sequence} of the manifest is not legal: {reason}")
+            raise CorruptionError(f"Entry {entry.sequence} of the manifest is not legal: {clause(reason)}.")
         if changes:
             self.is_blank = False
 

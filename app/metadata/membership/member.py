@@ -26,6 +26,7 @@ from app.errors import (
     ProtocolError,
     RequestRejected,
     StorageUnavailable,
+    clause,
 )
 from app.faults import Faults
 from app.metadata.changes.broker_changes import ProposedSet, RegistrationAsked
@@ -394,12 +395,12 @@ class ClusterMember(Elsewhere):
                     if self._now_s() - refused_s >= PLACE_S:
                         raise StartRefused(str(error)) from None
                 elif error.code is ErrorCode.BROKER_NOT_AVAILABLE:
-                    why = f". The last attempt: {error}"
+                    why = f". The last attempt: {clause(error)}"
                 elif error.code not in (ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH):
                     raise StartRefused(str(error)) from None
             except (BrokerUnavailable, ProtocolError, StorageUnavailable) as error:
                 answer = None  # it is asked again, and the same incarnation gets the same answer (M8)
-                why = f". The last attempt: {error}" if isinstance(error, NotSent) else ""
+                why = f". The last attempt: {clause(error)}" if isinstance(error, NotSent) else ""
             if answer is None:
                 if self._now_s() - told_s >= TELL_S:
                     told_s = self._now_s()
@@ -444,7 +445,7 @@ class ClusterMember(Elsewhere):
         """End a log in the store that the cluster names (J62). Raises: StorageUnavailable, CorruptionError."""
         if self._wal_store != self._image.wal_store:
             raise StorageUnavailable(
-                f"this broker does not know the WAL store {self._image.wal_store}"
+                f"This broker does not know the WAL store {self._image.wal_store}."
                 if self._wal_store is None
                 else why_not_this_store(self._image.wal_store, self._wal_store)
             )
@@ -962,7 +963,7 @@ class ClusterMember(Elsewhere):
                     answer = None
                 except (BrokerUnavailable, ProtocolError) as error:
                     raise StorageUnavailable(
-                        f"the controller did not answer, and may have made the change: {error}"
+                        f"The controller did not answer, and may have made the change: {clause(error)}."
                     ) from None
                 if answer is not None and answer.error != ErrorCode.NOT_CONTROLLER:
                     if answer.error:
@@ -970,7 +971,7 @@ class ClusterMember(Elsewhere):
                     await self.wait_applied(answer.sequence)
                     return answer.body
             if self._now_s() >= deadline_s:
-                raise StorageUnavailable("there is no controller")
+                raise StorageUnavailable("There is no controller.")
             await asyncio.sleep(2 * STEP_S)
 
     async def _ask_in_office(self, to: BrokerImage, asked: ChangeRequest) -> ChangeResponse | None:
@@ -1042,7 +1043,7 @@ class ClusterMember(Elsewhere):
             return [InSyncAnswer(one.topic_id, one.partition, one.error) for one in made]
         to = self._controller_broker()
         if to is None:
-            raise NotSent("there is no controller")
+            raise NotSent("There is no controller.")
         return await self._link.alter_in_sync(to, self._view.identity.broker_id, self.broker_epoch, asked)
 
     async def release(self, asked: Sequence[ReleaseAsked]) -> Sequence[InSyncAnswer]:
@@ -1072,7 +1073,7 @@ class ClusterMember(Elsewhere):
             return [InSyncAnswer(one.topic_id, one.partition, one.error) for one in made]
         to = self._controller_broker()
         if to is None:
-            raise NotSent("there is no controller")
+            raise NotSent("There is no controller.")
         return await self._link.alter_logs(to, mine, self.broker_epoch, asked)
 
     # --- requests of clients --------------------------------------------------------------------------------------------
@@ -1088,7 +1089,7 @@ class ClusterMember(Elsewhere):
             to = self._controller_broker()
             try:
                 if to is None:
-                    raise NotSent("there is no controller")
+                    raise NotSent("There is no controller.")
                 sequence, answer = await self._link.pass_on(to, frame, principal, client_address)
             except NotSent as error:
                 why = str(error)
@@ -1098,13 +1099,13 @@ class ClusterMember(Elsewhere):
                 why = str(error)
             except (BrokerUnavailable, ProtocolError) as error:
                 raise RequestRejected(
-                    ErrorCode.REQUEST_TIMED_OUT, f"The controller may have done what was asked: {error}"
+                    ErrorCode.REQUEST_TIMED_OUT, f"The controller may have done what was asked: {clause(error)}."
                 ) from None
             else:
                 await self.wait_applied(sequence)
                 return answer
             if self._now_s() >= deadline_s:
-                raise RequestRejected(ErrorCode.NOT_CONTROLLER, f"No controller was found: {why}")
+                raise RequestRejected(ErrorCode.NOT_CONTROLLER, f"No controller was found: {clause(why)}.")
             await asyncio.sleep(2 * STEP_S)
 
     # --- leaving --------------------------------------------------------------------------------------------------------

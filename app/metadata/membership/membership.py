@@ -142,7 +142,7 @@ class Membership:
             # The one that was faster has sealed, and its next entry is the cluster, or its registration.
             await asyncio.sleep(self._rng.uniform(0.1, 0.5))
             await log.poll()
-        raise StorageUnavailable("the cluster log is written by others again and again")
+        raise StorageUnavailable("The cluster log is written by others again and again.")
 
     def _check_level(self, image: ClusterImage) -> None:
         """Raises: StartRefused."""

@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 
 from app.configs import BrokerConfig
-from app.errors import BrokerUnavailable, ErrorCode, ProtocolError, StorageUnavailable
+from app.errors import BrokerUnavailable, ErrorCode, ProtocolError, StorageUnavailable, clause
 from app.metadata.changes.broker_changes import ANY_NODE_ID, new_node_id
 from app.metadata.changes.features import new_store_level
 from app.metadata.controller.candidacy import SIGN_STALE_S
@@ -163,7 +163,7 @@ class NodeIds:
             if not answer.error:
                 return BrokerId(msgspec.msgpack.decode(answer.body, type=NodeIdChange).node_id), ""
         except (BrokerUnavailable, ProtocolError, msgspec.MsgspecError) as error:
-            return None, f"the controller, {where}, does not answer ({error})"
+            return None, f"the controller, {where}, does not answer ({clause(error)})"
         if answer.error == ErrorCode.INCONSISTENT_CLUSTER_ID:
             return None, f"at the address of {where} answers a broker of another cluster"
         return None, f"{where} is not the controller any more"

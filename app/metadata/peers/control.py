@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from app.errors import BrokerUnavailable, ErrorCode, ProtocolError
+from app.errors import BrokerUnavailable, ErrorCode, ProtocolError, clause
 from app.metadata.image.cluster import BrokerImage, Endpoint
 from app.metadata.image.wal_ranges import WalRange
 from app.security.scram import ScramCredential
@@ -400,7 +400,7 @@ def decode_ranges(data: bytes) -> tuple[WalRange, ...]:
     try:
         return _ranges.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ProtocolError(f"the ranges of a write-ahead log cannot be read: {error}") from None
+        raise ProtocolError(f"The ranges of a write-ahead log cannot be read: {clause(error)}.") from None
 
 
 class NotSent(BrokerUnavailable):

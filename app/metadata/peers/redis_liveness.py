@@ -11,7 +11,7 @@ from uuid import UUID
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from app.errors import StorageUnavailable
+from app.errors import StorageUnavailable, clause
 from app.metadata.peers.liveness import SILENCE_MS_MAX, Identity
 from app.units import BrokerId, DurationMs
 
@@ -46,7 +46,7 @@ class RedisLiveness:
         if up_ms <= SILENCE_MS_MAX:
             raise StorageUnavailable(
                 f"Redis has been up for {up_ms // 1000} s only, so it cannot tell whether broker {broker_id} lives; wait"
-                f" {(SILENCE_MS_MAX - up_ms) // 1000 + 1} s"
+                f" {(SILENCE_MS_MAX - up_ms) // 1000 + 1} s."
             )
         return None
 
@@ -58,4 +58,4 @@ class RedisLiveness:
 
 
 def _unavailable(error: Exception) -> StorageUnavailable:
-    return StorageUnavailable(f"Redis does not answer: {error}")
+    return StorageUnavailable(f"Redis does not answer: {clause(error)}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import uuid
 
-from app.errors import CorruptionError
+from app.errors import CorruptionError, clause
 from app.metadata.image.cluster import ClusterImage, ClusterState
 from app.metadata.log import layout
 from app.metadata.log.numbered_log import NumberedLog
@@ -42,7 +42,7 @@ class MetadataFollower:
         try:
             await log.load()
         except CorruptionError as error:
-            raise CorruptionError(f"The cluster log is damaged: {error}") from None
+            raise CorruptionError(f"The cluster log is damaged: {clause(error)}.") from None
         return log.state.image
 
     async def manifest(self, partition: TopicIdPartition) -> ManifestState:

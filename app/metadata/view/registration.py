@@ -291,7 +291,7 @@ class Registration:
                 async with asyncio.timeout_at(deadline_s):
                     return await request()
             except TimeoutError:
-                raise StorageUnavailable("no answer to a sign of life, or to a question for one") from None
+                raise StorageUnavailable("No answer to a sign of life, or to a question for one.") from None
             except StorageUnavailable:
                 if loop.time() + 1 >= deadline_s:
                     raise
@@ -318,7 +318,7 @@ class Registration:
             async with asyncio.timeout(self._timings.attempt_timeout_s):
                 await self._liveness.beat(self._view.identity)
         except TimeoutError:
-            silent = StorageUnavailable(f"a sign of life was not taken within {self._timings.attempt_timeout_s:g} s")
+            silent = StorageUnavailable(f"A sign of life was not taken within {self._timings.attempt_timeout_s:g} s.")
         except StorageUnavailable as error:
             silent = without_frames(error)
         # Whether or not others hear of us, we must hear of a replacement.

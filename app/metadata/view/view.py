@@ -16,7 +16,7 @@ from uuid import UUID
 
 from app.configs import BrokerConfig, TopicConfig
 from app.configs.resolving import resolve_topic_config
-from app.errors import FencedError, copy_of
+from app.errors import FencedError, clause, copy_of
 from app.metadata.image.cluster import ClusterImage, ClusterState, ImageDelta, TopicImage
 from app.metadata.log import layout
 from app.metadata.log.log_proofs import Proofs, Untrusted
@@ -159,7 +159,7 @@ class ClusterView:
 
     def _distrust(self, error: Untrusted) -> None:
         """Stop: the cluster log is not only the brokers' (K10)."""
-        self.fence(f"The cluster log cannot be trusted, so this broker stops: {error}.")
+        self.fence(f"The cluster log cannot be trusted, so this broker stops: {clause(error)}.")
 
     def on_fenced(self, listener: Callable[[FencedError], None]) -> None:
         """Call ``listener`` once, when this broker is fenced."""

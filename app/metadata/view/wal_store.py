@@ -12,7 +12,7 @@ from uuid import UUID
 
 import msgspec
 
-from app.errors import CorruptionError
+from app.errors import CorruptionError, clause
 from app.metadata.image.cluster import ClusterImage
 from app.metadata.log import layout
 from app.metadata.view.registration import StartRefused
@@ -49,11 +49,11 @@ def decode_marker(data: bytes) -> Marker:
         text = msgspec.json.decode(data, type=_MarkerText)
         UUID(text.store)
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
-        raise CorruptionError(f"{layout.WAL_STORE_KEY} is not the marker of a WAL store: {error}") from None
+        raise CorruptionError(f"{layout.WAL_STORE_KEY} is not the marker of a WAL store: {clause(error)}.") from None
     if text.format != FORMAT:
         raise CorruptionError(
             f"{layout.WAL_STORE_KEY} has format version {text.format}, a format version from the future: this software knows "
-            f"{FORMAT}; upgrade it"
+            f"{FORMAT}; upgrade it."
         )
     return Marker(text.cluster, text.store)
 

@@ -172,7 +172,7 @@ class ChunkCache:
             for name in self._fs.list_dir(self._directory):
                 unlink_quietly(self._fs, f"{self._directory}/{name}")
         except OSError as error:
-            raise storage_error(error, f"cannot use the chunk cache {self._directory}") from error
+            raise storage_error(error, f"Cannot use the chunk cache {self._directory}") from error
 
     async def _unlink_evicted(self) -> None:
         self._unlinks.extend(self._spares)
@@ -190,7 +190,7 @@ class ChunkCache:
                 # The file stays until the next start, which drops everything; its room is counted as free meanwhile.
                 self._failures.value += 1
                 if self._fault_log is not None:
-                    failure = storage_error(error, f"cannot delete files of the chunk cache {self._directory}")
+                    failure = storage_error(error, f"Cannot delete files of the chunk cache {self._directory}")
                     self._fault_log.met_error("deleting from", "the chunk cache", failure)
 
     # --- asking -----------------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ class ChunkCache:
             entry = None
         if entry is None:
             if len(self._queue) >= QUEUE_MAX:
-                raise StorageUnavailable(f"{QUEUE_MAX} chunks wait to be read from the object store")
+                raise StorageUnavailable(f"{QUEUE_MAX} chunks wait to be read from the object store.")
             self._misses.value += 1
             entry = CachedChunk(key, chunk)
             self._entries[key] = entry

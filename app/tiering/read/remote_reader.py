@@ -32,6 +32,7 @@ from app.errors import (
     FirnError,
     RequestRejected,
     StorageUnavailable,
+    clause,
     copy_of,
     without_frames,
 )
@@ -381,7 +382,7 @@ class RemoteReader:
             handle.acquire()
         except StorageUnavailable as error:
             self._cache.reject(cached)
-            raise ObjectMissing(f"{cached.key[0]}: {error}") from error
+            raise ObjectMissing(f"{cached.key[0]}: {clause(error)}.") from error
         handle.release()
 
     def _block(self, cached: CachedChunk, chunk: ChunkEntry, block: int) -> _Block | RemoteWait:
@@ -403,7 +404,7 @@ class RemoteReader:
             if file.preadv_nowait(buffer, cached.position + start) == end - start:
                 return _keep_block(cached, block, start, buffer)
         except OSError as error:
-            raise storage_error(error, f"cannot read {handle.path}") from error
+            raise storage_error(error, f"Cannot read {handle.path}") from error
         except CorruptionError:
             self._reject_damaged(cached)
             raise
@@ -446,7 +447,7 @@ class RemoteReader:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         if self._group is None:
             work.close()
-            raise StorageUnavailable("the remote reader is not running")
+            raise StorageUnavailable("The remote reader is not running.")
         self._group.create_task(work)
 
     # --- footers ----------------------------------------------------------------------------------------------------
@@ -475,7 +476,7 @@ class RemoteReader:
             told = (footer.topic_id, footer.partition, footer.segment_id, footer.base_offset, footer.end_offset)
             known = (manifest.topic_id, manifest.partition, entry.segment_id, entry.base_offset, entry.end_offset)
             if told != known:
-                raise CorruptionError(f"{key}: the footer is of {told}, the manifest says {known}")
+                raise CorruptionError(f"{key}: the footer is of {told}, the manifest says {known}.")
             slot.footer = footer
             slot.encoded_bytes = len(found.tail)
             self._footer_bytes += slot.encoded_bytes
@@ -506,7 +507,7 @@ class RemoteReader:
         known = self._rechecks.get(key)
         if known is not None and known.done:
             if known.expires_s >= now_s:
-                raise StorageUnavailable(f"{key} is missing, although the manifest names it") from error
+                raise StorageUnavailable(f"{key} is missing, although the manifest names it.") from error
             known = None
         if known is None:
             self._forget_old_rechecks()
@@ -522,7 +523,7 @@ class RemoteReader:
         Raises: RequestRejected OFFSET_OUT_OF_RANGE below the log start. If the manifest was just read also past the tiered end, and
         CorruptionError if records are missing; the error that has kept it from being read.
         """
-        out_of_range = RequestRejected(ErrorCode.OFFSET_OUT_OF_RANGE, f"no remote segment of {at} covers {offset}")
+        out_of_range = RequestRejected(ErrorCode.OFFSET_OUT_OF_RANGE, f"No remote segment of {at} covers {offset}.")
         if offset < manifest.log_start_offset:
             raise out_of_range  # it never goes back
         key = f"{at.topic_id}/{at.partition}"
@@ -532,7 +533,7 @@ class RemoteReader:
                 if known.error is not None:
                     raise copy_of(known.error)
                 if offset < manifest.tiered_end:
-                    raise CorruptionError(f"no segment of {at} covers {offset}, and nothing has expired there")
+                    raise CorruptionError(f"No segment of {at} covers {offset}, and nothing has expired there.")
                 raise out_of_range
             known = None
         if known is None:
@@ -804,7 +805,7 @@ class RemoteReader:
     def _served(self, partition: TopicIdPartition) -> SegmentManifest:
         manifest = self._manifest_of(partition)
         if manifest is None:
-            raise RequestRejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition} is not served here")
+            raise RequestRejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition} is not served here.")
         return manifest
 
     async def _doubtful_before(
@@ -893,7 +894,7 @@ class RemoteReader:
         try:
             return await self._pool.run(work)
         except OSError as error:
-            raise storage_error(error, f"cannot read {handle.path}") from error
+            raise storage_error(error, f"Cannot read {handle.path}") from error
         except CorruptionError:
             self._reject_damaged(cached)
             raise

@@ -88,7 +88,7 @@ async def _last_footer(manifest: SegmentManifest, work: StoreWork) -> SegmentFoo
     try:
         found = await work.read_footer(key, (last.footer_position, last.size_bytes))
     except ObjectMissing as error:
-        raise CorruptionError(f"{key} is missing, although the manifest names it") from error
+        raise CorruptionError(f"{key} is missing, although the manifest names it.") from error
     return decode_footer(found.tail, found.object_bytes, key)
 
 
@@ -130,9 +130,9 @@ async def check_manifest_is_there(manifest: SegmentManifest) -> None:
     if manifest.state.is_blank:
         data_prefix = layout.data_prefix(manifest.topic_id, manifest.partition)
         raise CorruptionError(
-            f"the segments under {data_prefix} have no manifest, because it was lost; restore the objects under"
+            f"The segments under {data_prefix} have no manifest, because it was lost; restore the objects under"
             f" {layout.manifest_prefix(manifest.topic_id, manifest.partition)}/ (from older versions, or from a copy of the"
-            " bucket), or delete the segments to give up their records"
+            " bucket), or delete the segments to give up their records."
         )
 
 

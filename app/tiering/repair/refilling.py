@@ -108,7 +108,7 @@ async def _append_segment(
                 position = end
                 await asyncio.sleep(0)
     except ObjectMissing as error:
-        raise CorruptionError(f"{key} is missing, although the manifest names it") from error
+        raise CorruptionError(f"{key} is missing, although the manifest names it.") from error
 
 
 async def _chunk(
@@ -125,13 +125,13 @@ async def _chunk(
         finally:
             file.close()
         if got != location.length:
-            raise StorageUnavailable(f"{location.path}: {got} bytes of a chunk of {location.length} could be read")
+            raise StorageUnavailable(f"{location.path}: {got} bytes of a chunk of {location.length} could be read.")
         return data
 
     try:
         return await pool.run(read)
     except OSError as error:
-        raise storage_error(error, f"cannot read a chunk of {key}") from error
+        raise storage_error(error, f"Cannot read a chunk of {key}") from error
     finally:
         if location.in_cache:
             unlink_quietly(fs, path)
@@ -159,4 +159,4 @@ async def wait_quiet(log: PartitionLog) -> None:
         if not log.busy:
             return
         await asyncio.sleep(QUIET_PAUSE_S)
-    raise StorageUnavailable(f"{log.topic}-{log.partition} is still being synced")
+    raise StorageUnavailable(f"{log.topic}-{log.partition} is still being synced.")

@@ -110,14 +110,14 @@ async def check_nothing_is_unnamed(store: ObjectStore, manifest: SegmentManifest
         async with asyncio.timeout(CHECK_S):
             found = await find_unnamed(store, manifest)
     except TimeoutError:
-        raise StorageUnavailable(f"{name} is not led yet: its objects were not listed within {CHECK_S:g} s") from None
+        raise StorageUnavailable(f"{name} is not led yet: its objects were not listed within {CHECK_S:g} s.") from None
     if found:
         topic, _, partition = name.rpartition("-")
         prefix = layout.manifest_prefix(manifest.topic_id, manifest.partition)
         raise CorruptionError(
             f"{describe(found, manifest.state)}; restore the objects under {prefix}/ (from older versions, or from a copy of the"
             f" bucket), or add these segments to the manifest with `firn tier adopt {topic} --partition {partition} --store URL`,"
-            f" or give up their records with `firn tier accept-loss {topic} --partition {partition} --store URL`"
+            f" or give up their records with `firn tier accept-loss {topic} --partition {partition} --store URL`."
         )
 
 

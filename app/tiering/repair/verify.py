@@ -20,7 +20,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from app.errors import CorruptionError, StorageUnavailable
+from app.errors import CorruptionError, StorageUnavailable, clause
 from app.hot.unreadable import UnreadableBatch
 from app.metadata.image.cluster import ClusterImage
 from app.metadata.log import layout
@@ -327,9 +327,9 @@ def unreadable_batches(raw: memoryview) -> Iterator[UnreadableBatch]:
 def unreadable_records(partition: TopicIdPartition, key: str, batch: UnreadableBatch) -> Finding:
     """The finding for a batch that no consumer can read."""
     message = (
-        f"no consumer can read offsets [{batch.base_offset}, {batch.end_offset}): {batch.why}; the producer sent the batch in this "
-        f"state. Move consumers to offset {batch.end_offset} (firn group reset), or delete the records before that offset "
-        f"(firn topic delete-records)"
+        f"no consumer can read offsets [{batch.base_offset}, {batch.end_offset}): {clause(batch.why)}; the producer sent the "
+        f"batch in this state. Move consumers to offset {batch.end_offset} (firn group reset), or delete the records before that "
+        f"offset (firn topic delete-records)"
     )
     return Finding(FindingKind.RECORDS_UNREADABLE, partition, key, message)
 
@@ -371,7 +371,7 @@ async def read_checked_footer(
     """
     tail, object_bytes = await store.get_tail(key, max(1, entry.size_bytes - entry.footer_position))
     if object_bytes != entry.size_bytes:
-        raise CorruptionError(f"{key}: has {object_bytes} bytes, but the manifest says {entry.size_bytes}")
+        raise CorruptionError(f"{key}: has {object_bytes} bytes, but the manifest says {entry.size_bytes}.")
     footer = decode_footer(tail, object_bytes, key)
     told = (
         footer.topic_id, footer.partition, footer.segment_id, footer.base_offset, footer.end_offset, footer.record_count,
@@ -382,7 +382,7 @@ async def read_checked_footer(
         entry.record_count, entry.raw_bytes, entry.min_timestamp, entry.max_timestamp, entry.chunk_count, entry.footer_position,
     )  # fmt: skip
     if told != meant:
-        raise CorruptionError(f"{key}: the footer says {told}, the manifest {meant}")
+        raise CorruptionError(f"{key}: the footer says {told}, the manifest {meant}.")
     return footer, len(tail)
 
 
@@ -426,7 +426,7 @@ async def _verify_chunk(
         try:
             stored = await store.get_range(key, chunk.position, chunk.position + chunk.stored_bytes)
         except RangeUnsatisfiable as error:
-            raise CorruptionError(f"{key}: ends before the chunk at {chunk.position}") from error
+            raise CorruptionError(f"{key}: ends before the chunk at {chunk.position}.") from error
         check_stored_chunk(stored, chunk, key)
         raw = unfold_chunk(stored, chunk, key)
         check_raw_chunk(memoryview(raw), chunk, footer.chunk_end_offset(index), key)

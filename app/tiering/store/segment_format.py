@@ -30,7 +30,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from app.configs import TierCompression
-from app.errors import CorruptionError
+from app.errors import CorruptionError, clause
 from app.limits import CHUNK_BYTES_MAX, KIB, SEGMENT_FOOTER_BYTES_MAX
 from app.records.batch import CRC_START, HEADER, HEADER_BYTES, LENGTH_PREFIX_BYTES, MAGIC_V2, BatchHeader
 from app.units import (
@@ -192,21 +192,21 @@ def scan_chunk(
         header = BatchHeader._make(unpack(view, at))
         size = header.batch_length + LENGTH_PREFIX_BYTES
         if header.magic != MAGIC_V2 or not HEADER_BYTES <= size <= CHUNK_BYTES_MAX:
-            raise CorruptionError(f"{name}: no record batch at position {position + at}")
+            raise CorruptionError(f"{name}: no record batch at position {position + at}.")
         if count and at + size > chunk_bytes:
             break
         if at + size > length:
             break
         if crc32c(view[at + CRC_START : at + size]) != header.crc:
-            raise CorruptionError(f"{name}: wrong CRC of the batch at position {position + at}")
+            raise CorruptionError(f"{name}: wrong CRC of the batch at position {position + at}.")
         batch_end = header.base_offset + header.last_offset_delta + 1
         if header.base_offset < offset or batch_end <= header.base_offset or batch_end > end_offset:
             raise CorruptionError(
                 f"{name}: batch at position {position + at} has offsets [{header.base_offset}, {batch_end}), "
-                f"expected within [{offset}, {end_offset})"
+                f"expected within [{offset}, {end_offset})."
             )
         if header.record_count < 0:
-            raise CorruptionError(f"{name}: batch at position {position + at} counts {header.record_count} records")
+            raise CorruptionError(f"{name}: batch at position {position + at} counts {header.record_count} records.")
         if not count:
             base = header.base_offset
         offset = Offset(batch_end)
@@ -304,13 +304,13 @@ def footer_tail_bytes(tail: bytes | memoryview, object_bytes: int, name: str) ->
     If it is more than ``len(tail)``, the caller must read that many bytes. Raises: CorruptionError.
     """
     if len(tail) < TRAILER_BYTES:
-        raise CorruptionError(f"{name}: {object_bytes} bytes are too few for a segment object")
+        raise CorruptionError(f"{name}: {object_bytes} bytes are too few for a segment object.")
     body_bytes, _, magic = _TRAILER.unpack_from(tail, len(tail) - TRAILER_BYTES)
     if magic != TRAILER_MAGIC:
-        raise CorruptionError(f"{name}: no segment trailer at position {object_bytes - TRAILER_BYTES}")
+        raise CorruptionError(f"{name}: no segment trailer at position {object_bytes - TRAILER_BYTES}.")
     if body_bytes > SEGMENT_FOOTER_BYTES_MAX or not HEAD_BYTES <= body_bytes <= object_bytes - TRAILER_BYTES:
         raise CorruptionError(
-            f"{name}: trailer at position {object_bytes - TRAILER_BYTES} claims {body_bytes} footer bytes"
+            f"{name}: trailer at position {object_bytes - TRAILER_BYTES} claims {body_bytes} footer bytes."
         )
     return int(body_bytes) + TRAILER_BYTES
 
@@ -333,9 +333,9 @@ class _Columns:
         end = self.position + length
         padded_end = end + (-length % 8)
         if padded_end > len(self.body):
-            raise CorruptionError(f"{self.name}: footer ends within a column that starts at its byte {self.position}")
+            raise CorruptionError(f"{self.name}: footer ends within a column that starts at its byte {self.position}.")
         if any(self.body[end:padded_end]):
-            raise CorruptionError(f"{self.name}: padding at byte {end} of the footer is not zero")
+            raise CorruptionError(f"{self.name}: padding at byte {end} of the footer is not zero.")
         found = self.body[self.position : end]
         self.position = padded_end
         return found
@@ -352,13 +352,13 @@ def decode_footer(tail: bytes | memoryview, object_bytes: int, name: str) -> Seg
     """
     wanted = footer_tail_bytes(tail, object_bytes, name)
     if wanted > len(tail):
-        raise CorruptionError(f"{name}: footer of {wanted} bytes, only {len(tail)} were read")
+        raise CorruptionError(f"{name}: footer of {wanted} bytes, only {len(tail)} were read.")
     start = object_bytes - wanted
     view = memoryview(tail)[len(tail) - wanted :]
     body = view[: wanted - TRAILER_BYTES]
     _, crc, _ = _TRAILER.unpack_from(view, len(body))
     if _footer_crc(body) != crc:
-        raise CorruptionError(f"{name}: wrong CRC of the footer at position {start}")
+        raise CorruptionError(f"{name}: wrong CRC of the footer at position {start}.")
     return _decode_body(body, start, name)
 
 
@@ -371,13 +371,13 @@ def _decode_body(body: memoryview, start: int, name: str) -> SegmentFooter:
 
     def require(holds: bool, what: str) -> None:
         if not holds:
-            raise CorruptionError(f"{name}: footer at position {start}: {what}")
+            raise CorruptionError(f"{name}: footer at position {start}: {clause(what)}.")
 
     require(magic == FOOTER_MAGIC, "wrong magic")
     if version > FORMAT_VERSION:
         raise FutureFormat(
             f"{name}: footer at position {start}: format version {version} is from the future: this software knows up to"
-            f" {FORMAT_VERSION}; upgrade it"
+            f" {FORMAT_VERSION}; upgrade it."
         )
     require(version == FORMAT_VERSION, f"format version {version}")
     require(flags == 0 and reserved == 0, f"unknown flags {flags:#x}, {reserved:#x}")
@@ -478,10 +478,10 @@ def check_stored_chunk(stored: bytes | memoryview, chunk: ChunkEntry, name: str)
     """Compare the stored bytes of a chunk with its entry. Raises: CorruptionError that names object and position."""
     if len(stored) != chunk.stored_bytes:
         raise CorruptionError(
-            f"{name}: {len(stored)} bytes of the {chunk.stored_bytes} of the chunk at {chunk.position}"
+            f"{name}: {len(stored)} bytes of the {chunk.stored_bytes} of the chunk at {chunk.position}."
         )
     if crc32c(stored) != chunk.crc:
-        raise CorruptionError(f"{name}: wrong CRC of the chunk at position {chunk.position}")
+        raise CorruptionError(f"{name}: wrong CRC of the chunk at position {chunk.position}.")
 
 
 def check_raw_chunk(raw: memoryview, chunk: ChunkEntry, end_offset: Offset, name: str) -> None:
@@ -495,8 +495,8 @@ def check_raw_chunk(raw: memoryview, chunk: ChunkEntry, end_offset: Offset, name
         raw, chunk_bytes=len(raw), expected_offset=chunk.base_offset, end_offset=end_offset, name=where, position=0
     )
     if found is None or found.raw_bytes != len(raw) or len(raw) != chunk.raw_bytes:
-        raise CorruptionError(f"{where}: {chunk.raw_bytes} raw bytes claimed, batches end elsewhere")
+        raise CorruptionError(f"{where}: {chunk.raw_bytes} raw bytes claimed, batches end elsewhere.")
     seen = (found.base_offset, found.record_count, found.batch_count, found.min_timestamp, found.max_timestamp)
     claimed = (chunk.base_offset, chunk.record_count, chunk.batch_count, chunk.min_timestamp, chunk.max_timestamp)
     if seen != claimed:
-        raise CorruptionError(f"{where}: batches say {seen}, the footer says {claimed}")
+        raise CorruptionError(f"{where}: batches say {seen}, the footer says {claimed}.")

@@ -32,7 +32,15 @@ import msgspec
 from crc32c import crc32c
 
 from app.configs import TierCompression
-from app.errors import ConflictError, CorruptionError, FirnError, LimitExceeded, StorageUnavailable, without_frames
+from app.errors import (
+    ConflictError,
+    CorruptionError,
+    FirnError,
+    LimitExceeded,
+    StorageUnavailable,
+    clause,
+    without_frames,
+)
 from app.limits import CHUNK_BYTES_MAX, KIB, MIB, SEGMENT_FOOTER_BYTES_MAX
 from app.machine.files import FileSystem, storage_error, unlink_quietly, write_whole
 from app.objectstore.api import AlreadyExists, ObjectMissing, ObjectStore, RangeUnsatisfiable, Upload
@@ -189,7 +197,7 @@ class BatchIndex:
                 break
             at += length + LENGTH_PREFIX_BYTES
         if at != end:
-            raise CorruptionError(f"a chunk of {end} bytes has a batch that ends at {at}")
+            raise CorruptionError(f"A chunk of {end} bytes has a batch that ends at {at}.")
         return pack(f"<{len(offsets)}q", *offsets) + pack(f"<{len(positions)}I", *positions)
 
 
@@ -300,7 +308,7 @@ class InlineStoreWork:
 
     async def upload_segment(self, job: UploadJob) -> UploadedSegment:
         if job.segment_id in self._progress:
-            raise LimitExceeded(f"{job.key}: an upload of this segment id is under way")
+            raise LimitExceeded(f"{job.key}: an upload of this segment id is under way.")
         self._progress[job.segment_id] = 0
         try:
             return await self._upload(job)
@@ -351,7 +359,7 @@ class InlineStoreWork:
                     if len(packing) >= CHUNKS_IN_FLIGHT:
                         await take_packed()
                 if offset != job.end_offset:
-                    raise CorruptionError(f"{job.path}: ends at offset {offset}, expected {job.end_offset}")
+                    raise CorruptionError(f"{job.path}: ends at offset {offset}, expected {job.end_offset}.")
                 while packing:
                     await take_packed()
                 footer = _footer_of(job, chunks)
@@ -392,9 +400,9 @@ class InlineStoreWork:
             try:
                 got = self._read_into(job.path, position, buffer)
             except FileNotFoundError as error:
-                raise StorageUnavailable(f"{job.path} is missing") from error
+                raise StorageUnavailable(f"{job.path} is missing.") from error
             if got < wanted:
-                raise CorruptionError(f"{job.path}: ends at {position + got}, {job.log_bytes} bytes were expected")
+                raise CorruptionError(f"{job.path}: ends at {position + got}, {job.log_bytes} bytes were expected.")
             raw = scan_chunk(
                 buffer,
                 chunk_bytes=job.chunk_bytes,
@@ -408,7 +416,7 @@ class InlineStoreWork:
             # The first batch is longer than a chunk: read all of it.
             size = parse_header(buffer).batch_length + LENGTH_PREFIX_BYTES if wanted >= HEADER_BYTES else 0
             if not wanted < size <= min(job.log_bytes - position, CHUNK_BYTES_MAX):
-                raise CorruptionError(f"{job.path}: batch at position {position} is cut off")
+                raise CorruptionError(f"{job.path}: batch at position {position} is cut off.")
             wanted = size
 
     def _read_into(self, path: str, position: int, buffer: memoryview) -> int:
@@ -422,7 +430,7 @@ class InlineStoreWork:
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise storage_error(error, f"cannot read {path} at {position}") from error
+            raise storage_error(error, f"Cannot read {path} at {position}") from error
 
     async def _pack(self, raw: RawChunk, view: memoryview, compression: TierCompression) -> _Packed:
         return await self._pool.run(lambda: _pack_chunk(raw, view, compression))
@@ -439,7 +447,7 @@ class InlineStoreWork:
             except StorageUnavailable as error:
                 failure = error
             except TimeoutError:
-                failure = StorageUnavailable(f"{what}: no response within {self._part_deadline_s:g} s")
+                failure = StorageUnavailable(f"{what}: no response within {self._part_deadline_s:g} s.")
         assert failure is not None
         try:
             raise failure
@@ -475,7 +483,7 @@ class InlineStoreWork:
         try:
             got = self._read_into(path, chunk.position, buffer)
         except FileNotFoundError as error:
-            raise ObjectMissing(f"{key} is missing") from error
+            raise ObjectMissing(f"{key} is missing.") from error
         check_stored_chunk(buffer[:got], chunk, key)
         index = BatchIndex.encode(buffer)
         self._chunks.give_back(own)
@@ -489,7 +497,7 @@ class InlineStoreWork:
             self._write_over(cache_path, raw)
         except OSError as error:
             unlink_quietly(self._fs, cache_path)
-            raise storage_error(error, f"cannot write {cache_path}") from error
+            raise storage_error(error, f"Cannot write {cache_path}") from error
         return index
 
     def _write_over(self, path: str, data: bytes | memoryview) -> None:
@@ -514,14 +522,14 @@ class InlineStoreWork:
                         pieces.append(group.create_task(self._store.get_range(key, low, high)))
                 return b"".join(piece.result() for piece in pieces)
         except TimeoutError as error:
-            raise StorageUnavailable(f"{key}: no response within {self._get_deadline_s:g} s") from error
+            raise StorageUnavailable(f"{key}: no response within {self._get_deadline_s:g} s.") from error
         except RangeUnsatisfiable as error:
-            raise CorruptionError(f"{key}: ends before position {start}") from error
+            raise CorruptionError(f"{key}: ends before position {start}.") from error
         except BaseExceptionGroup as failures:
             failure = _first_of(failures)
         pieces.clear()
         if isinstance(failure, RangeUnsatisfiable):
-            raise CorruptionError(f"{key}: ends before position {end}")
+            raise CorruptionError(f"{key}: ends before position {end}.")
         # Not where the group is handled: it would become the error's context, and the two would hold each other.
         try:
             raise failure
@@ -534,10 +542,12 @@ class InlineStoreWork:
                 if place is not None:
                     start, object_bytes = place
                     if not 0 < object_bytes - start <= SEGMENT_FOOTER_BYTES_MAX + TRAILER_BYTES:
-                        raise CorruptionError(f"{key}: no footer can lie at [{start}, {object_bytes})")
+                        raise CorruptionError(f"{key}: no footer can lie at [{start}, {object_bytes}).")
                     tail = await self._store.get_range(key, start, object_bytes)
                     if len(tail) != object_bytes - start:
-                        raise CorruptionError(f"{key}: ends at {start + len(tail)}, {object_bytes} bytes were expected")
+                        raise CorruptionError(
+                            f"{key}: ends at {start + len(tail)}, {object_bytes} bytes were expected."
+                        )
                     return FooterBytes(bytes(tail), object_bytes)
                 tail, object_bytes = await self._store.get_tail(key, TAIL_BYTES)
                 wanted = footer_tail_bytes(tail, object_bytes, key)
@@ -545,9 +555,9 @@ class InlineStoreWork:
                     tail, object_bytes = await self._store.get_tail(key, wanted)
                 return FooterBytes(tail, object_bytes)
         except TimeoutError as error:
-            raise StorageUnavailable(f"{key}: no response within {self._get_deadline_s:g} s") from error
+            raise StorageUnavailable(f"{key}: no response within {self._get_deadline_s:g} s.") from error
         except RangeUnsatisfiable as error:
-            raise CorruptionError(f"{key}: ends before its footer") from error
+            raise CorruptionError(f"{key}: ends before its footer.") from error
 
 
 class _ObjectWriter:
@@ -628,8 +638,8 @@ class _ObjectWriter:
             # Perhaps an earlier attempt of ours whose answer was lost: the key holds our segment id, and so does its footer.
             if not await self._is_ours(footer):
                 if isinstance(error, ObjectMissing):
-                    raise StorageUnavailable(f"{key}: the upload was aborted before it was complete") from error
-                raise ConflictError(f"{key}: there is another object of this key") from error
+                    raise StorageUnavailable(f"{key}: the upload was aborted before it was complete.") from error
+                raise ConflictError(f"{key}: there is another object of this key.") from error
         self._upload = None
         self._work.parts.give_back(self._buffer)
 
@@ -727,12 +737,12 @@ def unfold_chunk(stored: bytes | memoryview, chunk: ChunkEntry, name: str) -> by
                 if content_bytes != chunk.raw_bytes:
                     raise CorruptionError(
                         f"{name}: chunk at position {chunk.position} decompresses to {content_bytes} bytes, "
-                        f"{chunk.raw_bytes} claimed"
+                        f"{chunk.raw_bytes} claimed."
                     )
                 return _zstd().decompressor.decompress(stored, allow_extra_data=False)
             except zstandard.ZstdError as error:
                 raise CorruptionError(
-                    f"{name}: chunk at position {chunk.position} cannot be decompressed: {error}"
+                    f"{name}: chunk at position {chunk.position} cannot be decompressed: {clause(error)}."
                 ) from error
 
 

@@ -31,6 +31,7 @@ from app.errors import (
     ProtocolError,
     RequestRejected,
     StorageUnavailable,
+    clause,
     kafka_code,
 )
 from app.faults import Faults
@@ -280,12 +281,12 @@ class HoldsOfLeaders:
             raise RequestRejected(
                 ErrorCode.REQUEST_TIMED_OUT,
                 f"Broker {leader}, which leads partition {min(partitions)}, does not say what of it is in the object store: "
-                f"{error} Try again. A broker of an earlier version never answers: upgrade it first.",
+                f"{clause(error)} Try again. A broker of an earlier version never answers: upgrade it first.",
             ) from error
         if answer.error == ErrorCode.NOT_LEADER_OR_FOLLOWER:
             raise LeadersHaveChanged(answer.message)
         if answer.error:
-            raise RequestRejected(ErrorCode(answer.error), f"Broker {leader}: {answer.message}")
+            raise RequestRejected(ErrorCode(answer.error), f"Broker {leader}: {clause(answer.message)}.")
         return answer.segments
 
     async def _end(self, asked: _Asked, *, undecided: bool) -> None:

@@ -25,4 +25,4 @@ async def within(seconds: float, what: str, work: Coroutine[Any, Any, T]) -> T:
         async with asyncio.timeout(seconds):
             return await work
     except TimeoutError:
-        raise StorageUnavailable(f"{what}: no response within {seconds:g} s") from None
+        raise StorageUnavailable(f"{what}: no response within {seconds:g} s.") from None

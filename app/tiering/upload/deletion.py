@@ -26,7 +26,7 @@ async def delete_segments(store: ObjectStore, partition: TopicIdPartition, keys:
         if named is None or (named.topic_id, named.partition) != tuple(partition):
             raise CorruptionError(
                 f"{key!r} was to be deleted, but is not a segment of {partition.topic_id}/{partition.partition}; nothing was"
-                " deleted"
+                " deleted."
             )
     await store.delete_many(list(keys))
 
@@ -40,6 +40,6 @@ async def delete_of_topics(store: ObjectStore, topic_ids: Iterable[UUID], keys: 
     for key in keys:
         if layout.topic_of(key) not in topics:
             raise CorruptionError(
-                f"{key!r} was to be deleted, but belongs to no topic that is being deleted; nothing was deleted"
+                f"{key!r} was to be deleted, but belongs to no topic that is being deleted; nothing was deleted."
             )
     await store.delete_many(list(keys))

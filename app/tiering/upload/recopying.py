@@ -55,7 +55,7 @@ async def swap(manifest: SegmentManifest, replaced: Sequence[SegmentEntry], copi
             known = state.get(copies[-1].segment_id)
             if known is not None and known.state is SegmentState.COPY_FINISHED:
                 return []  # an answer that was lost
-            raise ConflictError("other segments are readable than those that were to be replaced")
+            raise ConflictError("Other segments are readable than those that were to be replaced.")
         _check_covered(state, copies)
         gone = [manifest.entered(one, SegmentState.DELETE_STARTED) for one in state.finished]
         return [*gone, *(manifest.entered(one, SegmentState.COPY_FINISHED) for one in copies)]
@@ -67,7 +67,7 @@ def _check_covered(state: ManifestState, copies: Sequence[SegmentEntry]) -> None
     at = Offset(copies[0].base_offset)
     for one in copies:
         if one.base_offset != at:
-            raise ConflictError(f"the copies leave out offsets from {at} to {one.base_offset}")
+            raise ConflictError(f"The copies leave out offsets from {at} to {one.base_offset}.")
         at = one.end_offset
     if at != state.tiered_end:
-        raise ConflictError(f"the copies end at {at}, but the tiered end is {state.tiered_end}")
+        raise ConflictError(f"The copies end at {at}, but the tiered end is {state.tiered_end}.")

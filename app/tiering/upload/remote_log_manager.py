@@ -210,7 +210,7 @@ class RemoteLogManager:
                 while (found := self._partitions.get(key)) is None:
                     await self._attached.wait()
         except TimeoutError:
-            raise FencedError(f"{topic_id}/{partition} is not led here") from None
+            raise FencedError(f"{topic_id}/{partition} is not led here.") from None
         await found.manifest.set_log_start(offset)
         found.log.advance_log_start(offset)
         found.expire_at_s = 0.0
@@ -287,7 +287,7 @@ class RemoteLogManager:
                         return led
         except TimeoutError:
             raise StorageUnavailable(
-                "segments of the topic are being copied, or looked for, in the store: try again"
+                "Segments of the topic are being copied, or looked for, in the store: try again."
             ) from None
 
     def _hold(self, topic_id: UUID, change: int) -> None:

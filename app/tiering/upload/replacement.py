@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from app.errors import ConflictError, CorruptionError
+from app.errors import ConflictError, CorruptionError, clause
 from app.metadata.log import layout
 from app.metadata.manifest.manifest import CHANGES_PER_ENTRY_MAX, SegmentManifest
 from app.metadata.manifest.manifest_state import Change, ManifestState, SegmentEntry, SegmentState
@@ -51,14 +51,14 @@ async def begin(manifest: SegmentManifest, wanted: Replacement, *, local_start_o
     if wanted.end_offset > local_start_offset:
         raise ConflictError(
             f"[{wanted.base_offset}, {wanted.end_offset}) is still local from {local_start_offset} on: "
-            "compact only segments that have left the local disks"
+            "compact only segments that have left the local disks."
         )
 
     def plan(state: ManifestState) -> list[Change]:
         inputs = _check_inputs(state, wanted)
         known = state.get(wanted.segment_id)
         if known is not None and known.state is not SegmentState.COPY_STARTED:
-            raise ConflictError(f"segment {wanted.segment_id} is already {known.state.name}")
+            raise ConflictError(f"Segment {wanted.segment_id} is already {known.state.name}.")
         overtaken = [
             manifest.entered(entry, SegmentState.DELETE_STARTED)
             for entry in state.pending_copies()
@@ -92,7 +92,7 @@ async def finish(manifest: SegmentManifest, wanted: Replacement, work: StoreWork
         if now is not None and now.state is SegmentState.COPY_FINISHED:
             return []
         if now is None or now.state is not SegmentState.COPY_STARTED:
-            raise ConflictError(f"segment {wanted.segment_id} was given up: begin again")
+            raise ConflictError(f"Segment {wanted.segment_id} was given up: begin again.")
         inputs = _check_inputs(state, wanted)
         output = _record_of(footer, object_bytes, inputs)
         replaced = [manifest.entered(entry, SegmentState.DELETE_STARTED) for entry in inputs]
@@ -111,7 +111,7 @@ async def give_up(manifest: SegmentManifest, segment_id: UUID) -> None:
         return
     if known.base_offset >= manifest.tiered_end:
         raise ConflictError(
-            f"segment {segment_id} replaces no segment: it is a copy of the leader, and only the leader may give it up"
+            f"Segment {segment_id} replaces no segment: it is a copy of the leader, and only the leader may give it up."
         )
     await manifest.delete_started([segment_id])
 
@@ -124,14 +124,14 @@ async def _uploaded(manifest: SegmentManifest, wanted: Replacement, work: StoreW
         footer = decode_footer(found.tail, found.object_bytes, key)
     except ObjectMissing:
         raise ConflictError(
-            f"{key} is not in the store: upload the segment before you finish the replacement"
+            f"{key} is not in the store: upload the segment before you finish the replacement."
         ) from None
     except CorruptionError as error:
-        raise ConflictError(f"the uploaded segment cannot be used: {error}") from error
+        raise ConflictError(f"The uploaded segment cannot be used: {clause(error)}.") from error
     told = (footer.topic_id, footer.partition, footer.segment_id, footer.base_offset, footer.end_offset)
     meant = (manifest.topic_id, manifest.partition, wanted.segment_id, wanted.base_offset, wanted.end_offset)
     if told != meant:
-        raise ConflictError(f"{key} holds another segment: its footer says {told}, expected {meant}")
+        raise ConflictError(f"{key} holds another segment: its footer says {told}, expected {meant}.")
     return footer, found.object_bytes
 
 
@@ -140,12 +140,12 @@ def _record_of(footer: SegmentFooter, object_bytes: int, inputs: Sequence[Segmen
     epochs, lineage = _epochs(inputs), footer.leader_epochs
     if epochs and (not lineage or lineage[-1].epoch != epochs[-1][0]):
         raise ConflictError(
-            f"segment {footer.segment_id} ends in leader epoch {lineage[-1].epoch if lineage else None}, but the replaced"
-            f" segments end in {epochs[-1][0]}"
+            f"Segment {footer.segment_id} ends in leader epoch {lineage[-1].epoch if lineage else None}, but the replaced"
+            f" segments end in {epochs[-1][0]}."
         )
     if footer.record_count > sum(entry.record_count for entry in inputs):
         raise ConflictError(
-            f"segment {footer.segment_id} has {footer.record_count} records, more than the replaced segments"
+            f"Segment {footer.segment_id} has {footer.record_count} records, more than the replaced segments."
         )
     return entry_of(footer, object_bytes).replace(
         leader_epochs=epochs, arrived_ms=max(entry.newest_arrival_ms for entry in inputs)
@@ -164,17 +164,17 @@ def _epochs(entries: Iterable[SegmentEntry]) -> tuple[tuple[LeaderEpoch, Offset]
 def _check_inputs(state: ManifestState, wanted: Replacement) -> list[SegmentEntry]:
     """The entries of the inputs. Raises: ConflictError."""
     if len(wanted.inputs) > INPUTS_MAX:
-        raise ConflictError(f"{len(wanted.inputs)} segments are too many: at most {INPUTS_MAX} are replaced at a time")
+        raise ConflictError(f"{len(wanted.inputs)} segments are too many: at most {INPUTS_MAX} are replaced at a time.")
     entries: list[SegmentEntry] = []
     at = wanted.base_offset
     for segment_id in wanted.inputs:
         entry = state.get(segment_id)
         if entry is None or entry.state is not SegmentState.COPY_FINISHED:
-            raise ConflictError(f"segment {segment_id} was deleted or replaced")
+            raise ConflictError(f"Segment {segment_id} was deleted or replaced.")
         if entry.base_offset != at:
-            raise ConflictError(f"segment {segment_id} starts at {entry.base_offset}, not at {at}")
+            raise ConflictError(f"Segment {segment_id} starts at {entry.base_offset}, not at {at}.")
         at = entry.end_offset
         entries.append(entry)
     if at != wanted.end_offset or not entries:
-        raise ConflictError(f"the inputs end at {at}, but their replacement ends at {wanted.end_offset}")
+        raise ConflictError(f"The inputs end at {at}, but their replacement ends at {wanted.end_offset}.")
     return entries

@@ -180,7 +180,7 @@ class SegmentCopier:
             # Nothing below is to be tiered any more: say so first, or the manifest would see a gap.
             if log.log_start_offset < base:
                 raise CorruptionError(
-                    f"{log.topic}-{log.partition}: [{manifest.tiered_end}, {base}) is neither local nor in the store"
+                    f"{log.topic}-{log.partition}: [{manifest.tiered_end}, {base}) is neither local nor in the store."
                 )
             await manifest.set_log_start(base)
         partition.copying = base, segment.end_offset
@@ -234,7 +234,7 @@ class SegmentCopier:
             await manifest.copy_started(*entries)
             for entry, segment in zip(entries, segments, strict=True):
                 if partition.detached:
-                    raise FencedError(f"another broker leads {log.topic}-{log.partition}")
+                    raise FencedError(f"Another broker leads {log.topic}-{log.partition}.")
                 partition.set_phase("uploading")
                 async with self._copies:
                     made = await self._upload(partition, entry, segment, 0, cut)
@@ -361,7 +361,7 @@ class SegmentCopier:
                     progress, moved_s = seen, loop_time_s()
                 elif loop_time_s() - moved_s > self._stall_s:
                     self._stalled.value += 1
-                    raise StorageUnavailable(f"{job.key}: the upload made no progress for {self._stall_s:g} s")
+                    raise StorageUnavailable(f"{job.key}: the upload made no progress for {self._stall_s:g} s.")
         finally:
             partition.uploaded_bytes = 0.0
             await _end(upload)
@@ -447,13 +447,13 @@ def _position_of(log: Any, offset: Offset) -> int:
     """
     read = log.read(offset, 1, end_offset=log.log_end_offset, min_one_batch=True)
     if read.start_offset != offset and not (log.config.compacted and read.start_offset > offset):
-        raise CorruptionError(f"{log.topic}-{log.partition}: no batch starts at the tiered end {offset}")
+        raise CorruptionError(f"{log.topic}-{log.partition}: no batch starts at the tiered end {offset}.")
     return int(read.position)
 
 
 def _cut_off(log: TieredLog) -> ConflictError:
     return ConflictError(
-        f"{log.topic}-{log.partition} was cut back to before the end of the segment that was being copied"
+        f"{log.topic}-{log.partition} was cut back to before the end of the segment that was being copied."
     )
 
 

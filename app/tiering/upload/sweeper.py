@@ -169,4 +169,4 @@ async def _delete_prefix(store: ObjectStore, topic_id: TopicId, prefix: str) -> 
             return swept
         else:
             after = page[-1].key
-    raise StorageUnavailable(f"{prefix} does not become empty")
+    raise StorageUnavailable(f"{prefix} does not become empty.")

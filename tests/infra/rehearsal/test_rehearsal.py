@@ -122,7 +122,7 @@ class Alone(Stage):
 @pytest.mark.parametrize("step", [lost_machine_same_volume, reboot])
 def test_a_machine_whose_records_are_all_in_the_store_already_is_not_ended(step: Callable[[Stage], None]) -> None:
     one = Lived([2000, 2000, 2000])
-    with pytest.raises(Failed, match="every record of orders is in the store already"):
+    with pytest.raises(Failed, match="Every record of orders is in the store already"):
         step(Alone(one))
     assert not one.ended
 
