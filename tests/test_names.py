@@ -1,7 +1,7 @@
 """Each module of ``app/`` has a test of its name, or its docstring names its tests.
 
 ``tests/modules_without_tests.toml`` lists the modules for which neither holds. The list may only shrink. Folders inside of a
-package do not matter: the tests of ``app/x/y/z.py`` are ``tests/x/test_z.py``, at any depth.
+package do not matter: the tests of a module ``z`` in a package ``x`` are ``tests/x/test_z.py``, at any depth.
 """
 
 from __future__ import annotations
