@@ -1,7 +1,7 @@
 """Each module of ``app/`` has a test of its name, or its docstring names its tests.
 
 ``tests/modules_without_tests.toml`` lists the modules for which neither holds. The list may only shrink. Folders inside of a
-package do not matter: the tests of a module ``z`` in a package ``x`` are ``tests/x/test_z.py``, at any depth.
+package do not matter: the tests of ``app/hot/cleaning/selection.py`` may lie in ``tests/hot/`` or ``tests/hot/cleaning/``.
 """
 
 from __future__ import annotations
@@ -113,9 +113,12 @@ def test_the_readme_names_every_folder_of_tests_and_no_other() -> None:
 @pytest.mark.parametrize(
     ("docstring", "names"),
     [
-        ("Does it. Tests: ``tests/a/test_b.py``.", ["tests/a/test_b.py"]),
-        ("Does it.\n\nTests: ``tests/a/test_b.py``, ``tests/test_c.py``.", ["tests/a/test_b.py", "tests/test_c.py"]),
-        ("See ``tests/a/test_b.py``.", []),
+        ("Does it. Tests: ``tests/hot/test_append.py``.", ["tests/hot/test_append.py"]),
+        (
+            "Does it.\n\nTests: ``tests/hot/test_append.py``, ``tests/test_turns.py``.",
+            ["tests/hot/test_append.py", "tests/test_turns.py"],
+        ),
+        ("See ``tests/hot/test_append.py``.", []),
     ],
 )
 def test_named_tests_are_read_from_their_sentence_only(docstring: str, names: list[str]) -> None:

@@ -1196,7 +1196,7 @@ class Node:
                     f"The disk of {self.config.data_dir} has {free} bytes left, below firn.log.dir.free.bytes.min={least}."
                 )
                 context.refuse_for_room(full)
-                sentence = f"{full}; producers are refused until there is space"
+                sentence = f"{clause(full)}; producers are refused until there is space"
                 self.faults.met("finding room in", self.config.data_dir, sentence, lasting=True)
             elif free >= least and context.no_room is not None:
                 context.refuse_for_room(None)

@@ -72,7 +72,7 @@ def test_an_unsound_interior_is_refused_with_the_record_that_is_at_fault(body: b
         check_produced(batch, keys_needed=False, timestamps=ALL_TIMES)
     assert told.value.code is ErrorCode.INVALID_RECORD
     assert re.match(r"Record \d of the batch cannot be read", str(told.value))
-    with pytest.raises(CorruptionError, match=r"record \d of the batch at offset 0 cannot be read"):
+    with pytest.raises(CorruptionError, match=r"Record \d of the batch at offset 0 cannot be read"):
         check_interior(batch)
 
 

@@ -154,7 +154,7 @@ def test_buckets_are_addressed_as_the_address_says(
         (
             "AccessDenied",
             [
-                f"; allow s3:{action} on arn:aws:s3:::{resource}"
+                f"; allow s3:{action} on arn:aws:s3:::{resource}."
                 for action, resource in (
                     ("PutObject", "lake/topics/*"),
                     ("ListBucket", "lake"),
@@ -162,7 +162,7 @@ def test_buckets_are_addressed_as_the_address_says(
                 )
             ],
         ),
-        ("SignatureDoesNotMatch", [f"; {CREDENTIALS_MEND}"] * 3),
+        ("SignatureDoesNotMatch", [f"; {CREDENTIALS_MEND}."] * 3),
     ],
 )
 async def test_a_right_that_is_missing_is_named_in_a_sentence(

@@ -239,7 +239,7 @@ def test_a_folder_that_cannot_be_is_told_before_anything_is_read(
     monkeypatch.setattr("pyspark_firn.jobs.targets.os.open", refused)  # A folder that is there, and not to be written.
     capsys.readouterr()
     assert main(["job", "audit", "--store", topic.store, "--to", str(tmp_path)]) == 1
-    told = f"firn: could not write {tmp_path}/segments.parquet: Permission denied; give this user the permission.\n"
+    told = f"firn: Could not write {tmp_path}/segments.parquet: Permission denied; give this user the permission.\n"
     assert capsys.readouterr().err == told
 
 

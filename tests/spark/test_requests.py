@@ -506,7 +506,7 @@ def test_a_segment_of_a_future_format_asks_for_newer_software(topic: Topic) -> N
     path = _segment_path(topic, 100)
     parsed, splits = _plan(topic)
     of_the_future(path)
-    told = rf"{path.name}: .*format version 9 is from the future: this software knows up to 1; upgrade it$"
+    told = rf"{path.name}: .*format version 9 is from the future: this software knows up to 1; upgrade it\.$"
     with pytest.raises(CorruptionError, match=told):
         _read(parsed, splits)
     with pytest.raises(CorruptionError, match=told):

@@ -158,7 +158,7 @@ async def test_the_options_of_a_store_and_the_usual_credentials_are_used(
     async with ScriptedServer([refusal(403, "AccessDenied")]) as server:
         told = await refused(f"s3://bucket/cluster?endpoint={server.endpoint}{query}")
         assert "in s3://bucket/cluster: AccessDenied" in told
-        assert told.endswith("allow s3:ListBucket on arn:aws:s3:::bucket")
+        assert told.endswith("allow s3:ListBucket on arn:aws:s3:::bucket.")
         [request] = server.requests
         assert request.target.startswith("/bucket?list-type=2")
         assert "Credential=test/" in request.headers["authorization"]
@@ -182,7 +182,7 @@ async def test_credentials_that_are_not_there_are_asked_for(
 async def test_a_bucket_that_is_not_there_is_named(aws_credentials: None, moto_endpoint: str) -> None:
     told = await refused(f"s3://no-such-bucket/cluster?endpoint={moto_endpoint}")
     assert "in s3://no-such-bucket/cluster: NoSuchBucket" in told
-    assert told.endswith("create the bucket, or correct the store URL")
+    assert told.endswith("create the bucket, or correct the store URL.")
 
 
 async def test_a_server_that_is_not_there_is_named(aws_credentials: None, monkeypatch: pytest.MonkeyPatch) -> None:
