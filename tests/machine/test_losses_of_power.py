@@ -276,6 +276,23 @@ def test_a_change_that_was_noted_and_not_made_or_made_and_not_noted_does_no_harm
     assert found == {(("gone", b"data"), ("log", b"data")), (("moved", b"data"),)}
 
 
+def test_the_next_process_may_name_what_a_killed_one_has_made_and_not_noted(tmp_path: Path) -> None:
+    def story(machine: Machine) -> None:
+        os.mkdir(machine.path("made"))
+        Path(machine.path("made/file")).write_bytes(b"data")
+        machine.kill()
+        machine.fs.rename(machine.path("made/file"), machine.path("made/moved"))
+        machine.fs.fsync_dir(machine.path("made"))
+        machine.fs.rename(machine.path("made"), machine.path("left"))
+        machine.fs.fsync_dir(machine.path("."))
+        machine.synced("left/more", b"more")
+
+    def look(machine: Machine) -> object:
+        return machine.bytes_of("left/moved"), machine.bytes_of("left/more"), *os.listdir(machine.data)
+
+    assert outcomes(tmp_path, story, look) == {(b"data", b"more", "left")}
+
+
 def test_power_is_lost_again_and_again(tmp_path: Path) -> None:
     """After each loss all that is there is durable. Files are changed, moved and removed by several processes between losses."""
     machine = Machine(tmp_path)

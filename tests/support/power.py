@@ -411,6 +411,13 @@ def _follow(nodes: dict[int, Node], kind: int, inode: int, first: int, second: i
         nodes[inode] = _DirectoryNode(inode)
     elif kind == _GONE:
         nodes.pop(inode, None)
+    elif kind == _NAMES:
+        # What is not known here was made by a process that was killed before it noted that. The next process names it.
+        directory = nodes.setdefault(inode, _DirectoryNode(inode))
+        assert isinstance(directory, _DirectoryNode)
+        directory.change(
+            {name: None if to is None else nodes.setdefault(to, _FileNode(to)) for name, to in json.loads(more).items()}
+        )
     elif (node := nodes.get(inode)) is None:
         return  # its names have gone for good, and somebody has it open
     elif kind == _SYNC_BEGUN:
@@ -418,9 +425,6 @@ def _follow(nodes: dict[int, Node], kind: int, inode: int, first: int, second: i
     elif kind == _SYNCED:
         if first in node.begun:  # else it began before the inode became this file
             node.end_sync(first)
-    elif kind == _NAMES:
-        assert isinstance(node, _DirectoryNode)
-        node.change({name: None if to is None else nodes[to] for name, to in json.loads(more).items()})
     else:
         assert kind == _CHANGED
         assert isinstance(node, _FileNode)
