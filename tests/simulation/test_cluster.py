@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 PLANTED = planted.PLANTED | planted_coordinators.PLANTED
 SEEDS = 6
 """Of the default suite: each meets another kind of client of coordinators, or an upgrade, or begins as one broker."""
-SLOW_SEEDS = 120
+SLOW_SEEDS = 90
 SLOW_SEEDS_FROM = 1_000
 QUICK = frozenset(
     {

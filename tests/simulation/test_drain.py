@@ -54,7 +54,7 @@ STORIES = (
     "store away, killed, taken back",
 )
 SEEDS = 14
-SLOW_SEEDS = 560
+SLOW_SEEDS = 448
 SETTINGS: TopicConfig = SMALL
 WHOLE_S = 60.0
 """The longest that a drain may take when nothing goes wrong any more: the tail is small here."""

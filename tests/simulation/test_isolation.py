@@ -9,7 +9,7 @@ from tests.cluster_simulation.planted_isolation import PLANTED, hosts
 from tests.cluster_simulation.world import Outcome, run_seed
 
 SEEDS = 2
-SLOW_SEEDS = 30
+SLOW_SEEDS = 20
 QUICK = frozenset(
     {"no isolation", "IS1 the hosts are no sign", "IS2 brokers count, not hosts", "IS6 the first sign ends it"}
 )

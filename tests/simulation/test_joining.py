@@ -11,7 +11,7 @@ from tests.cluster_simulation.joining import SHAPE, STORIES, a_second_broker
 from tests.cluster_simulation.world import Outcome, run_seed
 
 SEEDS = len(STORIES)
-SLOW_SEEDS = 12 * len(STORIES)
+SLOW_SEEDS = 8 * len(STORIES)
 
 
 def played(seed: int) -> Outcome:

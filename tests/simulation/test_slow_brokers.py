@@ -9,7 +9,7 @@ from tests.cluster_simulation.slow import SHAPE, SLOW
 from tests.cluster_simulation.world import run_seed
 
 SEEDS = 3
-SLOW_SEEDS = 30
+SLOW_SEEDS = 20
 
 
 def check(scenario: str, seed: int) -> None:

@@ -27,7 +27,7 @@ from tests.simulation.world import Outcome, World, run_seed
 STORIES = ("running", "suspended", "paused", "paused till asked", "paused again and again", "cut off", "asymmetric")
 LEVELS = (0, LEVEL_MAX)
 SEEDS = 14
-SLOW_SEEDS = 480
+SLOW_SEEDS = 360
 SETTINGS: TopicConfig = SMALL
 NOTICED_S = BEAT_INTERVAL_MS / 1000 + 10
 
