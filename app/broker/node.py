@@ -96,7 +96,7 @@ if TYPE_CHECKING:
     from app.http.health import Health
 
 SEAL_S: Final = 5.0
-"""A write-ahead log that cannot be sealed for this time is told of, and tried again."""
+"""A write-ahead log that cannot be sealed for this time is logged, and retried."""
 OWN_DIRECTORY: Final = ".firn"
 """Folder in the data directory for files that Kafka does not have."""
 KAFKA_METADATA_DIRECTORY: Final = "__cluster_metadata-0"
@@ -171,7 +171,7 @@ class Node:
         self._stopping = asyncio.Event()
         self._fenced: FencedError | None = None
         self._sockets: dict[str, socket.socket] = {}
-        """Bound, by the name of the listener."""
+        """The bound sockets, by the name of the listener."""
         self.ports: dict[str, int] = {one.name: one.port for one in config.served}
         """By the name of the listener. A port that the system chooses is known after ``start`` has bound it."""
         self._tasks: asyncio.TaskGroup | None = None
@@ -260,7 +260,7 @@ class Node:
         """Fetches from other leaders; None on a broker that is alone."""
         self._quotas: ClientQuotas | None = None
         self._tokens: QuotaTokens | None = None
-        """Of limits of the whole cluster; None if all limits are this broker's."""
+        """Leases the tokens of limits of the whole cluster; None if all limits are this broker's."""
         self._in_sync_sets: InSyncSets | None = None
         self.write_ahead: WriteAhead | None = None
         """None until this broker leads a partition of a topic with ``firn.durability=object``."""
@@ -565,7 +565,7 @@ class Node:
         self._apply_quotas()
 
     def _new_write_ahead(self) -> WriteAhead:
-        """The first partition of a topic with ``firn.durability=object`` is to be led here."""
+        """Make the journal when this broker leads its first partition of a topic with ``firn.durability=object``."""
         from app.broker.write_ahead.write_ahead import WriteAhead
 
         around = self._around
@@ -653,7 +653,7 @@ class Node:
             self._apply_quotas()
 
     def _apply_quotas(self) -> None:
-        """Without limits nothing is counted."""
+        """Apply the limits of the image. Without limits nothing is counted."""
         limits = self.cluster.image.quotas
         self.remote_log_manager.limit_copies(limits.get(TIER_ENTITY, {}).get(TIER_RATE))
         if limits:
@@ -751,7 +751,7 @@ class Node:
 
     @property
     def endpoints(self) -> list[Endpoint]:
-        """Where this broker is reached, for its registration. The first is for other brokers."""
+        """The addresses of this broker, for its registration. The first is for other brokers."""
         return [
             Endpoint(
                 one.name,
@@ -1268,7 +1268,7 @@ def bind(host: str, port: int) -> socket.socket:
         )[0]
         bound = socket.socket(family, kind, protocol)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Every accepted connection has it from here, as Kafka's have. A load balancer forgets a connection that is silent.
+        # Accepted connections inherit the option, as in Kafka. A load balancer forgets a connection that is silent.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         bound.bind(address)
     except OSError as error:

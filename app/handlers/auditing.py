@@ -25,7 +25,7 @@ WRITE_TXN_MARKERS: Final = int(ApiKey.WRITE_TXN_MARKERS)
 
 
 class AuditLog(Protocol):
-    """Where lines go."""
+    """Takes the lines of the audit log."""
 
     def put(self, line: bytes, *, important: bool) -> None:
         """Have a line written soon. It may be lost, and is counted then."""
@@ -33,7 +33,7 @@ class AuditLog(Protocol):
 
 
 class Asked(Protocol):
-    """A request, as far as it is told of."""
+    """The fields of a request that the audit log uses."""
 
     @property
     def api_key(self) -> int: ...
@@ -69,7 +69,7 @@ class Sampler:
         self._left = one_in
 
     def take(self, requests: int) -> bool:
-        """So many were served. Returns: whether the last of them is chosen."""
+        """Count served requests. Returns: whether the last of them is chosen."""
         self._left -= requests
         if self._left > 0:
             return False
@@ -78,7 +78,7 @@ class Sampler:
 
 
 class Audit:
-    """A broker's. Belongs to one loop."""
+    """The events of one broker. Belongs to one loop."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Audit:
         correlation_id: int,
         resources: Iterable[Resource],
     ) -> None:
-        """A request was refused these, as one event."""
+        """Note the refused resources of a request, as one event."""
         request = name_of(api_key)
         self._registry.counter(
             "firn_denied_requests_total",
@@ -135,7 +135,7 @@ class Audit:
         correlation_id: int | None,
         resources: Iterable[Resource],
     ) -> None:
-        """A request was served that the sampler has chosen."""
+        """Note a served request that the sampler has chosen."""
         assert self.sampler is not None
         what = _access(Outcome.ALLOWED, caller, name_of(api_key), client_id, resources, one_in=self.sampler.one_in)
         self._put(self._allowed.note(what, self._clock.now_ms(), correlation_id))
@@ -225,7 +225,7 @@ class Audit:
     # --- logins ---------------------------------------------------------------------------------------------------------
 
     def logged_in(self, caller: Caller, mechanism: str) -> None:
-        """A client has shown that it is ``caller.principal``."""
+        """Note that a client has authenticated as ``caller.principal``."""
         self._registry.counter(
             "firn_logins_total", "Logins that succeeded.", listener=caller.listener, mechanism=mechanism
         ).value += 1
@@ -244,7 +244,7 @@ class Audit:
             self._put(self._logins.note(what, self._clock.now_ms()))
 
     def login_failed(self, listener: str, host: str, mechanism: str, why: str, user: str = "", via: str = "") -> None:
-        """A client has not shown who it is. ``user``: the name that it gave, if any; ``why``: for the operator; ``via``: as of a
+        """Note a failed login. ``user``: the name that the client gave, if any; ``why``: for the operator; ``via``: as of a
         ``Caller``."""
         self._registry.counter(
             "firn_login_failures_total",

@@ -46,14 +46,14 @@ FAILED: Final[Mapping[int, ErrorCode]] = {
     DELEGATION_TOKEN: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
     USER: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
 }
-"""How a missing right is told, by the type of resource."""
+"""The error of a missing right, by the type of resource."""
 
 Finish = Callable[[Any], None]
 """Completes a handler's response with the items that were taken out of the request."""
 
 
 class _Answered(Exception):
-    """Nothing is left of a request that the handler could be asked."""
+    """No resource of a request is left for the handler."""
 
     def __init__(self, response: Any) -> None:
         self.response = response
@@ -73,7 +73,7 @@ def new_authorizer(config: BrokerConfig) -> Authorizer | None:
 
 
 def may(context: Context, caller: Caller, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> bool:
-    """Whether the caller may do this. Everybody may do everything without an authorizer."""
+    """Whether the caller has the right to ``operation``. Without an authorizer every caller has all rights."""
     authorizer = context.authorizer
     return authorizer is None or authorizer.allows(caller.rights.principal, caller.host, operation, kind, name)
 
@@ -93,7 +93,7 @@ def denial(caller: Caller, operation: Operation, kind: ResourceType, name: str =
 
 
 def refuse(request: Request, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> RequestRejected:
-    """As ``denial``; and the audit log is told."""
+    """As ``denial``. Notes the refusal for the audit log."""
     note(request, operation, kind, name)
     return denial(request.caller, operation, kind, name)
 
@@ -126,7 +126,7 @@ def operations(context: Context, caller: Caller, kind: ResourceType, name: str, 
 
 
 class Whole(NamedTuple):
-    """Asked for the request as a whole."""
+    """A right for the request as a whole."""
 
     operation: Operation
     kind: ResourceType = CLUSTER
@@ -150,7 +150,7 @@ class Whole(NamedTuple):
 
 
 class Each(NamedTuple):
-    """Asked for each of the resources that a request lists: the others are served."""
+    """A right for each of the resources that a request lists. Resources without it are refused, and the others are served."""
 
     operation: Operation
     kind: ResourceType
@@ -195,7 +195,7 @@ class Each(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """Asked for each resource that a response lists: the others are left out."""
+    """A right for each resource that a response lists. Resources without it are left out."""
 
     operation: Operation
     kind: ResourceType
@@ -231,7 +231,7 @@ class Special(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """Asked by the handler itself."""
+    """A right that the handler itself checks."""
 
     operation: Operation
     kind: ResourceType
@@ -263,7 +263,7 @@ class _Asking:
         return may(self.context, self.request.caller, operation, kind, name)
 
     def note(self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> None:
-        """The request is refused this: the audit log is told."""
+        """Note a refusal for the audit log."""
         note(self.request, operation, kind, name)
 
     def take_out(
@@ -363,7 +363,7 @@ def _create_topics(asking: _Asking) -> None:
     Each(CREATE, TOPIC, "topics", "topics", "name", instead=CREATE).apply(asking)
 
     def hide(response: Any) -> None:
-        """Settings of topics are for those who may describe settings."""
+        """Remove the settings of topics whose settings the caller may not describe."""
         for one in response.topics:
             if not one.error_code and not asking.may(DESCRIBE_CONFIGS, TOPIC, one.name):
                 one.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -429,7 +429,7 @@ def _subscribe(asking: _Asking) -> None:
 
 
 def _describe_members(asking: _Asking) -> None:
-    """A group is not described to those who may not see the topics that its members are assigned."""
+    """A caller must be allowed to see the topics that members are assigned. Otherwise the group is not described."""
 
     def hide(response: Any) -> None:
         for group in response.groups:
@@ -628,7 +628,7 @@ TABLE: Final[Mapping[ApiKey, tuple[Entry, ...]]] = {
     ApiKey.FIRN_TIER_SEGMENTS: (Asked(DESCRIBE, TOPIC, "the topic"),),
     ApiKey.FIRN_TIER_REPLACE: (Whole(CLUSTER_ACTION), Asked(ALTER, TOPIC, "the topic")),
     ApiKey.FIRN_DRAIN: _ADMINISTERS,
-    # Before the login, and of few addresses alone (ADR 0034, HF1): no rule of access decides.
+    # It comes before the login, and only from few addresses (ADR 0034, HF1). No rule of access decides.
     ApiKey.FIRN_FORWARDED: NOTHING,
 }
 """The checks of each API, in the order in which they are made."""

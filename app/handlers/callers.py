@@ -30,7 +30,7 @@ class Rights:
     def __init__(self, principal: str) -> None:
         self.principal = principal
         self.valid = True
-        """Whether the rules and the credential are still those. Once it is False, connections ask for new rights."""
+        """Whether the rules and the credential are unchanged. Once it is False, connections ask for new rights."""
         self.on_end: set[Callable[[], None]] = set()
         """Called once when the rights end: parked requests must be authorised again."""
 
@@ -59,7 +59,7 @@ class KnownRights:
         return rights
 
     def end(self) -> None:
-        """The rules have changed, so all have to ask for new rights."""
+        """The rules have changed: all connections have to ask for new rights."""
         known = list(self._known.values())
         self._known.clear()
         for rights in known:
@@ -81,7 +81,7 @@ class Caller:
     by_token: bool = False
     """Whether the client has logged in with a delegation token."""
     via: str = ""
-    """The address that the connection comes from, if that has named ``host``; empty if it is ``host``."""
+    """The address of the proxy that has named ``host``; empty if the connection comes from ``host`` itself."""
 
     @property
     def principal(self) -> str:
@@ -90,7 +90,7 @@ class Caller:
 
 
 class Doorkeeper(Protocol):
-    """Says who a connection speaks for."""
+    """Names the caller of a connection."""
 
     def admit(self, listener: str, host: str, port: int) -> Caller:
         """The caller of a new connection."""
@@ -101,17 +101,17 @@ class Doorkeeper(Protocol):
         ...
 
     def authenticated(self, caller: Caller, principal: str, expires_s: float, *, by_token: bool = False) -> Caller:
-        """The same connection, whose client has shown to be ``principal``. ``expires_s``: loop time at which that ends.
-        ``by_token``: whether a delegation token showed it."""
+        """The same connection, whose client has authenticated as ``principal``. ``expires_s``: loop time at which the session ends.
+        ``by_token``: whether it authenticated with a delegation token."""
         ...
 
     def renew(self, caller: Caller) -> Caller:
-        """The same caller under the rules of now. Called once its rights are not valid any more."""
+        """The same caller under the present rules. Called once its rights are not valid any more."""
         ...
 
 
 class OpenDoor:
-    """Everybody is anonymous: there is nothing to authenticate with."""
+    """All callers are anonymous: no listener authenticates clients."""
 
     def __init__(self, known: KnownRights | None = None) -> None:
         self._known = known if known is not None else KnownRights()
@@ -167,7 +167,7 @@ class Remembers(Protocol):
 
 
 class Quotas:
-    """Says how long clients must wait that ask for more than their share (KIP-13, KIP-219). This one lets everything pass."""
+    """Decides how long clients wait that take more than their share (KIP-13, KIP-219). This class has no limits."""
 
     terms: object = object()
     """A new object each time that remembered shares may be out of date."""
@@ -210,7 +210,7 @@ class Quotas:
         return self.produced(caller, kind.client_id, size_bytes)
 
     def spent(self, caller: Caller, client_id: str | None) -> None:
-        """The time since ``begin`` or the last call was the client's. It waits for that with its next request."""
+        """Charge the time since ``begin`` or the last call to the client. It waits for that with its next request."""
 
     def between_calls_s(self) -> float:
         """A clock that stands still from ``begin`` to the last time that is charged before ``end``. There is one if time counts."""

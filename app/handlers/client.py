@@ -102,13 +102,13 @@ class Client(ConnectionCore):
         self.now_ms = 0
         """Wall-clock time of this callback, in milliseconds. Batches that it appends get this time."""
         self._shape: ProduceShape | None = None
-        """Of the last Produce that went the long way, or was found among the others."""
+        """The shape of the last Produce that was decoded, or that was found among the remembered shapes."""
         self.gathered = 0
         """Its Produce requests that are to be appended together with others."""
         self.held: HeldSequences | None = None
-        """Batches that are missing because they were refused; None if there are none. Nothing goes the short way meanwhile."""
+        """Batches that are missing because they were refused; None if there are none. No Produce takes the fast path meanwhile."""
         self.fetch_shape: FetchShape | None = None
-        """Of the last Fetch that went the long way."""
+        """The shape of the last Fetch that was decoded."""
         self.caller: Caller = None  # type: ignore[assignment]
         """The present caller. The shapes above belong to it."""
         self.logging_in = False
@@ -128,13 +128,13 @@ class Client(ConnectionCore):
         self.caller = self.context.doorkeeper.admit(self.listener, host, port)
 
     def speak_as(self, caller: Caller) -> None:
-        """From now on the client is ``caller``, and nothing counts that was learnt before."""
+        """From now on the client is ``caller``. Shapes that were learnt before are forgotten."""
         self.caller = caller
         self._shape = None
         self.fetch_shape = None
 
     def charge(self, client_id: str | None, api_key: int, size_bytes: int) -> int:
-        """Hold a request, or records that leave, against the client's quotas.
+        """Charge the client's quotas for a request, or for records that it is sent.
 
         Returns: the throttle time in milliseconds that the response tells. The connection is not read for so long (KIP-219).
         """
@@ -151,7 +151,7 @@ class Client(ConnectionCore):
         return throttle_time_ms
 
     def remember(self, shape: ProduceShape) -> None:
-        """Serve Produce requests of this shape the short way from now on."""
+        """Serve Produce requests of this shape on the fast path from now on."""
         self.server.produce_shapes.remember(shape)
         self._shape = shape
 

@@ -31,7 +31,7 @@ Whose = TypeVar("Whose")
 PRODUCE: Final = int(ApiKey.PRODUCE)
 FETCH: Final = int(ApiKey.FETCH)
 SHARES_MAX: Final = 10_000
-"""Clients that are remembered, and as many addresses. With more, shares that are full are forgotten: they say nothing."""
+"""Limit of remembered clients, and of remembered addresses. With more, full buckets are forgotten: a new bucket is full, too."""
 FREE: Final = frozenset({int(ApiKey.ENVELOPE), *map(int, BETWEEN_BROKERS)})
 """Requests between brokers count for no client's share."""
 TIME: Final = "request_percentage"
@@ -77,13 +77,13 @@ class ClientQuotas(Quotas):
         self._limits: Mapping[QuotaEntity, Mapping[str, float]] = {}
         self._shares: dict[tuple[str, str | None], Shares] = {}
         self._buckets: dict[tuple[str, str | None, str | None], Bucket] = {}
-        """By key, and by whose share it is: user and client id, as far as the limit tells them apart."""
+        """By key, user and client id, as far as the limit tells these apart."""
         self._addresses: dict[str, Bucket] = {}
         """Connections that each address may open. Clients without a login have many addresses, and push out no user's share."""
         self._mark_s: float | None = None
-        """When the request that is being served began; None while none is."""
+        """When the present request began; None between requests."""
         self._began_s = 0.0
-        """When that was first set."""
+        """When ``_mark_s`` was first set."""
         self._calls_s = 0.0
         """The time between ``begin`` and the last charge before ``end``, of all calls together."""
         self._time_s_max = float(config.quota_window_size_seconds)
@@ -245,7 +245,7 @@ class ClientQuotas(Quotas):
         now_s = self.now_s()
         user, client = principal.partition(":")[2], client_id or DEFAULT
         both, alone, program = (user, client), (user, None), (None, client)
-        # From the closest on; with each, whose share it then is.
+        # From the most specific entity on; with each, the owner of the share.
         order = (
             (QuotaEntity(user, client, None), both),
             (QuotaEntity(user, DEFAULT, None), both),

@@ -87,9 +87,9 @@ MISS_WAIT_MS: Final = 500
 """How long a Fetch waits for its own disk even if it does not want to wait for new records."""
 READ_COMMITTED: Final = 1
 MOVES_AT_ONCE: Final = 2
-"""Replicas that a reassignment adds and that are looked at for one response, while it has a limit for them (V9)."""
+"""Partitions that a reassignment adds, looked at for one response while it has a limit for them (V9)."""
 READING: Final = "reading"
-"""As it is called in lines about faults."""
+"""The name of this work in log lines about faults."""
 
 
 class Found(NamedTuple):
@@ -103,12 +103,12 @@ class Found(NamedTuple):
     ranges: Sequence[SendableRange] = ()
     record_bytes: int = 0
     offset_span: int = 0
-    """How many offsets the ranges reach beyond the one asked for: the records that the client gets."""
+    """Offsets from the requested one to the end of the ranges: the number of records that the client gets."""
     aborted: Sequence[tuple[int, int]] | None = None
     diverging: tuple[int, int] | None = None
     current_leader: tuple[int, int] | None = None
     log: PartitionLog | None = None
-    """Of the records."""
+    """The log of the records."""
     preferred_replica: int = -1
     """Where the consumer should read instead (KIP-392)."""
     throttled: bool = False
@@ -150,20 +150,20 @@ class Attempt:
         self.remote_waits: list[Callable[[Callable[[], None]], Callable[[], None]]] = []
         """Each calls back once, when it is worth looking again. It returns a function that cancels that."""
         self.awaits_store = False
-        """Something was asked of the object store that is not here yet."""
+        """Whether bytes that were requested from the object store are not here yet."""
         self.out_of_time = out_of_time
         self.replays: bool | None = None
         """Whether the tier may be read in this attempt; None until ``turn`` decides it."""
         self.now_ms = 0
-        """Time of the loop, of an attempt for a follower."""
+        """Loop time in milliseconds of an attempt for a follower."""
         self.moves_left: int | None = None
-        """Bytes that replicas may still have which a reassignment adds; None: no limit (V9)."""
+        """Bytes that are left for replicas which a reassignment adds; None: no limit (V9)."""
         self.record_bytes = 0
         self.cold_bytes = 0
         """Bytes of reads that began in the object store."""
         self.offset_span = 0
         self.shareable: PartitionLog | None = None
-        """The log of the last records found, if other consumers will find the same: committed, local, and as many as asked for."""
+        """The log of the last records found, if other consumers will find the same ones: committed, local, up to the byte limit."""
         self.denied: dict[Resource, None] | None = None
         """Topics that the caller may not read. With any, the response goes out at once."""
         self.at_once = False
@@ -302,7 +302,7 @@ def serve_fetch(connection: Client, version: int, correlation_id: int, frame: me
 async def serve_long_frame(
     connection: Client, slot: Slot, asked: Asked, noted: Request, body: bytes, *, chosen: bool
 ) -> None:
-    """As ``serve_fetch``, of a request that takes long to decode."""
+    """As ``serve_fetch``, for a request that takes long to decode."""
     context, client_id = connection.context, noted.client_id
     request = await decoded(connection, slot, partial(decode_fetch, asked.version, body))
     if request is None:
@@ -422,7 +422,7 @@ def tell_fetched(
     request: FetchRequest,
     partitions: Iterable[CachedPartition],
 ) -> None:
-    """Have a consumer's request in the audit log that the sampler has chosen."""
+    """Write a consumer's request that the sampler has chosen to the audit log."""
     context, caller = connection.context, connection.caller
     if context.audit is None or request.replica_id >= 0:
         return
@@ -548,7 +548,7 @@ class ParkedFetch:
             wait_ms = connection.context.parked_followers.wait_ms(wait_ms, restless=plan.followed.restless)
             wait_s = shared_wait_s(loop.time(), wait_ms / 1000)
         self._ends_s = loop.time() + wait_s
-        """When the timer is due. It cannot be asked: of a wait that rounds to 0 ms uvloop returns a handle without a time."""
+        """When the timer is due. The handle does not know it: for a wait that rounds to 0 ms uvloop's handle has no time."""
         self._timer: asyncio.Handle = loop.call_later(wait_s, self._out_of_time)
         self._logs: list[PartitionLog] = []
         self._remote_cancels: list[Callable[[], None]] = []
@@ -586,7 +586,7 @@ class ParkedFetch:
             self._connection.server.spawn(self._load(miss), self._connection)
 
     def _hurry(self, wait_ms: int) -> None:
-        """Wait no longer than so from now on."""
+        """Wait at most ``wait_ms`` from now on."""
         loop = self._connection.server.loop
         until_s = loop.time() + wait_ms / 1000
         if until_s < self._ends_s:
@@ -922,7 +922,7 @@ def read_followed(
             followed.moves_bytes -= read.range.length
             followed.let_move(cached)
         else:
-            followed.due.pop(cached, None)  # behind the others, until it has told that it has them
+            followed.due.pop(cached, None)  # behind the others, until the follower tells that it has them
             followed.due[cached] = None
             if in_sync:
                 followed.in_sync_ms = attempt.now_ms
@@ -931,7 +931,7 @@ def read_followed(
 
 
 def is_throttled(context: Context, partition: Partition, follower: Follower) -> bool:
-    """Whether a follower's records count for the throttle: its replica is out of sync, and this one is named (V7)."""
+    """Whether a follower's records count for the throttle: its replica is out of sync, and the setting names this one (V7)."""
     throttle = context.leader_throttle
     return (
         throttle.limit != UNLIMITED
@@ -1064,7 +1064,7 @@ def share(fan_out: FanOut, kind: FetchKind, log: PartitionLog, found: Found) -> 
 
 
 def again(context: Context, correlation_id: int, shared: SharedAnswer, throttle_time_ms: int) -> list[Part]:
-    """The response that another consumer was given, with the numbers of now."""
+    """The response that another consumer got, with the present offsets and throttle time."""
     records = FileRange(shared.handle, shared.position, shared.length, lasting=True, cached=True)
     shared.log.sent_bytes += shared.length
     shared.log.sent_records += shared.offset_span

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from app.wire.produce import TopicRef
 
 ANSWERS_MAX: Final = 1024
-"""Kept, or asked for once; the oldest gives way."""
+"""Offsets with a kept answer, or that were asked for once. The oldest gives way."""
 CACHED_FOR_S: Final = 0.1
-"""For so long a range that was found in the page cache counts as cached. It was just sent, so others are dropped first."""
+"""A range that was found in the page cache counts as cached for this time. It was just sent, so other pages are dropped first."""
 
 _MARKS: Final = (0x7E6D5C4B3A291808, 0x7E6D5C4B3A291809, 0x7E6D5C4B3A29180A)
 """High watermark, last stable offset and log start of the answer that is taken apart."""
@@ -171,7 +171,7 @@ class FanOut:
         return False
 
     def forget_all(self) -> None:
-        """Partitions may be refused that were served until now."""
+        """Forget all answers, because partitions that were served until now may be refused."""
         self._answers.clear()
 
     def keep(self, kind: FetchKind, offset: int, answer: SharedAnswer) -> None:

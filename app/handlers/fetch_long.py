@@ -69,7 +69,7 @@ class _Waiting:
         self._cancels += [wait(self.wake) for wait in attempt.remote_waits[waits_from:]]
 
     def end(self) -> None:
-        """Hear of nothing any more."""
+        """Cancel all notices."""
         for log in self._logs:
             log.remove_waiter(self.wake)
         for cancel in self._cancels:

@@ -30,7 +30,7 @@ FINAL_EPOCH: Final = -1
 NO_SESSION: Final = 0
 EPOCH_MAX: Final = 2_147_483_647
 EVICTION_MS: Final = 120_000
-"""A session unused for this long gives way to any other; one younger than this is not pushed out by a greater one."""
+"""A session unused for this long gives way to any other. A session younger than this does not give way to a larger one."""
 NEVER_MS: Final = -(1 << 62)
 CACHED_PARTITIONS_MAX: Final = 1_000_000
 """Partitions of all sessions together: about 200 MB, and 300 MB more if each is of another topic that does not exist. A request
@@ -53,13 +53,13 @@ class AskedPartition(NamedTuple):
     current_leader_epoch: int
     last_fetched_epoch: int
     stored_end: int = -1
-    """Of the follower that asks (ADR 0024, S1); -1 from consumers."""
+    """The end of the follower's stored records (ADR 0024, S1); -1 from consumers."""
     log_start: int = -1
-    """Of the follower that asks; -1 from consumers."""
+    """The log start of the follower; -1 from consumers."""
 
 
 def _has_long_name(asked: Iterable[AskedPartition]) -> bool:
-    """Whether a topic is among them that cannot exist."""
+    """Whether one of the topic names is too long for a topic."""
     return any(type(one.topic) is str and len(one.topic) > TOPIC_NAME_CHARS_MAX for one in asked)
 
 
@@ -74,7 +74,7 @@ class Watch(Protocol):
 
     @property
     def asked_ms(self) -> int:
-        """When the last request came at which the follower had all records."""
+        """Time of the last request at which the follower had all records."""
         ...
 
     def close(self) -> None:
@@ -179,7 +179,7 @@ class FetchSession:
 
     @property
     def privileged(self) -> bool:
-        """Followers' sessions are not pushed out by consumers'."""
+        """Whether consumers' sessions do not push it out: it is a follower's."""
         return self.follower is not None
 
     @property
@@ -212,7 +212,7 @@ class FetchSession:
         self.moving[cached] = None
 
     def let_go(self, cached: CachedPartition) -> None:
-        """A partition is in the session no more."""
+        """Remove a partition that is not in the session any more."""
         self.due.pop(cached, None)
         self.moving.pop(cached, None)
         self.moved.pop(cached, None)
@@ -240,7 +240,7 @@ class FetchPlan:
         self.session_id = session.id if session is not None else NO_SESSION
         self.incremental = incremental
         self.error = error
-        """The request as a whole is answered with this."""
+        """The error of the request as a whole."""
         self.expected_epoch = session.epoch if session is not None else INITIAL_EPOCH
         self.followed = session if session is not None and session.follower is not None else None
         """The session, if it is a follower's: its partitions that are due are looked at, and no others."""
@@ -369,7 +369,7 @@ class FetchSessions:
         follower: FollowerKey | None,
         now_ms: int,
     ) -> FetchSession | None:
-        """A new session, if there is or can be made room for one; without, the client goes on with full requests."""
+        """A new session, if there is room for one. Without a session the client goes on with full requests."""
         if follower is not None:
             # A follower has one session. An earlier one would hear of every append until another session needs its place.
             for other in [one for one in self._sessions.values() if one.follower and one.follower[0] == follower[0]]:

@@ -29,7 +29,7 @@ SHAPE_BYTES_MAX: Final = 1024
 
 
 class FetchShape:
-    """One kind of request of one connection, which has not more than one under way."""
+    """One kind of request of one connection. The connection has at most one of them under way."""
 
     __slots__ = (
         "_frame_bytes",
@@ -105,8 +105,8 @@ def learn(
     partitions: list[CachedPartition],
     bytes_max: int,
 ) -> FetchShape | None:
-    """The shape of a request that was understood and is answered ``bytes_max`` of records at most; None if its like cannot be told
-    by comparing bytes."""
+    """The shape of a decoded request, whose answer has ``bytes_max`` of records at most. None if a comparison of bytes cannot
+    recognise such requests."""
     if (
         request.session_id != NO_SESSION
         or request.session_epoch != FINAL_EPOCH

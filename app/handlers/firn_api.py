@@ -80,7 +80,7 @@ _OFFSETS_AND_BYTES: Final = (
 
 
 METRIC_STEPS_AT_ONCE: Final = 64
-"""One reads a partition, or one offset of a group: some tens of microseconds each."""
+"""A step reads a partition, or one offset of a group: some tens of microseconds."""
 
 
 async def handle_metrics(context: Context, request: Request, message: bytes) -> bytes:
@@ -167,7 +167,7 @@ def _untiered_bytes(context: Context, log: PartitionLog) -> int:
 
 
 async def handle_tier_status(context: Context, request: Request, message: bytes) -> bytes:
-    """Where the bytes of partitions are. Raises: ProtocolError."""
+    """The bytes of partitions on the disk and in the tier. Raises: ProtocolError."""
     portion = Portion()
     asked = unpack(TierStatusRequest, message)
     wanted = set(asked.topics)
@@ -211,7 +211,7 @@ async def handle_tier_status(context: Context, request: Request, message: bytes)
 
 
 def _offline(context: Context) -> list[PartitionTierStatus]:
-    """The partitions that cannot be opened: nothing is known of them but why."""
+    """The partitions that cannot be opened, with the reason. Nothing else is known of them."""
     nothing: dict[str, Any] = dict.fromkeys(_OFFSETS_AND_BYTES, 0)
     return [
         PartitionTierStatus(
@@ -312,7 +312,7 @@ async def handle_tier_replace(context: Context, request: Request, message: bytes
         require(context, request, Operation.ALTER, ResourceType.TOPIC, asked.topic)
         await _replace(context, asked)
     except ConflictError as error:
-        # Nothing was changed, and asking again changes nothing either: not the retriable code that conflicts have elsewhere.
+        # Nothing was changed, and a retry would not help: so the code is not the retriable one of other conflicts.
         return pack(TierReplaceResponse(int(ErrorCode.OPERATION_NOT_ATTEMPTED), str(error)))
     except FirnError as error:
         return pack(TierReplaceResponse(int(kafka_code(error)), str(error)))

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class Follower(NamedTuple):
-    """A broker that was found to be registered as it says."""
+    """A broker whose registration was checked."""
 
     broker_id: int
     broker_epoch: int
 
 
-# --- who asks ---------------------------------------------------------------------------------------------------------
+# --- checks of the sender ---------------------------------------------------------------------------------------------
 
 
 def find_follower(image: ClusterImage, node_id: int, replica_id: int, replica_epoch: int) -> Follower | None:
@@ -80,8 +80,8 @@ def check_follower(
 
 
 class FollowedWatch:
-    """Of a partition of a follower's session that had nothing to tell: says when it has (W1), and that the follower has all records
-    until then (W2)."""
+    """Watches a partition of a follower's session that has no news. It tells when there is news (W1), and that the follower has all
+    records until then (W2)."""
 
     __slots__ = ("_cached", "_frozen_ms", "_session", "_tells_at_once", "log")
 
@@ -106,7 +106,7 @@ class FollowedWatch:
         self._frozen_ms = -1
 
     def changed(self) -> None:
-        """The log has grown, or refuses, or is led no more, or the in-sync set is another."""
+        """The log has grown, or refuses, or is not led any more, or its in-sync set has changed."""
         if self._cached.watch is not self:
             return  # it was closed in this very turn
         session = self._session
@@ -143,8 +143,8 @@ def settle(
     *,
     tells_at_once: bool = False,
 ) -> None:
-    """A request has found that a partition has nothing to tell a follower, whose position is counted: it is due no more, until its
-    log changes."""
+    """A request has found no news in a partition for a follower whose position is counted: the partition is not due until its log
+    changes."""
     counting = partition.counting
     if counting is None:
         return
@@ -191,7 +191,7 @@ def share_of_moves(session: FetchSession, appended_bytes: float, now_ms: int) ->
 
 
 def moves_wait_ms(session: FetchSession) -> int:
-    """How long until ``share_of_moves`` has something again."""
+    """Milliseconds until ``share_of_moves`` is above 0 again."""
     return 1 + max(0, -session.moves_bytes) // MOVES_BYTES_PER_MS
 
 
@@ -216,8 +216,8 @@ def note_position(
 ) -> None:
     """Count the position that a follower tells. Call it once a request, when its history was found to be this log's (A2, R7).
 
-    A follower that names no epoch has no records on its disk. It counts where it needs none (R10). More than it fetched it cannot
-    have stored.
+    A follower that names no epoch has no records on its disk. It counts where it needs none (R10). Its stored end is at most its
+    fetch offset.
     """
     log = partition.log
     if partition.counting is None or (asked.last_fetched_epoch < 0 and not needs_no_record(context, log, asked)):

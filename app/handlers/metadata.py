@@ -56,7 +56,7 @@ _PERMANENT: Final = frozenset(
         ErrorCode.INVALID_CONFIG,
     }
 )
-"""Why a topic could not be made, said as it is; after anything else the client asks again."""
+"""Errors of a topic that could not be made, which the client is told. After any other error the client asks again."""
 
 
 def handle(context: Context, request: Request, message: MetadataRequest) -> Encoded | Awaitable[Encoded]:
@@ -147,7 +147,7 @@ class _Wanted(NamedTuple):
     """The topics that a response describes."""
 
     topics: Sequence[MetadataRequestTopic] | None
-    """None: of all."""
+    """None: all topics."""
     denied: Sequence[MetadataResponseTopic] = ()
     """Errors for topics that the caller has named and may not see, or not create."""
 
@@ -175,7 +175,7 @@ def _wanted(context: Context, request: Request, message: MetadataRequest) -> _Wa
         real_name = name if known is None else known.name
         if real_name is not None and not sees(real_name):
             note(request, Operation.DESCRIBE, ResourceType.TOPIC, real_name)
-            # Whether there is such a topic is not told. An id tells nothing.
+            # The answer does not tell whether the topic exists. An id tells nothing.
             denied[name or topic.topic_id] = MetadataResponseTopic(
                 error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name, topic_id=topic.topic_id
             )
@@ -271,8 +271,8 @@ def _brokers_shown(context: Context, request: Request, image: ClusterImage) -> l
     """The brokers that are not fenced. If there are none, this broker: a broker that starts is fenced for a moment, and librdkafka
     forgets its bootstrap servers when a response lists no broker, and never asks again.
 
-    A broker that is isolated lists itself as others do that have not fenced it yet (IS9): librdkafka ends a broker that is not in
-    the list, and begins it anew when another list has it. Lists that differ make it do so a hundred times a second.
+    An isolated broker lists itself, as other brokers do that have not fenced it yet (IS9): librdkafka drops a broker that is not in
+    the list, and adds it again when another list has it. With different lists it would do so a hundred times a second.
     """
     reached = [
         (broker, endpoint)
@@ -289,7 +289,7 @@ def _brokers_shown(context: Context, request: Request, image: ClusterImage) -> l
 
 
 def depends_on_caller(context: Context, message: MetadataRequest) -> bool:
-    """Whether callers are told different things of a topic."""
+    """Whether the description of a topic depends on the caller."""
     return message.include_topic_authorized_operations and context.authorizer is not None
 
 

@@ -43,7 +43,7 @@ OFFSET_NOT_AVAILABLE_FROM: Final = 5
 """First version with that error (KIP-207)."""
 DEBUGGING_CONSUMER: Final = -2
 SEARCHING: Final = "searching by time in"
-"""As it is called in lines about faults."""
+"""The name of this work in log lines about faults."""
 
 Answer = ListOffsetsPartitionResponse
 
@@ -87,8 +87,8 @@ def handle(
 def _readable(context: Context, replica_id: int, topic: str, asked: ListOffsetsPartition) -> Partition:
     """The partition, if its epoch is the client's. Followers answer Kafka's debugging consumer alone.
 
-    A client that says that it is a broker (``replica_id`` is not negative) is answered as Kafka does, but sees no more than a
-    consumer (INV-3): Firn's followers ask by Fetch alone. Raises: RequestRejected.
+    A client that claims to be a broker (``replica_id`` is not negative) is answered as in Kafka, but sees no more than a consumer
+    (INV-3): Firn's followers use Fetch alone. Raises: RequestRejected.
     """
     if replica_id != DEBUGGING_CONSUMER:
         return led_in_epoch(context, topic, asked.partition_index, asked.current_leader_epoch)
@@ -98,7 +98,7 @@ def _readable(context: Context, replica_id: int, topic: str, asked: ListOffsetsP
 
 
 def _code(request: Request, error: FirnError) -> ErrorCode:
-    """The error in the words of the version: older ones do not know that an end is not known yet (KIP-207)."""
+    """The error code for the version of the request: older versions have no code for an unknown end (KIP-207)."""
     code = kafka_code(error)
     if code is ErrorCode.OFFSET_NOT_AVAILABLE and request.api_version < OFFSET_NOT_AVAILABLE_FROM:
         return ErrorCode.LEADER_NOT_AVAILABLE

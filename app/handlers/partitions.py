@@ -106,8 +106,8 @@ def shown_leader_epoch(context: Context, partition: PartitionImage) -> int:
 def others_that_may_lead(context: Context, partition: PartitionImage) -> list[BrokerId]:
     """Other brokers that may lead by now a partition that this broker has led, as far as an isolated broker knows (IS9).
 
-    Clients ask a broker that they are connected to. One that is connected to this broker alone has to be told of another one, or it
-    asks this broker again and again. A broker that does not lead refuses, and knows more.
+    Clients ask a broker that they are connected to. A client that knows this broker alone must hear of another one, or it asks this
+    broker again and again. A broker that does not lead refuses, and has a newer image.
     """
     elsewhere = context.partitions.elsewhere
     return [one for one in partition.isr if one in elsewhere] or list(elsewhere)
@@ -155,8 +155,8 @@ def check_epoch(current: int, claimed: int) -> None:
 def check_reader(log: PartitionLog, replica_id: int, claimed_epoch: int) -> None:
     """Check the claimed role of the sender of a Fetch: ``replica_id`` is a broker's id, or negative.
 
-    Followers read up to the log end, past the committed records (INV-3). Partitions have no followers yet, so every claim to be
-    one is refused. Later, check here that the sender is authorised as a broker, and that it has a replica of the partition.
+    Followers read up to the log end, past the committed records (INV-3). ``followers.py`` serves the registered ones. Every other
+    claim to be a follower is refused here.
 
     A negative id means a consumer, which sees committed records only. That includes Kafka's debugging consumer (-2), and -3,
     which Kafka's brokers use internally.

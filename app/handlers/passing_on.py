@@ -1,7 +1,8 @@
-"""Passing clients' requests on to the controller (ADR 0023, F), and answering those that other brokers pass on.
+"""Passes clients' requests on to the controller (ADR 0023, F), and answers requests that other brokers pass on.
 
-A request that changes the cluster may come to any broker. One that is not the controller puts it into an Envelope (API 58) with its
-principal, and gives the client the controller's answer when it has applied the entry that the answer speaks of.
+A request that changes the cluster may come to any broker. If that broker is not the controller, it puts the request into an
+Envelope (API 58) with its principal. It gives the client the controller's answer when it has applied the entry that the answer
+names.
 """
 
 from __future__ import annotations

@@ -51,13 +51,13 @@ class Split(NamedTuple):
     inner_into: str = ""
     """Field of a result with the results of ``inner``."""
     names: tuple[str, ...] = ()
-    """Fields of an item that say which it is; none if the item is its own name."""
+    """Fields of an item that identify it; none if the item is its own name."""
     inner_name: str = ""
-    """Field of an element of ``inner`` that says which it is; empty if the element is its own name."""
+    """Field that identifies an element of ``inner``; empty if the element is its own name."""
     refuses_repeats: ErrorCode | None = None
     """The error of elements that are named more than once. Without it they are served once."""
     at_once: int = AT_ONCE
-    """A request of at most so many elements is served at once."""
+    """The most elements of a request that is served at once."""
     writes: bool = False
     """Whether it goes on when its client leaves."""
     keeps_repeats: bool = False
@@ -195,7 +195,7 @@ class _Pieces:
         return found, goes_on
 
     def rest(self) -> list[Any]:
-        """All that was not handed out."""
+        """The items that were not handed out."""
         found = self._items[self._item :]
         if self._element:
             item = found[0]
@@ -266,8 +266,7 @@ async def serve_split(
     response: Any = None
     count = min(split.first, split.at_once)
     later: list[tuple[list[Any], Any, bool]] = []
-    """Of a request that overlaps: the items of each piece, its answer or an awaitable of it, whether it goes on with the last item.
-    """
+    """Of a request that overlaps: the items of each piece, its answer or an awaitable of it, whether it continues the last item."""
     client = _Client()
     if not split.writes:
         request.on_close.add(client)

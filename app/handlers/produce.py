@@ -84,10 +84,10 @@ BASE_OFFSET: Final = Struct(">q")
 BATCH_LENGTH: Final = Struct(">i")
 BATCH_LENGTH_POSITION: Final = 8
 ZSTD_FIRST_VERSION: Final = 7
-"""Clients that speak less do not know the codec (KIP-110)."""
+"""Clients of older versions do not know the codec (KIP-110)."""
 ALL_IN_SYNC: Final = -1
 WRITING: Final = "writing"
-"""As it is called in lines about faults."""
+"""The name of this work in log lines about faults."""
 
 PRODUCE: Final = 0
 FIRST_RECORDS_AT_ONCE: Final = 16
@@ -104,7 +104,7 @@ TopicResults = list[tuple[TopicRef, list[PartitionResult]]]
 
 
 def shaped_records(shape: ProduceShape, buffer: bytearray, start: int, frame_end: int) -> tuple[int, int] | None:
-    """Where the records of a frame are that begins like ``shape``; ``start`` is where their length is.
+    """Find the records of a frame that begins like ``shape``. ``start``: the position of their length.
 
     Returns: their start and their end in ``buffer``. None if the frame has another form, or has to wait.
     """
@@ -146,7 +146,7 @@ def shaped_records(shape: ProduceShape, buffer: bytearray, start: int, frame_end
 def serve_shaped(
     connection: Client, shape: ProduceShape, buffer: bytearray, view: memoryview, start: int, frame_end: int
 ) -> tuple[int, AppendResult] | None:
-    """Append the records of a frame that begins like ``shape``; ``start`` is where their length is.
+    """Append the records of a frame that begins like ``shape``. ``start``: the position of their length.
 
     Returns: (bytes of records, result of the append). None if the frame has another form, or is refused, or has to wait.
     Then nothing was appended, and decoding in full shows why.
@@ -246,7 +246,7 @@ def tell_produced(
 
 
 def tell_served(connection: Client, shape: ProduceShape) -> None:
-    """The same of one of the requests that have just gone the short way."""
+    """As ``tell_produced``, for one of the requests that have just taken the fast path."""
     tell_produced(connection.context, connection.caller, shape.client_id, None, [shape.log.topic])
 
 
@@ -273,7 +273,7 @@ def take_out_denied(
     for topic, partitions in request.topics:
         name = topic_name(context, topic)
         if name is None or may(context, caller, Operation.WRITE, ResourceType.TOPIC, name):
-            allowed.append((topic, partitions))  # of an unknown id it is told that it is unknown
+            allowed.append((topic, partitions))  # an unknown id is answered as unknown
             continue
         sentence = str(denial(caller, Operation.WRITE, ResourceType.TOPIC, str(topic)))
         code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -289,8 +289,8 @@ def take_out_denied(
 
 
 def is_plain(partition: Partition, acks: int) -> bool:
-    """Whether produced batches are appended as they come, at once, for every producer, and stored here then, or by a commit that
-    the short way waits for."""
+    """Whether this partition may use the fast path: batches of every producer are appended at once and unchanged. They are stored
+    here then, or by a commit for which the fast path waits."""
     config = partition.log.config
     return (
         partition.topic not in INTERNAL_TOPICS
@@ -462,7 +462,7 @@ def check_held(
     records: memoryview | None,
     now_ms: int,
 ) -> None:
-    """Raises: FirnError, if an earlier batch of the producer was refused on this connection and is to come again first."""
+    """Raises: FirnError, if an earlier batch of the producer was refused on this connection and must come again first."""
     batch = sequenced(records)
     if batch is None:
         return
@@ -486,7 +486,7 @@ def note_refused(
     records: memoryview | None,
     error: FirnError,
 ) -> None:
-    """A batch was not appended: later ones of its producer on this connection are not judged before it comes again."""
+    """A batch was not appended: later batches of its producer on this connection get its error until it comes again."""
     if request.acks == 0 or (batch := sequenced(records)) is None:
         return
     held = connection.held
@@ -502,7 +502,7 @@ def note_refused(
 def note_appended(
     connection: Client, held: HeldSequences, topic: TopicRef, index: int, records: memoryview | None
 ) -> None:
-    """A batch is in the log: perhaps that of which others wait."""
+    """A batch is in the log: it may be a missing one for which later batches were refused."""
     if (batch := sequenced(records)) is not None:
         held.appended(topic, index, batch)
         if held.is_empty:
@@ -618,8 +618,8 @@ async def _serve_long(
 ) -> None:
     """Serve a request of many partitions as several short ones, one after the other (ADR 0039).
 
-    The records are our own, ``kept_bytes`` in all. Rights, leadership and the coordinator's word are asked for anew for each piece.
-    A client that leaves changes nothing: without acks it leaves when it has sent.
+    The records are our own, ``kept_bytes`` in all. Rights, leadership and the coordinator's verdict are checked anew for each
+    piece. The request goes on if its client leaves: without acks a client leaves when it has sent.
     """
     context, server = connection.context, connection.server
     results: TopicResults = []
@@ -657,7 +657,7 @@ def _add_results(results: TopicResults, more: TopicResults) -> None:
 
 
 def _results_of(results: TopicResults, topic: TopicRef) -> list[PartitionResult]:
-    """Where the next results of a topic belong."""
+    """The list for the next results of a topic."""
     if not results or results[-1][0] != topic:
         results.append((topic, []))
     return results[-1][1]
@@ -837,7 +837,7 @@ def success(log: PartitionLog, index: int, result: AppendResult) -> PartitionRes
 
 
 def failure(context: Context, partition: Partition | None, index: int, error: FirnError) -> PartitionResult:
-    """The answer for a partition to which nothing was written, or of which it is not known whether that was stored."""
+    """The result of a partition without an append, or whose append may not be stored."""
     context.metrics.produce_errors.value += 1
     code = kafka_code(error)
     if partition is not None and isinstance(error, SequenceRefused):

@@ -30,7 +30,7 @@ NO_TAGS: Final = b"\0\0\0"
 SHAPES_MAX: Final = 16_384
 """Shapes that a broker keeps for all its connections: one for each partition and client id. One takes about 800 bytes."""
 PREFIX_BYTES_MAX: Final = 1024
-"""Of a prefix that is remembered: with topic, client id and transactional id of usual lengths it has less than 100. So all shapes
+"""Limit of a remembered prefix: with topic, client id and transactional id of usual lengths it has less than 100. So all shapes
 together take 25 MB at most."""
 LENGTHS_MAX: Final = 16
 """Prefix lengths that are tried. The length depends on the client id, the topic name and the version."""
@@ -85,15 +85,15 @@ class ProduceShape:
         """The rights of callers whose requests may take the fast path."""
         self.version = version
         self.client_id = client_id
-        """As the prefix has it."""
+        """The client id in the prefix."""
         self.shares = UNKNOWN
-        """The quotas' word on such callers with this client id. The quotas look whether it still counts."""
+        """The shares of such callers with this client id. The quotas check whether they are still valid."""
         self.prefix = prefix
         """The bytes from ``PREFIX_START`` up to the length of the records."""
         self.log = log
         self.terms: object | None = log.terms if partition is None else None
-        """As they were: under others the long way has to look again. A log that is led no more refuses. None: ``partition`` is
-        given, and they are ``replicated_terms``."""
+        """The log's terms when the shape was learnt. Under other terms the request is decoded and checked again. A log that is not
+        led any more refuses. None: ``partition`` is given, and the terms are ``replicated_terms``."""
         self.replicated_terms = log.terms if partition is not None else None
         self.partition = partition
         self.timeout_s = max(timeout_ms, 0) / 1000
@@ -104,7 +104,7 @@ class ProduceShape:
         answer = encode_produce_success(version, 0, topic, index, *_MARKS)
         numbers = b"".join(_INT64.pack(mark) for mark in _MARKS)
         self.has_log_start = numbers in answer
-        """Versions 3 and 4 answer none."""
+        """Whether the answer has a log start: not in versions 3 and 4."""
         if not self.has_log_start:
             numbers = numbers[: 2 * _INT64.size]
         self._head = answer[:4]
@@ -166,7 +166,7 @@ class ProduceShapes:
                 del self._shapes[key]
 
     def remember(self, shape: ProduceShape) -> None:
-        """Have a shape found from now on. One with a very long prefix is not kept: its requests go the general way."""
+        """Remember a shape. A shape with a very long prefix is not kept: its requests are decoded in full."""
         if len(shape.prefix) > PREFIX_BYTES_MAX:
             return
         key = shape.rights, shape.version, shape.prefix

@@ -82,7 +82,7 @@ class KafkaServer(Service):
             self.arrivals.share(limits.connections_max)
 
     def secure(self, doors: Mapping[str, Door]) -> None:
-        """Let clients of these listeners, by name, in only as their doors say. Before ``listen``."""
+        """Authenticate clients of these listeners, by name, with these doors. Call it before ``listen``."""
         from app.transport.arrivals import Arrivals
         from app.transport.tls import scratch
 

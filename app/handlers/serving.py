@@ -35,7 +35,7 @@ class _Steps:
         """The quotas that the time of the step is charged to; None between steps, and if time has no limit."""
         self._began_s = 0.0
         self._owed_s = 0.0
-        """Time of steps of which it is not known yet whether they are charged."""
+        """Time of steps that may have to be charged: it is not known yet whether the request is free."""
 
     def _begin(self) -> None:
         service = self._service
@@ -93,7 +93,7 @@ def spawn_told(client: Client, request: Request, work: Coroutine[Any, Any, None]
 
 
 STEPS: Final = _Steps.__await__.__code__
-"""Is being run while a step of a request is."""
+"""Runs during each step of a request."""
 
 
 def name_of(api_key: int) -> str:

@@ -1,4 +1,4 @@
-"""Serves the frames of one client: Produce and Fetch by short ways, every other API by its handler.
+"""Serves the frames of one client: Produce and Fetch on fast paths, every other API by its handler.
 
 Produce, a Fetch that has something to answer, ApiVersions and every other handler that does not wait are answered within the
 callback of the socket. Further Produces are served behind a waiting Produce (they are appended in order, only their answers wait);

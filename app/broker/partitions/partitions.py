@@ -142,9 +142,9 @@ class _Deleted:
 
     name: str
     attached: list[Partition]
-    """Those whose tier may still be written."""
+    """Partitions whose tier may still be written."""
     logs: dict[int, Partition]
-    """By index, those whose logs are not deleted yet."""
+    """By index: partitions whose logs are not deleted yet."""
 
 
 class _Opened(NamedTuple):
@@ -212,7 +212,7 @@ class Partitions:
         self._resigned: list[tuple[Partition, PartitionImage]] = []
         """Partitions that other brokers lead now, which was not logged yet."""
         self._tried: dict[UUID, asyncio.Future[None]] = {}
-        """Done when all logs of such a topic are created, or when the first attempt has failed."""
+        """By topic id: done when all logs of the topic are created, or when the first attempt has failed."""
         self._wake_maker = asyncio.Event()
         self._wake = asyncio.Event()
         self._ends: ManifestEnds | None = None
@@ -424,7 +424,7 @@ class Partitions:
             plan = await refill(
                 log, manifest, self._work, fs=directory.fs, pool=directory.pool, now_ms=self._clock.now_ms
             )
-        await self._logs.checkpoint()  # it is known at the next start that no loss of power has made its gaps
+        await self._logs.checkpoint()  # so the next start knows that no loss of power has made its gaps
         return plan
 
     def _may_lack_records(self, log: PartitionLog, manifest: SegmentManifest, *, foreign: bool) -> bool:
@@ -511,7 +511,7 @@ class Partitions:
         self._log_line(f"{log.topic}-{log.partition} is offline, and the broker serves the other partitions: {why}")
 
     def _is_held(self, log: PartitionLog) -> bool:
-        """Whether a log is still that of its partition: not since its topic was deleted, though much else of it goes later."""
+        """Whether a log still belongs to its partition. It does not from the moment in which its topic is deleted."""
         partition = self.table.get(log.topic, log.partition)
         return partition is not None and partition.log is log
 
@@ -709,7 +709,7 @@ class Partitions:
         journaled: PartitionImage | None = None,
         since_s: float = 0.0,
     ) -> None:
-        """Refuse to lead a partition whose manifest was lost. ``journaled``: of one that has a write-ahead log.
+        """Refuse to lead a partition whose manifest was lost. ``journaled``: the image of a partition with a write-ahead log.
 
         Raises: CorruptionError, StorageUnavailable.
         """
@@ -1151,13 +1151,13 @@ class Partitions:
             self._tier.kick(None if delta.broker_configs else delta.topics)
 
     def on_followed(self, listener: Listener) -> None:
-        """Call ``listener`` after each change of the image, when the roles have followed it; and once more for a topic of which
-        some have followed later. It must not wait."""
+        """Call ``listener`` after each change of the image, when the roles have followed it. It is called once more for a topic if
+        some of its partitions have followed later. It must not wait."""
         self._after.append(listener)
         self._cluster.on_change(listener)
 
     def has_followed(self, topic_id: UUID) -> bool:
-        """Whether all logs of the topic here have the settings of the newest image, or are none."""
+        """Whether all logs of the topic here have the settings of the newest image. True if there are none."""
         return topic_id not in self._unmade
 
     def epoch_of(self, key: TopicIdPartition) -> LeaderEpoch | None:

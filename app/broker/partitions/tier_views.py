@@ -35,7 +35,7 @@ WAIT_MS: Final = 2_000
 ASKED_MAX: Final = 1_000
 """Partitions that one request asks for."""
 PAUSE_S: Final = 0.5
-"""After a failure, or where a leader does not know a manifest yet."""
+"""Pause after a failure, or if a leader does not know a manifest yet."""
 READS_AT_ONCE: Final = 64
 """Manifests that are read from the bucket together."""
 DECIDED_AT_ONCE: Final = 1_000
@@ -116,9 +116,9 @@ class TierViews:
         self._all_changed = False
         """… or whether anything may have."""
         self._due = asyncio.Event()
-        """Set when that is to be decided in portions."""
+        """Set when the leaders are to be decided in portions."""
         self._is_deciding = False
-        """Whether that is under way."""
+        """Whether such a decision is under way."""
 
     # --- views ---------------------------------------------------------------------------------------------------------
 
@@ -150,7 +150,7 @@ class TierViews:
             self._has_others = True
 
     def forget(self, key: TopicIdPartition) -> None:
-        """This broker has the manifest itself, as leader, or is no replica any more."""
+        """Drop a view: this broker has the manifest itself, as leader, or is no replica any more."""
         if self._views.pop(key, None) is not None:
             self._has_others = True
 

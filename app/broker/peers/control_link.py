@@ -78,8 +78,8 @@ CONNECT_MS: Final = 1_000
 """A broker that does not accept within it counts as not answering, for now."""
 BEAT_MS: Final = 2_000
 PULSE_MS: Final = 4_000
-"""For each step of a pulse, a connection too: a machine that starves one broker is slow for others as well, and a new connection
-costs more than a late response."""
+"""Limit of each step of a pulse, also of its connection: a machine that starves one broker is slow for others as well, and a new
+connection costs more than a late response."""
 CHANGE_MS: Final = 30_000
 ENDS_MS: Final = 5_000
 ENDS_VERSION: Final = 7
@@ -92,7 +92,7 @@ REGISTER_MS: Final = 20_000
 """The controller tries the broker's endpoints first."""
 FETCH_VERSION: Final = 17
 FETCH_MS: Final = 10_000
-"""On top of how long the leader may wait."""
+"""Added to the time that the leader may wait."""
 SHARE_MS: Final = 5_000
 """A share coordinator answers when the state is stored by all replicas in sync."""
 LOOK_MS: Final = 30_000
@@ -100,7 +100,7 @@ LOOK_MS: Final = 30_000
 HOLD_MS: Final = 20_000
 """A leader waits ``copy_holds.HOLD_WAIT_S`` for its image and for copies under way."""
 PRODUCE_VERSION: Final = 12
-"""The last that names topics."""
+"""The last version that names topics."""
 PRODUCE_MS: Final = 5_000
 LANES: Final = (
     "audit",
@@ -120,7 +120,7 @@ LANES: Final = (
 
 
 class KafkaControlLink:
-    """Over TCP. Belongs to one event loop."""
+    """``ControlLink`` over TCP. Belongs to one event loop."""
 
     def __init__(self, *, dial: Dialer = dial_tcp) -> None:
         self._dial = dial

@@ -91,7 +91,7 @@ REFUSED: Final = frozenset(
 
 
 class FetchLink(Protocol):
-    """The way to leaders."""
+    """The connections to leaders."""
 
     async def reach(self, to: BrokerImage) -> None:
         """Have a connection to a leader. Raises: BrokerUnavailable, ProtocolError."""
@@ -112,11 +112,11 @@ class _Followed:
         self.partition = partition
         self.leader_epoch = leader_epoch
         self.sent: FetchPartition | None = None
-        """As the session has it."""
+        """The position in the session."""
         self.asked: Asked | None = None
         self.not_before_s = 0.0
         self.lag = -1
-        """How many committed records of the leader are not here; -1 until the leader was heard."""
+        """Committed records of the leader that are missing here; -1 until the leader has answered."""
 
     def now(self) -> Asked:
         log = self.partition.log
@@ -181,19 +181,19 @@ class Followers:
         self._fetchers: dict[int, _Fetcher] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._leader_of: dict[TopicIdPartition, int] = {}
-        """Of every partition that is fetched."""
+        """The leader of every partition that is fetched."""
         self._to_follow: deque[Partition] = deque()
         """Touched partitions whose leader was not looked at yet."""
         self.start_turns = asyncio.Semaphore(STARTS_AT_ONCE)
         self._group: asyncio.TaskGroup | None = None
 
     def begin(self, work: Coroutine[None, None, None]) -> None:
-        """Do something beside the fetches. Only while ``run`` does."""
+        """Start a task beside the fetches. Only while ``run`` is running."""
         assert self._group is not None
         self._group.create_task(work)
 
     def lag_max(self) -> int:
-        """Committed records that the replica that is furthest behind lacks, as far as leaders were heard."""
+        """The missing committed records of the replica that is furthest behind, as far as leaders have answered."""
         return max((0, *(fetcher.lag_max() for fetcher in self._fetchers.values())))
 
     async def run(self) -> None:
@@ -246,7 +246,7 @@ class _Fetcher:
         self._leader = leader
         self._followed: dict[TopicIdPartition, _Followed] = {}
         self._dirty: dict[_Followed, None] = {}
-        """Those whose position may be another than the session has. The others cost a request nothing."""
+        """Partitions whose position may differ from the one in the session. The others cost a request nothing."""
         self._resting: dict[_Followed, None] = {}
         self._to_scan: list[_Followed] = []
         self._forgotten: dict[TopicIdPartition, None] = {}
@@ -541,7 +541,7 @@ class _Fetcher:
         return True
 
     def _rest_throttled(self, now_s: float) -> None:
-        """Ask for nothing throttled while the rate is above its limit. Costs nothing while it is not."""
+        """Do not ask for throttled partitions while the rate is above its limit. Costs nothing while it is not."""
         if self._owner.throttle.is_exceeded(int(now_s * 1000)):
             for followed in self._followed.values():
                 if followed.not_before_s <= now_s and self._is_throttled(followed):

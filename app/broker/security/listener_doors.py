@@ -57,7 +57,7 @@ _MODES: Final = {
 
 
 class Doors:
-    """Those of all listeners that are not plain. Belongs to one loop."""
+    """The authentication of all listeners that are not plain. Belongs to one loop."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Doors:
         """Settings of listeners as they are to be."""
         self._changed = asyncio.Event()
         self._start_secret = secrets.token_bytes(SECRET_BYTES)
-        """For salts, while the cluster has no user and so no secret."""
+        """The secret for salts while the cluster has no user, and so no secret of its own."""
         self.by_listener: Mapping[str, Door] = {
             one.name: self._door(one) for one in config.served if one.protocol is not SecurityProtocol.PLAINTEXT
         }

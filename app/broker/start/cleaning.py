@@ -26,7 +26,7 @@ TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 IDLE_S: Final = 60.0
 """Time without a job after which the process ends, and gives its memory back."""
 ALIVE_ASK_S: Final = 10.0
-"""While a job runs it is asked so often whether it is still there, and ended if it has not answered after:"""
+"""How often the process is asked during a job whether it is still there. It is ended if it has not answered after:"""
 ALIVE_ANSWER_S: Final = 30.0
 START_S: Final = 120.0
 """How long it may take to answer for the first time: after an installation numba compiles the kernels.
@@ -40,7 +40,7 @@ LOOK_S: Final = 1.0
 
 
 class CleanerProcesses:
-    """As many ``CleanerProcess`` as are asked for."""
+    """Makes a ``CleanerProcess`` for each caller, and stops all of them."""
 
     def __init__(
         self, lock_descriptor: int, cache_directory: str, *, rng: random.Random, log_line: Callable[[str], None]
@@ -53,7 +53,7 @@ class CleanerProcesses:
         self._processes: list[CleanerProcess] = []
 
     def new(self) -> CleanerProcess:
-        """Another one, which does not run yet."""
+        """A new process, which does not run yet."""
         process = CleanerProcess(self._lock_descriptor, self._cache_directory, rng=self._rng, log_line=self._log_line)
         self._processes.append(process)
         return process

@@ -125,7 +125,7 @@ class Broker:
         self._drains = False
         self._stop_requested = False
         self.serves = False
-        """Whether the start came to its end: a stop may have been asked for before."""
+        """Whether the start is complete: a stop may come before."""
 
     @property
     def store_url(self) -> str:
@@ -310,7 +310,7 @@ class Broker:
         from app.broker.security.listener_doors import inter_broker_dial
 
         config = self.config
-        # It reads certificates by itself, as often as it connects: nothing of this loop's connections is shared.
+        # The thread reads certificates itself, each time it connects: it shares nothing with this loop's connections.
         return PulseThread(board, lambda: KafkaControlLink(dial=inter_broker_dial(config)), now_s=time.perf_counter)
 
     def _quota_tokens(self, cluster_id: Callable[[], str]) -> Tokens:
@@ -386,7 +386,7 @@ class Broker:
                 try:
                     self._http_socket.send(health.line())  # some hundred bytes: all of them, or none
                 except OSError:
-                    pass  # it does not read, or it has ended: the next look tells it, or its successor
+                    pass  # it does not read, or it has ended: the next look tells this process, or its successor
                 else:
                     self._health_told = health
             await asyncio.sleep(HEALTH_LOOK_S)

@@ -39,18 +39,18 @@ TIER_S: Final = 60.0
 PAUSE_S: Final = 10.0
 """How long producers wait at most in one attempt."""
 OPEN_S: Final = 5.0
-"""How long a moment without open transactions is waited for before none may begin."""
+"""How long an attempt waits for a moment without open transactions, before it lets no transaction begin."""
 SETTLE_S: Final = 5.0
-"""How long none may begin, at most."""
+"""The longest time in which no transaction may begin."""
 SETTLE_AGAIN_S: Final = 60.0
-"""From one such stop to the next, where the attempt led to nothing."""
+"""Time from one such stop to the next, if the attempt failed."""
 ANSWER_S: Final = 30.0
 IN_SYNC_S: Final = 30.0
 """Time to wait for all replicas to be in sync. After it, ``min.insync.replicas`` of them are enough."""
 
 
 def _is_unfinished(partition: PartitionImage) -> bool:
-    """Whether something is left to be done about a change of its durability."""
+    """Whether a change of the partition's durability is unfinished."""
     match partition.durability:
         case PartitionDurability.OBJECT:
             return False

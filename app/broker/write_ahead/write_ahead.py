@@ -67,14 +67,14 @@ more than the last batch of each producer. Producers repeat a batch for two minu
 ENDED_ROLL_S: Final = 10.0
 """A partition that has gone on from ended ranges is tiered up to there after this time (J38)."""
 ROLLS_AT_ONCE: Final = 50
-"""So many of them at each look: a take-over may be of thousands."""
+"""Partitions that are rolled at each look: a take-over may be of thousands."""
 CLOSE_S: Final = 1.0
 """How long a stop waits for the seal of its own log. Without it the controller, or the next one, seals it."""
 KEPT_MEMORY_BYTES_MAX: Final = 64 * MIB
 """Freed memory that stays with the process for the next objects, once there is a log: new pages for each would cost more than the
 work on them."""
 FLUSH_S: Final = 10.0
-"""How long a stop waits until everything that was appended is in the bucket."""
+"""How long a stop waits until all appended records are in the bucket."""
 
 
 class _Led:
@@ -105,7 +105,7 @@ class _Led:
         self.writer = writer
         self._owner = owner
         self._state: PartitionState | None = None
-        """Of the log as it was before the batch that is being appended, if the writer wants it."""
+        """The log's state before the batch that is being appended, if the writer wants it."""
         self.began_at = int(log.log_end_offset)
         """The log end when this leadership began: nothing of earlier ranges is at or above it."""
         self.began_s = asyncio.get_running_loop().time()
@@ -160,17 +160,17 @@ class SealedLogs:
         self._store = store
         self._footers: dict[WalId, _Kept] = {}
         self._known: dict[WalId, dict[int, WalFooter]] = {}
-        """Every footer that was read: an object does not change (J2). Whether it is still there, a LIST says."""
+        """Every footer that was read: an object does not change (J2). A LIST tells whether the object still exists."""
         self._objects: dict[tuple[WalId, int], asyncio.Future[bytes]] = {}
         self._wanted: Counter[tuple[WalId, int]] = Counter()
-        """How many readers are still to come to an object."""
+        """The number of readers that still have to read an object."""
         self._ahead: list[tuple[WalId, int]] = []
         """A heap of wanted objects that may not be read yet."""
         self._waiting: dict[tuple[WalId, int], list[asyncio.Future[list[asyncio.Future[bytes]]]]] = {}
         """Readers that wait until there is room for an object."""
         self._readers = 0
         self._came = 0
-        """How many readers are there, and how many have ever come."""
+        """The number of present readers, and of all readers so far."""
         self._turns = asyncio.Semaphore(READS_AT_ONCE)
         self._footer_turns = asyncio.Semaphore(FOOTERS_AT_ONCE)
         self._forgets: asyncio.TimerHandle | None = None
@@ -290,7 +290,7 @@ class SealedLogs:
         try:
             return await asyncio.shield(found)
         except ObjectMissing:
-            self._footers.pop(key[0], None)  # they name it, and may not be believed any more
+            self._footers.pop(key[0], None)  # the footers name the object, and may be out of date
             raise
 
     async def _turn_of(self, key: tuple[WalId, int]) -> asyncio.Future[bytes]:
@@ -520,7 +520,7 @@ class WriteAhead:
             self.on_ended(writer.wal)
 
     async def flush(self) -> None:
-        """Wait until everything that was appended is in the bucket, at most ``FLUSH_S``: before a stop."""
+        """Wait until all appended records are in the bucket, at most ``FLUSH_S``. For a stop."""
         writer = self._writer
         if writer is None:
             return
@@ -567,7 +567,7 @@ class WriteAhead:
             self._owner.wake()
 
     def take_again(self, partition: TopicIdPartition, by: object) -> None:
-        """As far as ``by`` goes, this broker leads on, by an image that is newer than any request of it to the contrary (J18)."""
+        """End the stop by ``by``: an image that is newer than its requests shows that this broker still leads (J18)."""
         led = self._led.get(partition)
         if led is not None:
             led.stopped_by.discard(by)
@@ -590,7 +590,7 @@ class WriteAhead:
         return led
 
     async def flushed(self, partitions: Collection[TopicIdPartition]) -> None:
-        """Wait until all records of these, which take no more, are acknowledged, or their log has ended."""
+        """Wait until all records of stopped partitions are acknowledged, or their log has ended."""
         waiting = set(partitions)
         while True:
             writer = self._writer
