@@ -50,7 +50,7 @@ CODE_OF_ALL_FROM: Final = 2
 """First version of OffsetFetch with a code for the whole answer."""
 
 DECODED_AT_ONCE: Final = 500
-"""So many loaded offsets are decoded before the clock is looked at. It takes a millisecond."""
+"""Loaded offsets that are decoded before the clock is looked at. It takes a millisecond."""
 OFFSETS_ANSWERED_MAX: Final = 200_000
 """Offsets of one response. With more, the groups that are left are to be asked for again: clients retry those."""
 
@@ -174,7 +174,7 @@ async def _fetch_group(
 
 
 async def _decode_all(context: Context, group_id: str, portion: Portion) -> None:
-    """Have all offsets of a group at hand. Raises: RequestRejected as ``look``."""
+    """Decode all offsets of a group. Raises: RequestRejected as ``look``."""
     while True:
         if context.groups.look(group_id, lambda shard: shard.offsets.decode_some(group_id, DECODED_AT_ONCE)):
             return

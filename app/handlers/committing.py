@@ -1,4 +1,4 @@
-"""Produce requests of the usual kind to a partition with several replicas: appended the short way, answered by the commit.
+"""Produce requests of the usual kind to a partition with several replicas: appended on the fast path, answered by the commit.
 
 Their answer is made when the records are appended, and waits in its slot. A commit marks the slots of all requests that it reaches.
 The connections are told once, at the end of the turn of the loop, so that the answers of a commit leave each in one write.
@@ -98,7 +98,7 @@ def serve_replicated(
 
 
 def may_commit(shape: ProduceShape) -> bool:
-    """Whether records for a partition with several replicas may be appended the short way now."""
+    """Whether records for a partition with several replicas may be appended on the fast path now."""
     partition = shape.partition
     return partition is not None and partition.accepts_all and partition.log is shape.log
 
@@ -111,9 +111,9 @@ def answer_by_commit(
     answer: bytes,
     throttle_time_ms: int = 0,
 ) -> bool:
-    """Have the answer to records that were appended up to ``offset_end`` leave once they are committed.
+    """Send the answer to records that were appended up to ``offset_end`` once they are committed.
 
-    Returns: whether they are.
+    Returns: whether they are committed already.
     """
     if offset_end <= shape.log.high_watermark:
         connection.answer(answer)

@@ -5,8 +5,8 @@ It is encoded once for each of them, in each version that clients use. A respons
 response with all topics is kept for as long as the image stays. A large topic is encoded in chunks, in several turns of the loop if
 there are many; when some of its partitions change, the chunks of the others are used again.
 
-All callers are told the same of a topic. Which topics a caller may see is decided before this, and operations that differ from
-caller to caller are not kept.
+All callers get the same description of a topic. The topics that a caller may see are decided before this, and operations that
+differ from caller to caller are not kept.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Describe = Callable[["TopicImage", Sequence["PartitionImage"]], MetadataResponse
 class _Chunk(NamedTuple):
     partitions: tuple[PartitionImage, ...]
     start: int
-    """Where they are in the encoded topic."""
+    """Their position in the encoded topic."""
     end: int
 
 
@@ -152,7 +152,7 @@ class MetadataCache:
         return pieces.all_topics
 
     def lacking(self, kind: Kind, topics: Iterable[TopicImage] | None) -> list[TopicImage]:
-        """Those of ``topics`` (None: of all) that are not encoded yet."""
+        """The topics among ``topics`` (None: all) that are not encoded yet."""
         assert self._image is not None
         pieces = self._of(kind)
         if topics is None:

@@ -18,7 +18,7 @@ BLOCK_S: Final = 0.2
 LEASE_S: Final = 2.0
 """A block that was not used up for so long is lost: the place where it came from has long been giving out the next ones."""
 RATE_WEIGHT: Final = 0.3
-"""Of the newest grant, in the rate that is told to clients who wait."""
+"""Weight of the newest grant in the rate from which the waits of clients are computed."""
 ASKS_MAX: Final = 500
 """Shares in one request for blocks."""
 
@@ -27,13 +27,13 @@ class Ask(NamedTuple):
     """A broker wants tokens of one share."""
 
     share: tuple[str, str | None, str | None]
-    """The key of the limit, and whose share it is."""
+    """The key of the limit, and the user and client id of the share."""
     rate: float
     """The limit: tokens a second of the whole cluster."""
     capacity: float
     """Tokens that are kept of it while no broker asks."""
     tokens: float
-    """As many as are wanted; there may be fewer."""
+    """Wanted tokens. The grant may be smaller."""
 
 
 class LeasedBucket(Bucket):
@@ -57,7 +57,7 @@ class LeasedBucket(Bucket):
         self._fills = leases.away
         """Whether it fills by itself, because requests for tokens fail."""
         self._got_s = now_s
-        """When it was given the last block."""
+        """Time of the last grant."""
         self._told_rate = rate / self._brokers
         self._waits = False
         """Whether it is among the buckets that want tokens."""
@@ -92,7 +92,7 @@ class LeasedBucket(Bucket):
         return Ask(self.share, self.rate, self.capacity, wanted) if wanted > 0 else None
 
     def has_enough(self) -> None:
-        """It wants nothing any more."""
+        """It wants no tokens any more."""
         self._waits = False
 
     def granted(self, tokens: float, wanted: float, now_s: float) -> None:
@@ -138,7 +138,7 @@ class Leases:
     """The leased buckets of one broker."""
 
     def __init__(self, brokers: Callable[[], int], wake: Callable[[], None] = lambda: None) -> None:
-        """``brokers``: how many are alive, as far as this one knows. ``wake`` is called when there is something to ask for."""
+        """``brokers``: the number of living brokers, as far as this one knows. ``wake`` is called when a bucket wants tokens."""
         self._count = brokers
         self.away = True
         """Whether the last request for tokens has failed, or none was answered yet."""
@@ -147,7 +147,7 @@ class Leases:
         self._wanting: dict[LeasedBucket, None] = {}
 
     def brokers(self) -> int:
-        """How many share a limit: this one at least."""
+        """The number of brokers that share a limit: this one at least."""
         return max(1, self._count())
 
     def bucket(
@@ -169,7 +169,7 @@ class Leases:
 
     @property
     def wants(self) -> bool:
-        """Whether there is something to ask for."""
+        """Whether any bucket wants tokens."""
         return bool(self._wanting)
 
     def wanted(self, now_s: float) -> list[tuple[LeasedBucket, Ask]]:

@@ -146,7 +146,7 @@ def _names(group_id: str | None, member_id: str | None) -> tuple[str, str]:
 
 
 def _renews(request: Request, message: ShareFetchRequest | ShareAcknowledgeRequest) -> bool:
-    """Whether a request says that it asks for more time."""
+    """Whether a request asks for more time."""
     return request.api_version >= RENEW_FROM and message.is_renew_ack
 
 
@@ -298,7 +298,7 @@ class _Fetching:
         self._something = asyncio.Event()
         self._settings = context.shares.settings(group_id)
         self._unopened: dict[ShareKey, RequestRejected] = {}
-        """Why progress could not be read."""
+        """Share-partitions whose progress could not be read, with the error."""
         self._undo: list[Callable[[], None]] = []
         """Functions that cancel the notices to ``_something``."""
 
@@ -368,7 +368,7 @@ class _Fetching:
                 found = await self._acquire(log, key)
             except FirnError as error:
                 if kafka_code(error) in NOT_YET:
-                    # Clients know no such code of a partition: it has nothing for now.
+                    # Clients do not know this code for a partition: it is answered without records for now.
                     retry = asyncio.get_running_loop().call_later(RETRY_S, self._something.set)
                     self._undo.append(retry.cancel)
                     continue
@@ -513,7 +513,7 @@ class _Fetching:
         return shared
 
     async def _begins_at(self, log: PartitionLog) -> Offset:
-        """Where a group begins that has not read the partition before. Raises: FirnError."""
+        """The first offset for a group that has not read the partition before. Raises: FirnError."""
         match self._settings.reset:
             case "latest":
                 return log.high_watermark

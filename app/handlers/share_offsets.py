@@ -1,4 +1,4 @@
-"""DescribeShareGroupOffsets (key 90), AlterShareGroupOffsets (91), DeleteShareGroupOffsets (92): where share groups have got to."""
+"""DescribeShareGroupOffsets (key 90), AlterShareGroupOffsets (91), DeleteShareGroupOffsets (92): the progress of share groups."""
 
 from __future__ import annotations
 
@@ -197,8 +197,8 @@ def refuse_describe(
 async def alter(
     context: Context, request: Request, message: AlterShareGroupOffsetsRequest
 ) -> AlterShareGroupOffsetsResponse:
-    """Have a group without members go on elsewhere, or with ``NOT_BEGUN`` begin anew as ``share.auto.offset.reset`` says; it is
-    made if there is none.
+    """Set the offsets at which a group without members goes on. With ``NOT_BEGUN`` it begins anew, as ``share.auto.offset.reset``
+    says. A group that does not exist is made.
 
     Raises: RequestRejected GROUP_ID_NOT_FOUND (a group of another type), NON_EMPTY_GROUP.
     """
@@ -219,7 +219,7 @@ async def alter(
 
 
 def _that_can_be_set(context: Context, asked: Sequence[AlterShareGroupOffsetsRequestTopic]) -> SharedTopics:
-    """The topics and partitions of which offsets are set, as far as that makes sense."""
+    """The topics and partitions whose offsets can be set."""
     shared: dict[UUID, SharedTopic] = {}
     for named in asked:
         topic = context.image.topic(named.topic_name)

@@ -52,7 +52,7 @@ ADDED_WITHIN_S: Final = 5.0
 """A broker is answered after it, even if its partitions are not stored yet: other requests wait behind."""
 MARKED_WITHIN_S: Final = 1.0
 MARKED_BY_HAND_WITHIN_S: Final = 30.0
-"""A coordinator is answered after it, whether all its markers are stored or not; an operator later."""
+"""A coordinator is answered after it, even if some of its markers are not stored yet; an operator later."""
 KNOWS_FENCED: Final = 2
 """First version of the three whose clients know PRODUCER_FENCED (KIP-588)."""
 SECOND_PROTOCOL: Final = 5
@@ -75,7 +75,7 @@ def told(version: int, code: ErrorCode) -> ErrorCode:
 
 
 BEGUN_AT_ONCE: Final = 32
-"""Transactions of a broker's request that are added to before the first of them is waited for. Their ends may come in one turn."""
+"""Transactions of one request from a broker that are served before it waits for the first. All may be stored in the same turn."""
 
 
 async def handle_add_partitions(
@@ -150,7 +150,7 @@ async def _begin_to_add(
             if portion.spent_by():
                 await portion.rest()
     if codes:
-        # All or nothing; those that are fit are told so.
+        # All or nothing. The partitions without an error of their own are answered with a code that says so.
         return {target: codes.get(target, ErrorCode.OPERATION_NOT_ATTEMPTED) for target in targets}
     if not asked.transactional_id:
         return dict.fromkeys(targets, ErrorCode.INVALID_REQUEST)
@@ -221,7 +221,7 @@ def _verify(context: Context, asked: AddPartitionsToTxnTransaction, target: Topi
 async def _results_in_portions(
     topics: Iterable[AddPartitionsToTxnTopic], codes: Codes | None, portion: Portion
 ) -> list[AddPartitionsToTxnTopicResult]:
-    """``codes`` is None if nothing is known in time."""
+    """``codes``: None if they are not known in time."""
     results = []
     for topic in topics:
         of_topic: list[AddPartitionsToTxnPartitionResult] = []

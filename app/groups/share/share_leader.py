@@ -60,7 +60,7 @@ class CoordinatorHere(Protocol):
 
 
 class _Outgoing:
-    """The way of a share-partition's progress to a coordinator on another broker."""
+    """The progress of a share-partition on its way to a coordinator on another broker."""
 
     __slots__ = ("acked", "is_sent", "shared", "stored", "version", "waiting")
 
@@ -142,8 +142,8 @@ class ShareLeader:
         return shared
 
     async def open(self, wanted: Iterable[tuple[ShareKey, int]]) -> dict[ShareKey, RequestRejected]:
-        """Read the states of share-partitions of which this broker leads the partition in the given epoch. Returns: why some could
-        not be read; INVALID_REQUEST is that there is no state."""
+        """Read the states of share-partitions whose partitions this broker leads in the given epochs. Returns: the errors of states
+        that could not be read; INVALID_REQUEST if there is no state."""
         mine: list[tuple[ShareKey, int]] = []
         others: list[asyncio.Future[None]] = []
         for key, leader_epoch in wanted:

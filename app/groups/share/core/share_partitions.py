@@ -48,7 +48,7 @@ class SharePartition:
         self.window = Window(state.start, state.runs)
         self.state_epoch = state.state_epoch
         self.leader_epoch = leader_epoch
-        """Of the topic's partition, when the state was read."""
+        """The leader epoch of the topic's partition when the state was read."""
         self.changed = Waiters()
         """Woken when records may have become available."""
         self.is_over = False

@@ -5,9 +5,9 @@ A share-partition is one partition of a topic that one share group reads. The le
 which records are finished, and how often each was delivered. This module is the share coordinator. It does not know who has
 acquired a record: acquisitions are not stored.
 
-Two epochs fence (ADR 0027). The *leader epoch* of the topic's partition: a new leader reads the state, and from then on nothing
-counts that an older leader writes (H1, H2). The *state epoch*: it rises when the progress is set anew, and nothing counts that was
-decided on the progress of before (H3).
+Two epochs fence (ADR 0027). The *leader epoch* of the topic's partition: a new leader reads the state, and from then on writes of
+older leaders are refused (H1, H2). The *state epoch*: it rises when the progress is set anew, and writes that build on the earlier
+progress are refused (H3).
 
 The log has a snapshot (Kafka's ShareSnapshot: the whole state), and then updates (ShareUpdate). Each update has all changes
 since the snapshot. So the newest snapshot and the newest update are enough, and compaction keeps these. Updates grow because
@@ -46,7 +46,7 @@ RESET_EPOCHS: Final = 64
 UPDATES_MAX: Final = 500
 """Default maximum of updates between two snapshots."""
 RUNS_FREE: Final = 8
-"""Updates may repeat so many runs more than a snapshot has before the next snapshot is due. With few runs, updates are smaller."""
+"""Runs that updates may repeat beyond those of a snapshot, before the next snapshot is due. With few runs, updates are smaller."""
 
 
 class ShareKey(NamedTuple):
