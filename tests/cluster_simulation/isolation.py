@@ -201,7 +201,7 @@ class Listener(ReaderProbe):
 
 
 class LastAsked(ReaderProbe):
-    """A reader that asks the broker for Metadata to which it has sent last, and keeps what an older leader epoch does not replace.
+    """A reader that asks the broker of its last request for Metadata, and ignores leaders of an older epoch than it knows.
 
     librdkafka does both (2.16: the least idle broker, and the cached epoch of each partition).
     """

@@ -164,7 +164,7 @@ class AssignedMember(Actor):
             self.told_after_losses = losses
         self.reads = self.reads | self.told if slow else set(self.told)
         if self.told_after_losses == losses:
-            # Otherwise the coordinator does not know what this member was told: it only tells what changes in its own state.
+            # A coordinator that has lost its state does not know this member's assignment, and only sends changes of its own state.
             world.one_owner.told(self.member_id, sent_s + SESSION_MS / 1000, self.told)
         return self.reads == self.told
 
