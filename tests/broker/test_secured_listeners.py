@@ -33,6 +33,7 @@ from app.machine.runtime import ThreadPool
 from app.metadata.changes.scram_changes import ScramAsked
 from app.metadata.changes.topic_changes import ConfigChange, Operation, ResourceType
 from app.metadata.image.cluster import BrokerImage, Endpoint
+from app.metadata.log.numbered_log import NumberedLog
 from app.metadata.peers.control import RegisterRequest, RegisterResponse
 from app.metadata.peers.place import Holder, Stranger
 from app.objectstore.memory import MemoryStore
@@ -492,7 +493,9 @@ async def test_nobody_is_told_that_a_login_is_wrong_before_the_users_that_were_l
             await open_connection("127.0.0.1", port, dial=dial)
 
 
-async def test_a_broker_that_has_not_read_of_the_controllers_user_yet_starts_all_the_same(tmp_path: Path) -> None:
+async def test_a_broker_that_has_not_read_of_the_controllers_user_yet_starts_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own = 'x required username="broker" password="broker-secret";'
     doors = security(listener("SASL_PLAINTEXT", mechanisms="SCRAM-SHA-512", **{"scram-sha-512_sasl_jaas_config": own}))
     dial = inter_broker_dial(BrokerConfig(**doors))
@@ -500,8 +503,15 @@ async def test_a_broker_that_has_not_read_of_the_controllers_user_yet_starts_all
     credential = credential_of(ScramMechanism.SCRAM_SHA_512, salted, b"s" * 24, 4096)
     user = ScramAsked("broker", 2, False, credential=credential)
     asked = 0
+    poll = NumberedLog.poll
 
     async with broker_on(tmp_path, "b1", node_id=1, new_level=2, places=KafkaPlaces(dial=dial), **doors) as first:
+
+        async def poll_later(log: NumberedLog) -> bool:
+            """The other broker reads nothing new until it was refused."""
+            return (log is first.node.cluster.log or asked != 1) and await poll(log)
+
+        monkeypatch.setattr(NumberedLog, "poll", poll_later)
 
         class Link(KafkaControlLink):
             async def register(self, to: BrokerImage, wanted: RegisterRequest) -> RegisterResponse:

@@ -28,6 +28,9 @@ SETTINGS = {
 }
 """Of a broker: locks that end while a test looks on."""
 
+LONG_COMMIT_S: Final = 10.0
+"""A longer commit is printed. Its member takes no records meanwhile, so the client may be why a group does not get on."""
+
 Place = tuple[int, int]
 """Partition and offset."""
 
@@ -133,10 +136,14 @@ class Member:
                 accepted.setdefault(place[0], []).append(place)
         if not messages:
             return
+        began_s = time.monotonic()
         try:
             results = {place.partition: error for place, error in self._consumer.commit_sync(20.0).items()}
         except KafkaException as error:
             results = dict.fromkeys(accepted, error)
+        took_s = time.monotonic() - began_s
+        if took_s > LONG_COMMIT_S:
+            print(f"{time.time():.2f} member {self._name} waited {took_s:.1f} s for its commit: {results}", flush=True)
         for partition, found in accepted.items():
             self._book.answered(found, results.get(partition, "not answered"))
 
