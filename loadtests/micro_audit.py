@@ -16,8 +16,8 @@ from typing import Final
 
 import uvloop
 
-from app.handlers.auditing import Audit, Sampler
-from app.handlers.callers import Caller, Rights
+from app.handlers.policy.auditing import Audit, Sampler
+from app.handlers.policy.callers import Caller, Rights
 from app.machine.runtime import SystemClock
 from app.metrics import Registry
 from app.security.audit import Kind, Outcome, event, line_of

@@ -28,10 +28,10 @@ from unittest.mock import patch
 import uvloop
 
 from app.broker.node import Node
-from app.handlers import session as sessions
-from app.handlers.client import Service
-from app.handlers.produce_shape import ProduceShape
-from app.handlers.session import Session
+from app.handlers.clients.client import Service
+from app.handlers.clients.produce_shape import ProduceShape
+from app.handlers.serving import session as sessions
+from app.handlers.serving.session import Session
 from app.machine.runtime import settle_memory
 from app.transport.connection import Connection
 from app.wire.produce import encode_produce_success

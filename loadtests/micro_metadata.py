@@ -14,9 +14,9 @@ from types import SimpleNamespace
 from typing import Any, Final
 from uuid import UUID
 
-from app.handlers.context import Request
-from app.handlers.metadata import handle
-from app.handlers.metadata_cache import MetadataCache
+from app.handlers.apis.metadata import handle
+from app.handlers.base.context import Request
+from app.handlers.state.metadata_cache import MetadataCache
 from app.metadata.image.cluster import BrokerImage, ClusterImage, ControllerImage, Endpoint, PartitionImage, TopicImage
 from app.units import BrokerId, LeaderEpoch, PartitionIndex, TimestampMs, TopicId
 from app.wire.apikeys import ApiKey

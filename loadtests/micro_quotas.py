@@ -21,7 +21,7 @@ from typing import Final
 import uvloop
 
 from app.broker.node import Node
-from app.handlers.client_quotas import ClientQuotas
+from app.handlers.policy.client_quotas import ClientQuotas
 from app.metadata.image.cluster import QuotaEntity
 from app.transport.connection import Connection
 from loadtests.micro_connection import Producer, Sink, node_running

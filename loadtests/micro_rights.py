@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from app.handlers.authorising import may
-from app.handlers.callers import Caller, Rights
+from app.handlers.base.authorising import may
+from app.handlers.policy.callers import Caller, Rights
 from app.security.acls import Acls, Operation, Pattern, PatternType, Permission, ResourceType, Rule
 from app.security.authorizer import Authorizer
 

@@ -43,8 +43,8 @@ async def serve(folder: Path, way: str) -> None:
     """A broker that ends with its standard input; it answers each line with its CPU time."""
     kind = listener("PLAINTEXT" if way == "plain" else "SSL", folder)
     if way == "loop":
-        from app.handlers.server import KafkaServer
-        from app.handlers.session import Session
+        from app.handlers.serving.server import KafkaServer
+        from app.handlers.serving.session import Session
         from app.transport import listener as listening
 
         def maker(self: KafkaServer, name: str) -> Any:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from app.handlers.dispatch import Apis
+from app.handlers.serving.dispatch import Apis
 from app.wire.apikeys import ApiKey
 
 ROOT = Path(__file__).parent.parent

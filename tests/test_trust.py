@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from app.client import firn_api
-from app.handlers.dispatch import Apis
+from app.handlers.serving.dispatch import Apis
 from app.http.access import HEALTH_PATHS
 from app.http.application import create_app
 from app.http.gateway import HttpSettings

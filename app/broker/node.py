@@ -34,19 +34,19 @@ from app.errors import ConfigError, FencedError, FirnError, StorageFull, Storage
 from app.faults import Faults, Limited
 from app.groups.coordinator import GroupCoordinator
 from app.groups.share.share_coordinator import CoordinatorLink, ShareCoordinator
-from app.handlers.acknowledging import AcknowledgementGate
-from app.handlers.authorising import new_authorizer
-from app.handlers.callers import KnownRights, OpenDoor
-from app.handlers.client_quotas import ClientQuotas
-from app.handlers.context import Context, new_throttle
-from app.handlers.dispatch import Apis
-from app.handlers.fetch_sessions import FetchSessions
-from app.handlers.metrics import ApiMetrics
-from app.handlers.parked_followers import ParkedFollowers
-from app.handlers.producer_id_block import ProducerIds
-from app.handlers.server import KafkaServer
-from app.handlers.serving import in_words
-from app.handlers.session import SERVING
+from app.handlers.base.authorising import new_authorizer
+from app.handlers.base.context import Context, new_throttle
+from app.handlers.clients.serving import in_words
+from app.handlers.policy.callers import KnownRights, OpenDoor
+from app.handlers.policy.client_quotas import ClientQuotas
+from app.handlers.serving.dispatch import Apis
+from app.handlers.serving.server import KafkaServer
+from app.handlers.serving.session import SERVING
+from app.handlers.state.acknowledging import AcknowledgementGate
+from app.handlers.state.fetch_sessions import FetchSessions
+from app.handlers.state.metrics import ApiMetrics
+from app.handlers.state.parked_followers import ParkedFollowers
+from app.handlers.state.producer_id_block import ProducerIds
 from app.hot.checkpoints import MetaProperties
 from app.hot.cleaning.cleaner import LogCleaner
 from app.hot.cleaning.plain import PlainEngine

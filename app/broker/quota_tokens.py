@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from app.errors import StorageUnavailable, clause
-from app.handlers.quota_leases import Ask, Leases
+from app.handlers.policy.quota_leases import Ask, Leases
 
 if TYPE_CHECKING:
     from app.faults import Faults

@@ -17,7 +17,7 @@ from app.cost.measured import Hour, MeasuredBill, PartitionBytes, Reading, Spent
 from app.cost.prices import Prices, StoreKind
 from app.errors import StorageUnavailable
 from app.faults import Faults
-from app.handlers.metrics import ApiMetrics
+from app.handlers.state.metrics import ApiMetrics
 from app.hot.manager import LogManager
 from app.metrics import Labels, Registry, Sample
 from app.replication.partition import PartitionTable

@@ -1,6 +1,6 @@
 """How handlers note facts for the audit log (ADR 0033). Small, because a broker without an audit log imports it, too.
 
-A refusal is kept in the request, of which ``handlers/auditing.py`` makes one event once the request has its response.
+A refusal is kept in the request, of which ``handlers/policy/auditing.py`` makes one event once the request has its response.
 """
 
 from __future__ import annotations

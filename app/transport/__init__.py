@@ -1,7 +1,7 @@
 """Connections: bytes in, whole frames to a session, responses out in order.
 
 No module here knows the meaning of a request. A ``Connection`` is the socket's side of one client. A subclass of ``ConnectionCore``
-serves the frames (``app/handlers/session.py``).
+serves the frames (``app/handlers/serving/session.py``).
 
 - ``server``: ``Server``, all connections and their limits; ``listener``: a listening socket
 - ``connection``: ``Connection``, the shell; ``core``: ``ConnectionCore``, pure

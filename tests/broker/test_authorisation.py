@@ -12,9 +12,9 @@ import pytest
 
 from app.configs.broker import STANDARD_AUTHORIZER
 from app.errors import ErrorCode
-from app.handlers.authorising import TABLE
-from app.handlers.callers import Caller
-from app.handlers.dispatch import Apis
+from app.handlers.base.authorising import TABLE
+from app.handlers.policy.callers import Caller
+from app.handlers.serving.dispatch import Apis
 from app.metadata.image.cluster import SECURITY_LEVEL
 from app.metadata.peers.control import HoldId, HoldRequest, LookRequest
 from app.security.acls import CLUSTER_NAME, EVERYBODY, WILDCARD, Operation, PatternType, Permission, ResourceType

@@ -25,8 +25,8 @@ from app.client.firn_api import (
     unpack,
 )
 from app.errors import ErrorCode
-from app.handlers.authorising import TABLE
-from app.handlers.passing_on import PASSED_ON
+from app.handlers.apis.passing_on import PASSED_ON
+from app.handlers.base.authorising import TABLE
 from app.metadata.peers.control import ENVELOPE_SEQUENCE
 from app.security.acls import CLUSTER_NAME, OPERATIONS, WILDCARD, Operation, ResourceType
 from app.wire.apikeys import ApiKey

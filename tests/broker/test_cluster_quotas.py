@@ -12,7 +12,7 @@ import pytest
 
 from app.broker.quota_tokens import RedisTokens
 from app.errors import StorageUnavailable
-from app.handlers.quota_leases import Ask
+from app.handlers.policy.quota_leases import Ask
 from app.metadata.changes.quotas import QuotaOperation
 from app.metadata.image.cluster import SECURITY_LEVEL, QuotaEntity
 from tests.handlers.conversation import batch, talk

@@ -18,9 +18,9 @@ from app.client.connection import KafkaConnection, open_connection
 from app.client.security import SecureDialer, client_security
 from app.configs.broker import STANDARD_AUTHORIZER
 from app.errors import ErrorCode, RequestRejected
-from app.handlers.callers import Caller, Rights
-from app.handlers.context import Request
-from app.handlers.passing_on import principal_of
+from app.handlers.apis.passing_on import principal_of
+from app.handlers.base.context import Request
+from app.handlers.policy.callers import Caller, Rights
 from app.machine.runtime import SystemClock
 from app.security.acls import Operation, PatternType, Permission, ResourceType
 from app.units import TimestampMs

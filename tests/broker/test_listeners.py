@@ -54,14 +54,14 @@ def test_a_broker_with_a_plain_listener_imports_nothing_of_tls_logins_and_audits
         "cryptography",
         "jwt",
         "app.machine.certificates",
-        "app.handlers.doors",
+        "app.handlers.serving.doors",
         "app.broker.security.listener_doors",
         "app.security.login",
     )
     of_audits = (
         "app.security.audit",
-        "app.handlers.auditing",
-        "app.handlers.audited_changes",
+        "app.handlers.policy.auditing",
+        "app.handlers.policy.audited_changes",
         "app.broker.security.broker_audit",
         "app.broker.security.audit_log",
         "app.broker.security.audit_topic",
@@ -71,7 +71,7 @@ def test_a_broker_with_a_plain_listener_imports_nothing_of_tls_logins_and_audits
         "import sys; import app.settings, app.cli.serve, app.broker.start.process, app.broker.node, app.broker.peers.control_link; "
         f"print(*sorted(set({(*modules, *of_audits)!r}) & set(sys.modules)))\n"
         # A broker imports the handlers that it was not asked for yet a while after its start.
-        "from app.handlers.dispatch import FAMILIES, Apis\n"
+        "from app.handlers.serving.dispatch import FAMILIES, Apis\n"
         "apis = Apis()\n"
         "for family in FAMILIES: apis.load(family)\n"
         f"print(*sorted(set({of_audits!r}) & set(sys.modules)))\n"

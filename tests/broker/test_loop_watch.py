@@ -13,8 +13,8 @@ import pytest
 
 from app.broker.watching import loop_watch
 from app.broker.watching.loop_watch import QUIET_LOOKS, Clocks, LoopWatch, Stall, Watched, sentence_of
-from app.handlers.api import Api
-from app.handlers.serving import in_words, told
+from app.handlers.base.api import Api
+from app.handlers.clients.serving import in_words, told
 from app.machine.cpu_alarm import CpuAlarm
 from app.turns import slices
 from app.wire.apikeys import ApiKey

@@ -33,13 +33,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 import app.broker.node
 import app.broker.security.listener_doors
-import app.handlers.session
+import app.handlers.serving.session
 import app.security.scram
 from app.client.connection import open_connection
 from app.client.security import SecureDialer, client_security
 from app.configs.broker import STANDARD_AUTHORIZER
-from app.handlers.callers import Caller, OpenDoor
-from app.handlers.session import Session
+from app.handlers.policy.callers import Caller, OpenDoor
+from app.handlers.serving.session import Session
 from app.limits import KIB, MIB
 from app.metadata.image.cluster import SECURITY_LEVEL
 from app.security.acls import CLUSTER_NAME, WILDCARD, Operation, PatternType, Permission, ResourceType
@@ -324,7 +324,7 @@ def dialer(world: World, kind: str, user: str = "") -> SecureDialer:
 @contextmanager
 def noting(world: World) -> Iterator[None]:
     """Note every request that is served, and for whom."""
-    real_one, real_produce = Session._serve_one, app.handlers.session.serve_produce
+    real_one, real_produce = Session._serve_one, app.handlers.serving.session.serve_produce
 
     def note(session: Any, key: int) -> None:
         chosen = getattr(session, "_login", None)
@@ -339,12 +339,12 @@ def noting(world: World) -> Iterator[None]:
         return real_produce(session, *rest)
 
     Session._serve_one = one  # type: ignore[method-assign]
-    app.handlers.session.serve_produce = produce
+    app.handlers.serving.session.serve_produce = produce
     try:
         yield
     finally:
         Session._serve_one = real_one  # type: ignore[method-assign]
-        app.handlers.session.serve_produce = real_produce
+        app.handlers.serving.session.serve_produce = real_produce
 
 
 # --- streams ----------------------------------------------------------------------------------------------------------

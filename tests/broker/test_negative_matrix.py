@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from app.client.firn_api import ForwardedRequest, pack
 from app.configs.broker import STANDARD_AUTHORIZER
 from app.errors import ErrorCode
-from app.handlers.authorising import TABLE
+from app.handlers.base.authorising import TABLE
 from app.metadata.image.cluster import SECURITY_LEVEL
 from app.security.acls import CLUSTER_NAME, WILDCARD, Operation, ResourceType
 from app.security.sasl import plain_message

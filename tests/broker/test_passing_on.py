@@ -16,8 +16,8 @@ from app.client.connection import open_connection
 from app.client.security import SecureDialer, client_security
 from app.configs import BrokerConfig
 from app.errors import ErrorCode
-from app.handlers.callers import ANONYMOUS, Caller, Rights
-from app.handlers.passing_on import may_speak_for
+from app.handlers.apis.passing_on import may_speak_for
+from app.handlers.policy.callers import ANONYMOUS, Caller, Rights
 from app.machine.files import PosixFileSystem
 from app.metadata.image.cluster import ClusterImage
 from app.security.scram import ScramMechanism, credential_of, salted_password

@@ -19,7 +19,7 @@ from app.client.firn_api import (
     unpack,
 )
 from app.errors import ErrorCode
-from app.handlers.draining import DrainState
+from app.handlers.state.draining import DrainState
 from app.metadata.peers.control import (
     CREATE_TOPIC,
     LEAVE,
@@ -86,7 +86,7 @@ async def test_partitions_and_offsets_that_there_are_not_are_answered_with_nothi
 async def test_a_forged_notice_of_a_take_over_costs_a_look_and_the_broker_serves_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.handlers.acknowledging.TOLD_INTERVAL_S", 3600.0)
+    monkeypatch.setattr("app.handlers.state.acknowledging.TOLD_INTERVAL_S", 3600.0)
     async with running_broker(tmp_path) as broker, talk(broker.port) as client:
         await broker.create_topic("t", retention_ms="-1")
         assert await produce_one(client) is ErrorCode.NONE

@@ -10,7 +10,7 @@ import pytest
 
 from app.broker.peers.control_link import KafkaControlLink
 from app.errors import ErrorCode
-from app.handlers import producer_id_block
+from app.handlers.state import producer_id_block
 from app.metadata.changes import topic_changes as changes
 from app.metadata.image.cluster import BrokerImage
 from app.metadata.peers.control import ChangeRequest, ChangeResponse

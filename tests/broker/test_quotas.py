@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.handlers.client_quotas import ClientQuotas
+from app.handlers.policy.client_quotas import ClientQuotas
 from app.metadata.changes.quotas import QuotaOperation
 from app.metadata.image.cluster import SECURITY_LEVEL, QuotaEntity
 from app.wire.apikeys import ApiKey

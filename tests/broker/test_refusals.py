@@ -17,7 +17,7 @@ import pytest
 
 from app.configs import BrokerConfig
 from app.errors import ErrorCode, FirnError, StorageFull, StorageUnavailable
-from app.handlers.metrics import ApiMeter
+from app.handlers.state.metrics import ApiMeter
 from app.hot.reads import PageMiss
 from app.limits import MIB
 from app.records.builder import build_batch

@@ -27,7 +27,7 @@ from app.client.connection import KafkaConnection, open_connection
 from app.client.security import SecureDialer, client_security
 from app.configs import BrokerConfig
 from app.errors import BrokerUnavailable, ConfigError, ErrorCode, RequestRejected
-from app.handlers.callers import Caller
+from app.handlers.policy.callers import Caller
 from app.machine.files import PosixFileSystem
 from app.machine.runtime import ThreadPool
 from app.metadata.changes.scram_changes import ScramAsked

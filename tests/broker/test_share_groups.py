@@ -15,7 +15,7 @@ from app.coordinator.partition import CoordinatedLog, ReplayedBatch
 from app.errors import ErrorCode
 from app.groups.share.core.share_state import ShareKey
 from app.groups.share.core.share_window import Acquired
-from app.handlers.share_fetch import in_batches
+from app.handlers.apis.share_fetch import in_batches
 from app.metadata.changes.topic_changes import ConfigChange, Operation, ResourceType
 from app.units import LeaderEpoch
 from app.wire.apikeys import ApiKey

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from app.handlers import zones
-from app.handlers.zones import ZoneMeter, zone_of
+from app.handlers.state import zones
+from app.handlers.state.zones import ZoneMeter, zone_of
 from app.metrics import Registry
 from app.wire.fetch import FetchPartition
 from tests.broker.test_readers import three

@@ -20,9 +20,9 @@ from app.broker.partitions.partitions import Partitions
 from app.broker.peers.control_link import KafkaControlLink
 from app.broker.replication import followers as following
 from app.errors import BrokerUnavailable
-from app.handlers import fetch, followers
-from app.handlers.fetch_sessions import FetchSession
-from app.handlers.parked_followers import ParkedFollowers
+from app.handlers.fetch import fetch, followers
+from app.handlers.state.fetch_sessions import FetchSession
+from app.handlers.state.parked_followers import ParkedFollowers
 from app.hot.log import PartitionLog
 from app.metadata.changes import broker_changes, leader_changes, reassignments
 from app.metadata.changes import topic_changes as changes

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 import pytest
 
-from app.handlers import metadata, partitions
-from app.handlers.context import Context, Request
+from app.handlers.apis import metadata
+from app.handlers.base import partitions
+from app.handlers.base.context import Context, Request
 from app.metadata.controller.desk import Desk
 from app.metadata.image.cluster import ClusterImage
 from app.metadata.membership.isolation import Isolation, Standing

@@ -18,7 +18,7 @@ from app.broker.write_ahead import sweep as write_ahead_sweep
 from app.broker.write_ahead.switching import DurabilityChanges
 from app.broker.write_ahead.write_ahead import WriteAhead, _Led
 from app.errors import CorruptionError
-from app.handlers import produce
+from app.handlers.produce import produce
 from app.hot.log import PartitionLog
 from app.metadata.image.wal_ranges import WalId
 from app.metadata.log.append_attempt import PutOutcome

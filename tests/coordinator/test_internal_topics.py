@@ -12,7 +12,7 @@ from app.configs import BrokerConfig, Durability, InternalDurability, TopicConfi
 from app.configs.validation import validate_topic_configs
 from app.coordinator.topics import CONSUMER_OFFSETS, MADE_WITHIN_S, TRANSACTION_STATE, ensure_topic, topic_configs
 from app.errors import ErrorCode, RequestRejected, StorageUnavailable
-from app.handlers.transactions import handle_add_offsets
+from app.handlers.apis.transactions import handle_add_offsets
 from app.metadata.controller.controller import not_controller
 from app.metadata.image.cluster import OBJECT_LEVEL
 from app.wire.apis.add_offsets_to_txn import AddOffsetsToTxnRequest

@@ -11,10 +11,10 @@ import pytest
 
 from app.configs import Durability, TopicConfig
 from app.errors import ErrorCode, RequestRejected
-from app.handlers.commits import COMMITTED_AT_ONCE
-from app.handlers.context import Context, Request
-from app.handlers.dispatch import Apis
-from app.handlers.portions import serve_split
+from app.handlers.base.commits import COMMITTED_AT_ONCE
+from app.handlers.base.context import Context, Request
+from app.handlers.base.portions import serve_split
+from app.handlers.serving.dispatch import Apis
 from app.limits import OFFSETS_PER_COMMIT_MAX
 from app.records.builder import build_batch
 from app.wire.apikeys import ApiKey

@@ -11,12 +11,12 @@ from typing import Any
 
 from app.configs import BrokerConfig, TopicConfig
 from app.errors import FirnError, RequestRejected, StorageUnavailable, kafka_code
-from app.handlers.context import Context, Request
-from app.handlers.dispatch import Apis
-from app.handlers.fetch_sessions import FetchSessions
-from app.handlers.metadata_cache import MetadataCache
-from app.handlers.metrics import ApiMetrics
-from app.handlers.producer_id_block import ProducerIds
+from app.handlers.base.context import Context, Request
+from app.handlers.serving.dispatch import Apis
+from app.handlers.state.fetch_sessions import FetchSessions
+from app.handlers.state.metadata_cache import MetadataCache
+from app.handlers.state.metrics import ApiMetrics
+from app.handlers.state.producer_id_block import ProducerIds
 from app.metadata.image.cluster import Endpoint
 from app.metadata.membership.membership import Membership
 from app.metadata.peers.liveness import ObjectLiveness

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from app.handlers.callers import PLAINTEXT
+from app.handlers.policy.callers import PLAINTEXT
 from tests.handlers.conversation import Talk, talk
 from tests.handlers.fakes import Bench
 

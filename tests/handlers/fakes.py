@@ -20,12 +20,12 @@ from app.errors import ErrorCode, FirnError, RequestRejected
 from app.faults import Faults
 from app.groups.coordinator import GroupCoordinator
 from app.groups.share.share_coordinator import ShareCoordinator
-from app.handlers.context import Context
-from app.handlers.dispatch import Apis
-from app.handlers.fetch_sessions import FetchSessions
-from app.handlers.metrics import ApiMetrics
-from app.handlers.producer_id_block import ProducerIds
-from app.handlers.server import KafkaServer
+from app.handlers.base.context import Context
+from app.handlers.serving.dispatch import Apis
+from app.handlers.serving.server import KafkaServer
+from app.handlers.state.fetch_sessions import FetchSessions
+from app.handlers.state.metrics import ApiMetrics
+from app.handlers.state.producer_id_block import ProducerIds
 from app.hot.producers import ProducerStates
 from app.metrics import Registry
 from app.records.batch import HeaderFields, check_batches, check_single, iter_headers, parse_header, patch_batch

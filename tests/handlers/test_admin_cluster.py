@@ -12,9 +12,9 @@ import pytest
 
 from app.coordinator.topics import INTERNAL, ensure_topic
 from app.errors import ErrorCode, StorageUnavailable
-from app.handlers.context import Request
-from app.handlers.metadata import handle
-from app.handlers.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from app.handlers.apis.metadata import handle
+from app.handlers.base.context import Request
+from app.handlers.base.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from app.metadata.controller.controller import Controller
 from app.units import BrokerId
 from app.wire.apikeys import ApiKey
@@ -152,7 +152,7 @@ def _finish(answer: Coroutine[Any, Any, Encoded]) -> tuple[int, bytes]:
 async def test_many_topics_are_encoded_in_turns_and_told_as_they_are_at_the_end(
     monkeypatch: pytest.MonkeyPatch, names: list[str] | None
 ) -> None:
-    monkeypatch.setattr("app.handlers.metadata.PARTITIONS_AT_ONCE", 2)
+    monkeypatch.setattr("app.handlers.apis.metadata.PARTITIONS_AT_ONCE", 2)
     async with admin_bench(auto_create_topics_enable=False) as bench:
         for name in ("a", "b", "c"):
             await bench.controller.create_topic(name, 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.errors import ErrorCode
-from app.handlers.client_quotas import ClientQuotas
+from app.handlers.policy.client_quotas import ClientQuotas
 from app.metadata.changes.features import FeatureAsked
 from app.metadata.image.cluster import LEVEL_FEATURE, SECURITY_LEVEL
 from app.wire.apikeys import ApiKey

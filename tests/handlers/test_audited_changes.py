@@ -11,8 +11,8 @@ import pytest
 
 from app.client.firn_api import DrainRequest, TierReplaceRequest, TierReplaceResponse, pack
 from app.errors import ErrorCode
-from app.handlers.audited_changes import CHANGES, COUNTED, NOT_SAMPLED, ONLY_IF, resources_of, shown_value
-from app.handlers.authorising import TABLE, Each, Special, Whole
+from app.handlers.base.authorising import TABLE, Each, Special, Whole
+from app.handlers.policy.audited_changes import CHANGES, COUNTED, NOT_SAMPLED, ONLY_IF, resources_of, shown_value
 from app.metadata.peers.control import RegisterRequest, RegisterResponse
 from app.security.acls import Operation
 from app.security.noting import change

@@ -11,9 +11,9 @@ from uuid import UUID
 import pytest
 
 from app.errors import ErrorCode
-from app.handlers.auditing import Audit
-from app.handlers.callers import Caller, Rights
-from app.handlers.context import Request
+from app.handlers.base.context import Request
+from app.handlers.policy.auditing import Audit
+from app.handlers.policy.callers import Caller, Rights
 from app.machine.runtime import SystemClock
 from app.metrics import Registry
 from app.security.audit import COARSE_PER_CALLER_MAX, EVENTS_PER_CALLER_MAX

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from app.configs import BrokerConfig
-from app.handlers.callers import ANONYMOUS, Caller, Quotas, Rights
-from app.handlers.client_quotas import ClientQuotas
-from app.handlers.fetch_fan_out import FanOut, FetchKind
+from app.handlers.policy.callers import ANONYMOUS, Caller, Quotas, Rights
+from app.handlers.policy.client_quotas import ClientQuotas
+from app.handlers.state.fetch_fan_out import FanOut, FetchKind
 from app.metadata.image.cluster import QuotaEntity
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest
@@ -64,8 +64,8 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
         return note
 
-    monkeypatch.setattr("app.handlers.produce.decode_produce", noting(PRODUCE, decode_produce))
-    monkeypatch.setattr("app.handlers.fetch.decode_fetch", noting(FETCH, decode_fetch))
+    monkeypatch.setattr("app.handlers.produce.produce.decode_produce", noting(PRODUCE, decode_produce))
+    monkeypatch.setattr("app.handlers.fetch.fetch.decode_fetch", noting(FETCH, decode_fetch))
     return keys
 
 

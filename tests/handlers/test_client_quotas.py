@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from app.buckets import AHEAD_S
 from app.configs import BrokerConfig
 from app.errors import ErrorCode, RequestRejected
-from app.handlers import client_quotas
-from app.handlers.callers import UNKNOWN, Caller, Rights
-from app.handlers.client_quotas import FETCH, PRODUCE, ClientQuotas
+from app.handlers.policy import client_quotas
+from app.handlers.policy.callers import UNKNOWN, Caller, Rights
+from app.handlers.policy.client_quotas import FETCH, PRODUCE, ClientQuotas
 from app.metadata.image.cluster import QuotaEntity
 from app.wire.apikeys import ApiKey
 

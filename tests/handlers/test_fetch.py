@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from app.errors import ErrorCode, RequestRejected, StorageUnavailable
-from app.handlers.client import Asked
-from app.handlers.fetch import ParkedFetch
+from app.handlers.clients.client import Asked
+from app.handlers.fetch.fetch import ParkedFetch
 from app.hot.reads import PageMiss
 from app.records.batch import iter_headers
 from app.transport.replays import ReplayTurns

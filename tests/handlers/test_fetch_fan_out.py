@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from app.errors import ErrorCode, StorageUnavailable
-from app.handlers import fetch_fan_out
-from app.handlers.fetch_fan_out import ANSWERS_MAX, FanOut, FetchKind
+from app.handlers.state import fetch_fan_out
+from app.handlers.state.fetch_fan_out import ANSWERS_MAX, FanOut, FetchKind
 from app.wire.fetch import FetchPartition
 from tests.handlers.fakes import Bench, FakeLog
 from tests.handlers.test_fetch import VERSIONS, ask, fill, only, ref, request

@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from app.handlers import fetch
-from app.handlers.fetch_long import LOOKED_AT_ONCE
+from app.handlers.fetch import fetch
+from app.handlers.fetch.fetch_long import LOOKED_AT_ONCE
 from app.wire.apikeys import ApiKey
 from app.wire.apis.fetch import FetchPartition, FetchRequest, FetchTopic
 from tests.handlers.conversation import Talk, batch, talk

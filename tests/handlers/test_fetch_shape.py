@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.errors import ErrorCode
-from app.handlers import fetch
+from app.handlers.fetch import fetch
 from app.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
 from tests.handlers.conversation import batch
 from tests.handlers.test_fetch import FETCH, VERSIONS, ask, fill, only, ref, request, send, until

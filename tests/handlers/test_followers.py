@@ -12,10 +12,17 @@ import pytest
 
 from app.configs import TopicConfig
 from app.errors import ErrorCode, NotLeader, StorageUnavailable
-from app.handlers.callers import Quotas
-from app.handlers.fetch_sessions import AskedPartition, CachedPartition, FetchSession, FetchSessions
-from app.handlers.followers import find_follower, moves_wait_ms, needs_no_record, note_position, read, share_of_moves
-from app.handlers.parked_followers import EXPECTING_MS, EXPECTING_S, HEARD_S, RESTLESS_MS, ParkedFollowers
+from app.handlers.fetch.followers import (
+    find_follower,
+    moves_wait_ms,
+    needs_no_record,
+    note_position,
+    read,
+    share_of_moves,
+)
+from app.handlers.policy.callers import Quotas
+from app.handlers.state.fetch_sessions import AskedPartition, CachedPartition, FetchSession, FetchSessions
+from app.handlers.state.parked_followers import EXPECTING_MS, EXPECTING_S, HEARD_S, RESTLESS_MS, ParkedFollowers
 from app.hot.reads import PageMiss
 from app.metadata.image.cluster import Endpoint
 from app.units import BrokerId, LeaderEpoch

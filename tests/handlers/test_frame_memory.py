@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from app.handlers.callers import PLAINTEXT
-from app.handlers.doors import Door
+from app.handlers.policy.callers import PLAINTEXT
+from app.handlers.serving.doors import Door
 from app.security.sasl import PlainServer, plain_message
 from app.transport.frame_memory import CLAIM_BYTES_MIN, UNPROVEN_BYTES_MAX
 from app.wire.apikeys import ApiKey

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from app.errors import ErrorCode, RequestRejected, StorageFull
-from app.handlers.callers import Rights
-from app.handlers.client import Client
+from app.handlers.clients.client import Client
+from app.handlers.policy.callers import Rights
 from app.transport.connection import Connection
 from app.transport.server import SET_ASIDE_MAX
 from app.wire.apikeys import ApiKey

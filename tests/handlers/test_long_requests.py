@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from app.errors import ErrorCode
-from app.handlers import fetch, produce
-from app.handlers.api import Api
-from app.handlers.callers import ANONYMOUS, Caller, Rights
-from app.handlers.client_quotas import ClientQuotas
-from app.handlers.context import Context, Request
-from app.handlers.portions import LONG_FRAME_BYTES
-from app.handlers.produce import MANY_PARTITIONS
+from app.handlers.base.api import Api
+from app.handlers.base.context import Context, Request
+from app.handlers.base.portions import LONG_FRAME_BYTES
+from app.handlers.fetch import fetch
+from app.handlers.policy.callers import ANONYMOUS, Caller, Rights
+from app.handlers.policy.client_quotas import ClientQuotas
+from app.handlers.produce import produce
+from app.handlers.produce.produce import MANY_PARTITIONS
 from app.metadata.image.cluster import LEVEL_MAX, QuotaEntity
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest

@@ -12,8 +12,8 @@ import pytest
 from app.configs import BrokerConfig
 from app.groups.classic.classic import ClassicGroup
 from app.groups.group import GroupType
-from app.handlers import committed_offsets, consumer_groups, groups
-from app.handlers.context import Request
+from app.handlers.apis import committed_offsets, consumer_groups, groups
+from app.handlers.base.context import Request
 from app.turns import PORTION_S
 from app.wire.apis.consumer_group_describe import ConsumerGroupDescribeRequest
 from app.wire.apis.delete_groups import DeleteGroupsRequest

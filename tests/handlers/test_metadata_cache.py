@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from app import turns
-from app.handlers import metadata
-from app.handlers.context import Request
-from app.handlers.metadata import handle
-from app.handlers.metadata_cache import TOPIC_OPERATIONS, with_operations
+from app.handlers.apis import metadata
+from app.handlers.apis.metadata import handle
+from app.handlers.base.context import Request
+from app.handlers.state.metadata_cache import TOPIC_OPERATIONS, with_operations
 from app.units import PartitionIndex, TopicIdPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.metadata import (
@@ -30,7 +30,7 @@ FIRST, LAST = SERVED[ApiKey.METADATA]
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.handlers.metadata_cache.CHUNK", 2)
+    monkeypatch.setattr("app.handlers.state.metadata_cache.CHUNK", 2)
 
 
 def ask(bench: Any, version: int = LAST, topic: str = "t") -> Any:
@@ -90,7 +90,7 @@ def _steps(answer: Coroutine[Any, Any, Any]) -> Iterator[Any]:
 
 
 async def test_a_large_topic_is_encoded_in_turns_and_told_as_it_is_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.handlers.metadata.PARTITIONS_AT_ONCE", 2)
+    monkeypatch.setattr("app.handlers.apis.metadata.PARTITIONS_AT_ONCE", 2)
     async with admin_bench() as bench:
         await bench.controller.create_topic("t", 10)
         steps = _steps(ask(bench))
@@ -106,7 +106,7 @@ async def test_a_large_topic_is_encoded_in_turns_and_told_as_it_is_at_the_end(mo
 
 
 async def test_a_topic_that_changes_all_the_time_is_told_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.handlers.metadata.PARTITIONS_AT_ONCE", 2)
+    monkeypatch.setattr("app.handlers.apis.metadata.PARTITIONS_AT_ONCE", 2)
     async with admin_bench() as bench:
         await bench.controller.create_topic("t", 6)
         key = key_of(bench, 1)

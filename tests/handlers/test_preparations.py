@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from app.errors import ErrorCode
-from app.handlers.preparations import Preparations
+from app.handlers.state.preparations import Preparations
 from app.hot.preparation import DecompressesTooFar
 from app.limits import MIB
 from tests.handlers.conversation import batch

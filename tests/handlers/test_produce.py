@@ -14,9 +14,9 @@ import pytest
 from app import turns
 from app.configs import TopicConfig
 from app.errors import ErrorCode, RequestRejected, StorageFull, StorageUnavailable
-from app.handlers.callers import Rights
-from app.handlers.produce import FIRST_RECORDS_AT_ONCE, MANY_PARTITIONS, PARTITIONS_AT_ONCE
-from app.handlers.produce_shape import PREFIX_BYTES_MAX, PREFIX_START, ProduceShape, ProduceShapes, learn
+from app.handlers.clients.produce_shape import PREFIX_BYTES_MAX, PREFIX_START, ProduceShape, ProduceShapes, learn
+from app.handlers.policy.callers import Rights
+from app.handlers.produce.produce import FIRST_RECORDS_AT_ONCE, MANY_PARTITIONS, PARTITIONS_AT_ONCE
 from app.metadata.image.cluster import PartitionImage
 from app.records.batch import iter_headers, parse_header
 from app.records.compression import Codec
@@ -82,7 +82,8 @@ def test_a_learnt_shape_answers_byte_for_byte_like_the_codec(version):
 async def test_partitions_that_take_turns_are_decoded_once_for_all_connections(start, connect, monkeypatch):
     decoded: list[int] = []
     monkeypatch.setattr(
-        "app.handlers.produce.decode_produce", lambda version, body: decoded.append(1) or decode_produce(version, body)
+        "app.handlers.produce.produce.decode_produce",
+        lambda version, body: decoded.append(1) or decode_produce(version, body),
     )
     bench = await start()
     logs = {(name, n): bench.logs.add(name, n) for name in ("t", "of-another-length") for n in range(150)}
@@ -100,8 +101,8 @@ def learnt(name: str, log: object | None = None, rights: Rights = RIGHTS) -> Pro
 
 
 def test_what_is_learnt_is_bounded_and_of_closed_logs_forgotten(monkeypatch):
-    monkeypatch.setattr("app.handlers.produce_shape.SHAPES_MAX", 3)
-    monkeypatch.setattr("app.handlers.produce_shape.LENGTHS_MAX", 2)
+    monkeypatch.setattr("app.handlers.clients.produce_shape.SHAPES_MAX", 3)
+    monkeypatch.setattr("app.handlers.clients.produce_shape.LENGTHS_MAX", 2)
     shapes = ProduceShapes()
     known = [learnt(name) for name in ("a", "bb", "cc", "dd")]
     for shape in known:
@@ -141,7 +142,8 @@ def test_what_one_caller_taught_is_not_found_for_others_and_forgotten_with_its_r
 async def test_a_change_of_one_topics_settings_forgets_what_was_learnt_of_that_topic_alone(start, connect, monkeypatch):
     decoded: list[int] = []
     monkeypatch.setattr(
-        "app.handlers.produce.decode_produce", lambda version, body: decoded.append(1) or decode_produce(version, body)
+        "app.handlers.produce.produce.decode_produce",
+        lambda version, body: decoded.append(1) or decode_produce(version, body),
     )
     bench = await start()
     changed = bench.logs.add("changed")

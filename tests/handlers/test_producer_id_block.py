@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from app.errors import ErrorCode, RequestRejected, StorageUnavailable
-from app.handlers.producer_id_block import TAKEN_WITHIN_S, ProducerIds
-from app.handlers.producer_ids import handle
+from app.handlers.apis.producer_ids import handle
+from app.handlers.state.producer_id_block import TAKEN_WITHIN_S, ProducerIds
 from app.metadata.controller.controller import not_controller
 from app.wire.apis.init_producer_id import InitProducerIdRequest
 from tests.support.virtual_loop import VirtualLoop, run_virtual

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.handlers.quota_leases import ASKS_MAX, BLOCK_S, LEASE_S, LeasedBucket, Leases
+from app.handlers.policy.quota_leases import ASKS_MAX, BLOCK_S, LEASE_S, LeasedBucket, Leases
 from tests.support.quotas import CentralBucket
 
 SHARE = ("producer_byte_rate", "alice", None)

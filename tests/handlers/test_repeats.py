@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from app.errors import ErrorCode
-from app.handlers import committed_offsets, scram_users, transaction_listing
-from app.handlers.context import Request
+from app.handlers.apis import committed_offsets, scram_users, transaction_listing
+from app.handlers.base.context import Request
 from app.wire.apis.describe_transactions import DescribeTransactionsRequest
 from app.wire.apis.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
 from app.wire.apis.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics

@@ -8,7 +8,7 @@ import pytest
 
 from app.client.firn_api import MetricsRequest, MetricsResponse, pack, unpack
 from app.errors import ErrorCode
-from app.handlers.dispatch import Apis
+from app.handlers.serving.dispatch import Apis
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest
 from app.wire.apis.find_coordinator import FindCoordinatorRequest

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from app.configs.broker import STANDARD_AUTHORIZER
-from app.handlers.authorising import TABLE
+from app.handlers.base.authorising import TABLE
 from app.http.application import create_app
 from app.http.gateway import HttpSettings
 from app.machine.runtime import SystemClock

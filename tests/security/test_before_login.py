@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from app.addresses import Networks, plain_address
 from app.client.firn_api import ForwardedRequest, unpack
 from app.errors import ProtocolError
-from app.handlers.api_versions import SOFTWARE_NAME
+from app.handlers.apis.api_versions import SOFTWARE_NAME
 from app.limits import CLIENT_ID_BYTES_MAX
 from app.security.names import NAME_CHARS_MAX, Attribute, PrincipalRules, rfc2253, subject_of
 from app.security.sasl import PlainServer, Refused, plain_message

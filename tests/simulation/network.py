@@ -12,8 +12,8 @@ from collections import deque
 from contextvars import Context
 from typing import Any
 
-from app.handlers.server import KafkaServer
-from app.handlers.session import Session
+from app.handlers.serving.server import KafkaServer
+from app.handlers.serving.session import Session
 from app.transport.connection import Connection
 from app.wire.codec import decode_response
 from app.wire.framing import request_frame

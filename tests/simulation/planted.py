@@ -17,7 +17,7 @@ from app.groups.classic.classic import ClassicGroup
 from app.groups.consumer.consumer import ConsumerGroup
 from app.groups.shard import GroupShard
 from app.groups.share.core.share_partitions import SharePartitions
-from app.handlers import share_fetch
+from app.handlers.apis import share_fetch
 from app.hot import recovery
 from app.hot.cleaning import cleaner, compaction
 from app.hot.cleaning.plain import PlainEngine

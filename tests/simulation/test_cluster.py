@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.handlers.fetch_sessions import CachedPartition, FetchSession
+from app.handlers.state.fetch_sessions import CachedPartition, FetchSession
 from tests.cluster_simulation import planted, planted_coordinators
 from tests.cluster_simulation.faults import FAULTS
 from tests.cluster_simulation.world import Outcome, run_seed

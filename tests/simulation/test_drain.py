@@ -18,8 +18,8 @@ import pytest
 from app.client.firn_api import DrainRequest, DrainResponse, pack, unpack
 from app.configs import TopicConfig
 from app.errors import ErrorCode, RequestRejected
-from app.handlers.context import Context
-from app.handlers.draining import Drain, DrainState
+from app.handlers.base.context import Context
+from app.handlers.state.draining import Drain, DrainState
 from app.hot.log import PartitionLog
 from app.objectstore.memory import Fault, FaultKind
 from app.records.builder import build_batch

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from app.handlers import server as service
-from app.handlers.gathering import Gathering
+from app.handlers.produce.gathering import Gathering
+from app.handlers.serving import server as service
 from app.hot import log as hot_log
 from app.machine.files import File
 from app.transport.server import Server

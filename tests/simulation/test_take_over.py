@@ -14,7 +14,7 @@ import pytest
 
 from app.configs import TopicConfig
 from app.errors import ErrorCode, FencedError
-from app.handlers.acknowledging import AcknowledgementGate
+from app.handlers.state.acknowledging import AcknowledgementGate
 from app.metadata.image.cluster import LEVEL_MAX
 from app.metadata.peers.liveness import BEAT_INTERVAL_MS, SILENCE_MS_MAX
 from app.metadata.view.registration import Registration, StartRefused
@@ -190,7 +190,7 @@ def never_in_doubt(patch: pytest.MonkeyPatch) -> None:
 
 
 def does_not_notice_that_it_stood_still(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("app.handlers.acknowledging.STOOD_STILL_S", 1e9)
+    patch.setattr("app.handlers.state.acknowledging.STOOD_STILL_S", 1e9)
 
 
 def tells_nobody(patch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from app.handlers.auditing import Audit
+from app.handlers.policy.auditing import Audit
 
 
 class Heard:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from app.handlers.callers import ANONYMOUS, Caller, KnownRights, OpenDoor, Rights
+from app.handlers.policy.callers import ANONYMOUS, Caller, KnownRights, OpenDoor, Rights
 
 RIGHTS: Final = Rights(ANONYMOUS)
 SOMEBODY: Final = Caller(RIGHTS, host="127.0.0.1", port=50_000)

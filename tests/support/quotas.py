@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from app.client.connection import open_connection
 from app.configs import BrokerConfig
-from app.handlers.callers import UNKNOWN, Caller, Remembers
-from app.handlers.client_quotas import PRODUCE, ClientQuotas
-from app.handlers.quota_leases import Ask
+from app.handlers.policy.callers import UNKNOWN, Caller, Remembers
+from app.handlers.policy.client_quotas import PRODUCE, ClientQuotas
+from app.handlers.policy.quota_leases import Ask
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_client_quotas import (
     AlterClientQuotasRequest,

@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from app.configs import Durability
 from app.errors import ErrorCode, RequestRejected
-from app.handlers.admission import ADDS_PARTITIONS
+from app.handlers.clients.admission import ADDS_PARTITIONS
 from app.records.builder import build_batch
 from app.transactions.state import VERSION_1, VERSION_2, ProducerIdentity
 from app.units import PartitionIndex, TopicPartition

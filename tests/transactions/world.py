@@ -14,11 +14,11 @@ from app.coordinator.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from app.faults import Faults
 from app.groups.coordinator import GroupCoordinator
 from app.groups.offsets.offsets import NO_COMMITTED_OFFSET
-from app.handlers import transactional_offsets
-from app.handlers.admission import admit
-from app.handlers.context import Context, Request
-from app.handlers.metrics import ApiMetrics
-from app.handlers.produce import append_all, settle
+from app.handlers.apis import transactional_offsets
+from app.handlers.base.context import Context, Request
+from app.handlers.clients.admission import admit
+from app.handlers.produce.produce import append_all, settle
+from app.handlers.state.metrics import ApiMetrics
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
 from app.metadata.image.cluster import PartitionImage, TopicImage

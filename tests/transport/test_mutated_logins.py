@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from app.handlers.dispatch import Apis
-from app.handlers.doors import Door, LoginSession
+from app.handlers.serving.dispatch import Apis
+from app.handlers.serving.doors import Door, LoginSession
 from app.security.delegation import DelegationToken, TokenSecrets
 from app.security.login import Login, State
 from app.security.sasl import PlainServer, plain_message

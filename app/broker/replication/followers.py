@@ -30,7 +30,7 @@ from app.errors import (
     StorageUnavailable,
 )
 from app.faults import Faults
-from app.handlers.parked_followers import RESTLESS_MS
+from app.handlers.state.parked_followers import RESTLESS_MS
 from app.hot.log import PartitionLog
 from app.metadata.image.cluster import BrokerImage, ClusterImage
 from app.replication.following import (

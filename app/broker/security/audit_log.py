@@ -20,7 +20,7 @@ from app.security.audit import Lines, lost_line
 if TYPE_CHECKING:
     from app.configs import BrokerConfig
     from app.faults import Faults
-    from app.handlers.auditing import Audit
+    from app.handlers.policy.auditing import Audit
     from app.seams import BlockingPool, Clock
 
 BUFFER_BYTES_MAX: Final = 4 * MIB

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from app.configs.broker import OFF
-from app.handlers.auditing import Audit
+from app.handlers.policy.auditing import Audit
 from app.security.acls import CLUSTER_NAME, Operation, ResourceType
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from app.broker.security.audit_topic import TopicPlace
     from app.configs import BrokerConfig
     from app.faults import Faults
-    from app.handlers.callers import Caller
+    from app.handlers.policy.callers import Caller
     from app.metadata.controller.cluster_changes import ClusterChanges
     from app.metadata.view.view import ClusterView
     from app.metrics import Registry

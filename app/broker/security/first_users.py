@@ -14,7 +14,7 @@ import msgspec
 
 from app.configs import BrokerConfig
 from app.errors import ConfigError, ErrorCode, FirnError, RequestRejected, clause
-from app.handlers.context import Context
+from app.handlers.base.context import Context
 from app.machine.files import FileSystem, read_file, replace_file, storage_error
 from app.metadata.changes.scram_changes import ScramAnswer, ScramAsked
 from app.metadata.image.cluster import LEVEL_FEATURE, SECURITY_LEVEL

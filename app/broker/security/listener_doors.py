@@ -23,8 +23,8 @@ from app.configs.listeners import (
     own_of,
 )
 from app.errors import ConfigError, clause
-from app.handlers.callers import ANONYMOUS
-from app.handlers.doors import Door
+from app.handlers.policy.callers import ANONYMOUS
+from app.handlers.serving.doors import Door
 from app.machine.certificates import Certificates, TlsSettings, tls_settings
 from app.metadata.image.cluster import ClusterImage
 from app.security.authorizer import split_super_users

@@ -1,7 +1,7 @@
 """Quotas of clients (KIP-13, 124, 546, 599, 612): their records, changes and filters. Pure.
 
 An entity is a user, a client id, both together, or an address; each part may be the default of its kind. Quotas are
-enforced in ``app/handlers/client_quotas.py``.
+enforced in ``app/handlers/policy/client_quotas.py``.
 """
 
 from __future__ import annotations

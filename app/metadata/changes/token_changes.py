@@ -1,7 +1,7 @@
 """Delegation tokens in the cluster log (KIP-48, KIP-373, ADR 0035): made, renewed, expired and swept. Pure.
 
-``app/handlers/delegation_tokens.py`` decides earlier which owners a caller may make tokens for. Which tokens a caller may renew is
-decided here.
+``app/handlers/apis/delegation_tokens.py`` decides earlier which owners a caller may make tokens for. Which tokens a caller
+may renew is decided here.
 """
 
 from __future__ import annotations

@@ -1,0 +1,359 @@
+"""DescribeConfigs (key 32), AlterConfigs (33), IncrementalAlterConfigs (44) and ListConfigResources (74): settings.
+
+``app/configs/`` defines the settings and their allowed values. The cluster image has the values that were set. Changes go through
+the controller. A broker describes its own settings, and under the empty name the overrides for all brokers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from app.configs.describing import DescribedConfig, describe_broker
+from app.configs.validation import TierMustBeEmpty
+from app.configs.without_effect import GROUP_WITHOUT_EFFECT, TOPIC_WITHOUT_EFFECT, told
+from app.errors import ErrorCode, FirnError, RequestRejected
+from app.handlers.base.api import Api, ApiTable
+from app.handlers.base.context import Context, Request
+from app.handlers.base.mutations import Refusal, each, refusal, repeated
+from app.handlers.base.portions import Split
+from app.handlers.base.topic_settings import described_topic
+from app.metadata.changes.group_configs import describe_group
+from app.metadata.changes.topic_changes import (
+    ConfigChange,
+    LeaderEpochs,
+    LeadersHaveChanged,
+    Operation,
+    ResourceType,
+    check_topic_name,
+)
+from app.metadata.image.cluster import ALL_BROKERS
+from app.wire.apikeys import ApiKey
+from app.wire.apis import alter_configs as full
+from app.wire.apis import incremental_alter_configs as incremental
+from app.wire.apis.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+from app.wire.apis.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+
+BROKER_LOGGER: Final = 8
+CLIENT_METRICS: Final = 16
+"""Kinds of resource that Kafka has and Firn does not (yet)."""
+_KINDS: Final = frozenset(
+    {int(ResourceType.TOPIC), int(ResourceType.BROKER), BROKER_LOGGER, CLIENT_METRICS, int(ResourceType.GROUP)}
+)
+
+NODE_ID_DIGITS_MAX: Final = 10
+LEADERS_ASKED_MAX: Final = 3
+"""How often the leaders of a topic are asked again because one of them has changed meanwhile."""
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
+Resource = tuple[int, str]
+"""Kind and name."""
+
+
+# --- DescribeConfigs ------------------------------------------------------------------------------------------------
+
+
+def describe_configs(context: Context, request: Request, message: DescribeConfigsRequest) -> DescribeConfigsResponse:
+    """Return the settings of each resource with their values, sources and documentation."""
+    del request
+    results = []
+    for resource in message.resources:
+        result = DescribeConfigsResult(
+            error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
+        )
+        results.append(result)
+        try:
+            described = _described(context, resource)
+        except FirnError as error:
+            result.error_code, result.error_message = refusal(error)
+            continue
+        wanted = frozenset(resource.configuration_keys or ())
+        result.configs = [_entry(config, message) for config in described if not wanted or config.name in wanted]
+    return DescribeConfigsResponse(results=results)
+
+
+def _described(context: Context, resource: DescribeConfigsResource) -> list[DescribedConfig]:
+    name = resource.resource_name
+    match resource.resource_type:
+        case ResourceType.TOPIC:
+            check_topic_name(name)
+            topic = context.image.topic(name)
+            if topic is None:
+                raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{name}'.")
+            return described_topic(context, topic.configs)
+        case ResourceType.BROKER:
+            said = context.image.broker_configs
+            for_all = said.get(ALL_BROKERS, _NOTHING)
+            if name == "":
+                described = describe_broker(context.config, cluster_overrides=for_all)
+                return [config for config in described if config.name in for_all]
+            _check_node_name(name)
+            if int(name) != context.config.node_id:
+                raise RequestRejected(
+                    ErrorCode.INVALID_REQUEST,
+                    f"Unexpected broker id, expected {context.config.node_id} or empty string, but received {name}.",
+                )
+            own = said.get(context.config.node_id, _NOTHING)
+            return describe_broker(context.config, broker_overrides=own, cluster_overrides=for_all)
+        case ResourceType.GROUP:
+            if not name:
+                raise RequestRejected(ErrorCode.INVALID_REQUEST, "Group name can't be empty.")
+            return describe_group(context.effective, context.image.group_configs.get(name, _NOTHING))
+        case kind:
+            raise RequestRejected(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}.")
+
+
+def _check_node_name(name: str) -> None:
+    if not (name.isascii() and name.isdecimal() and len(name) <= NODE_ID_DIGITS_MAX):
+        raise RequestRejected(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}.")
+
+
+def _entry(config: DescribedConfig, message: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+    return DescribeConfigsResourceResult(
+        name=config.name,
+        value=config.value,
+        read_only=config.read_only,
+        config_source=config.source,
+        is_sensitive=config.definition.sensitive,
+        synonyms=[
+            DescribeConfigsSynonym(name=said.name, value=said.value, source=said.source) for said in config.synonyms
+        ]
+        if message.include_synonyms
+        else [],
+        config_type=config.definition.type,
+        documentation=config.definition.documentation if message.include_documentation else None,
+    )
+
+
+def refuse_describe_configs(
+    request: Request, message: DescribeConfigsRequest, code: ErrorCode, sentence: str
+) -> DescribeConfigsResponse:
+    del request
+    return DescribeConfigsResponse(
+        results=[
+            DescribeConfigsResult(
+                error_code=code,
+                error_message=sentence,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource in message.resources
+        ]
+    )
+
+
+# --- AlterConfigs, IncrementalAlterConfigs --------------------------------------------------------------------------
+
+
+def _check_resource(resource: Resource, twice: set[Resource]) -> None:
+    if resource in twice:
+        raise RequestRejected(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+    kind, name = resource
+    if kind == ResourceType.BROKER and name:
+        _check_node_name(name)
+
+
+async def alter_configs(
+    context: Context, request: Request, message: full.AlterConfigsRequest
+) -> full.AlterConfigsResponse:
+    """Replace all overrides of each resource. A setting that is not named goes back to its default."""
+    del request
+    resources = [(resource.resource_type, resource.resource_name) for resource in message.resources]
+    twice = repeated(resources)
+
+    async def replace(resource: full.AlterConfigsResource) -> Mapping[str, str]:
+        key = (resource.resource_type, resource.resource_name)
+        _check_resource(key, twice)
+        configs = {config.name: config.value for config in resource.configs}
+        if len(configs) != len(resource.configs):
+            raise RequestRejected(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys.")
+        controller = context.controller
+        return await _safely(
+            context,
+            key,
+            lambda nothing_tiered: controller.replace_configs(
+                *key, configs, validate_only=message.validate_only, nothing_tiered=nothing_tiered
+            ),
+        )
+
+    answers = await each(message.resources, replace)
+    if not message.validate_only:
+        for resource, answer in zip(message.resources, answers, strict=True):
+            if not isinstance(answer, Refusal):
+                names = [config.name for config in resource.configs]
+                _tell_useless(context, resource.resource_type, resource.resource_name, names)
+    return full.AlterConfigsResponse(
+        responses=[
+            full.AlterConfigsResourceResponse(*_outcome(answer), *resource)
+            for resource, answer in zip(resources, answers, strict=True)
+        ]
+    )
+
+
+def refuse_alter_configs(
+    request: Request, message: full.AlterConfigsRequest, code: ErrorCode, sentence: str
+) -> full.AlterConfigsResponse:
+    del request
+    return full.AlterConfigsResponse(
+        responses=[
+            full.AlterConfigsResourceResponse(code, sentence, resource.resource_type, resource.resource_name)
+            for resource in message.resources
+        ]
+    )
+
+
+async def incremental_alter_configs(
+    context: Context, request: Request, message: incremental.IncrementalAlterConfigsRequest
+) -> incremental.IncrementalAlterConfigsResponse:
+    """Change some overrides of each resource and leave the others (KIP-339)."""
+    del request
+    resources = [(resource.resource_type, resource.resource_name) for resource in message.resources]
+    twice = repeated(resources)
+
+    async def change(resource: incremental.AlterConfigsResource) -> Mapping[str, str]:
+        key = (resource.resource_type, resource.resource_name)
+        _check_resource(key, twice)
+        controller, changes = context.controller, _changes(resource.configs)
+        return await _safely(
+            context,
+            key,
+            lambda nothing_tiered: controller.alter_configs(
+                *key, changes, validate_only=message.validate_only, nothing_tiered=nothing_tiered
+            ),
+        )
+
+    answers = await each(message.resources, change)
+    if not message.validate_only:
+        for resource, answer in zip(message.resources, answers, strict=True):
+            if not isinstance(answer, Refusal):
+                names = [config.name for config in resource.configs if config.config_operation != Operation.DELETE]
+                _tell_useless(context, resource.resource_type, resource.resource_name, names)
+    return incremental.IncrementalAlterConfigsResponse(
+        responses=[
+            incremental.AlterConfigsResourceResponse(*_outcome(answer), *resource)
+            for resource, answer in zip(resources, answers, strict=True)
+        ]
+    )
+
+
+async def _safely(
+    context: Context, resource: Resource, change: Callable[[LeaderEpochs | None], Awaitable[Mapping[str, str]]]
+) -> Mapping[str, str]:
+    """Make a change that some topics allow only while nothing of them is in the store.
+
+    No leader begins a copy between its look at the manifests and the change, which turns copying off.
+    Raises: as ``change``, and as ``HoldsOfLeaders.held``.
+    """
+    try:
+        return await change(None)
+    except TierMustBeEmpty as refused:
+        for attempt in range(1, LEADERS_ASKED_MAX + 1):
+            topic = context.image.topic(resource[1])
+            if topic is None:
+                raise
+            try:
+                async with context.holds_of_leaders.held(topic) as held:
+                    if held.segments:
+                        raise RequestRejected(refused.code, f"{refused} There are {held.segments} of them.") from None
+                    return await change(held.leader_epochs)
+            except LeadersHaveChanged:
+                if attempt == LEADERS_ASKED_MAX:
+                    raise
+        raise
+
+
+def _tell_useless(context: Context, kind: int, name: str, names: Sequence[str]) -> None:
+    """One line for the operator about settings that were accepted and change nothing."""
+    if kind == ResourceType.TOPIC:
+        useless, whose = told(names, TOPIC_WITHOUT_EFFECT), f"topic {name}"
+    elif kind == ResourceType.BROKER:
+        useless, whose = told(names), f"broker {name}" if name else "all brokers"
+    elif kind == ResourceType.GROUP:
+        useless, whose = told(names, GROUP_WITHOUT_EFFECT), f"group {name}"
+    else:
+        return
+    if useless:
+        context.client_line(f"settings of {whose} that mean nothing here: {useless}")
+
+
+def _changes(configs: Sequence[incremental.AlterableConfig]) -> list[ConfigChange]:
+    for config in configs:
+        if not Operation.SET <= config.config_operation <= Operation.SUBTRACT:
+            raise RequestRejected(
+                ErrorCode.INVALID_REQUEST, f"There is no operation {config.config_operation} on a config."
+            )
+    return [ConfigChange(config.name, Operation(config.config_operation), config.value) for config in configs]
+
+
+def _outcome(answer: object) -> tuple[int, str | None]:
+    return (answer.code, answer.sentence) if isinstance(answer, Refusal) else (ErrorCode.NONE, None)
+
+
+def refuse_incremental_alter_configs(
+    request: Request, message: incremental.IncrementalAlterConfigsRequest, code: ErrorCode, sentence: str
+) -> incremental.IncrementalAlterConfigsResponse:
+    del request
+    return incremental.IncrementalAlterConfigsResponse(
+        responses=[
+            incremental.AlterConfigsResourceResponse(code, sentence, resource.resource_type, resource.resource_name)
+            for resource in message.resources
+        ]
+    )
+
+
+# --- ListConfigResources --------------------------------------------------------------------------------------------
+
+
+def list_config_resources(
+    context: Context, request: Request, message: ListConfigResourcesRequest
+) -> ListConfigResourcesResponse:
+    """Return the resources that can have settings: topics, brokers and groups. Version 0 lists client metrics: there are none.
+
+    Raises: RequestRejected UNSUPPORTED_VERSION for a kind of resource that Kafka does not know either.
+    """
+    kinds = frozenset(message.resource_types) if request.api_version >= 1 else frozenset({CLIENT_METRICS})
+    unknown = kinds - _KINDS
+    if unknown:
+        raise RequestRejected(ErrorCode.UNSUPPORTED_VERSION, f"There is no config resource type {min(unknown)}.")
+    kinds = kinds or _KINDS
+    image = context.image
+    resources = []
+    if ResourceType.TOPIC in kinds:
+        resources += [ConfigResource(name, int(ResourceType.TOPIC)) for name in sorted(image.topics_by_name)]
+    if ResourceType.BROKER in kinds:
+        resources += [ConfigResource(str(node_id), int(ResourceType.BROKER)) for node_id in sorted(image.brokers)]
+    if ResourceType.GROUP in kinds:
+        resources += [ConfigResource(group_id, int(ResourceType.GROUP)) for group_id in sorted(image.group_configs)]
+    return ListConfigResourcesResponse(config_resources=resources)
+
+
+def refuse_list_config_resources(
+    request: Request, message: ListConfigResourcesRequest, code: ErrorCode, sentence: str
+) -> ListConfigResourcesResponse:
+    del request, message, sentence
+    return ListConfigResourcesResponse(error_code=code)
+
+
+APIS: Final[ApiTable] = {
+    ApiKey.DESCRIBE_CONFIGS: Api(
+        describe_configs,
+        refuse_describe_configs,
+        # A resource has about a hundred settings: some 0.3 ms.
+        split=Split("resources", "results", names=("resource_type", "resource_name"), at_once=8),
+    ),
+    ApiKey.ALTER_CONFIGS: Api(alter_configs, refuse_alter_configs),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: Api(incremental_alter_configs, refuse_incremental_alter_configs),
+    ApiKey.LIST_CONFIG_RESOURCES: Api(list_config_resources, refuse_list_config_resources),
+}

@@ -1,0 +1,634 @@
+"""The rights that each API needs, and the form of a refusal: as in Apache Kafka (ADR 0030).
+
+``TABLE`` is the one place that names the rights. An API without an entry is not served (``dispatch.py``). Most entries are applied
+before the handler is called (``guarded``). They refuse the whole request, or take out the resources that the caller may not touch.
+Each of these is answered with an error beside the rest. ``Asked`` entries are applied by the handler, because only the handler
+knows the names.
+
+Without an authorizer every caller has all rights, and a check costs one comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from app.configs import BrokerConfig
+from app.errors import ErrorCode, RequestRejected
+from app.handlers.base.api import Api
+from app.security.acls import CLUSTER_NAME, Operation, ResourceType
+from app.security.authorizer import Authorizer, split_super_users
+from app.security.noting import note
+from app.units import NO_TOPIC_ID
+from app.wire.apikeys import ApiKey
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from app.handlers.base.context import Context, Request
+    from app.handlers.policy.callers import Caller
+
+READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE = (
+    Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DELETE, Operation.ALTER, Operation.DESCRIBE,
+)  # fmt: skip
+CLUSTER_ACTION, IDEMPOTENT_WRITE = Operation.CLUSTER_ACTION, Operation.IDEMPOTENT_WRITE
+DESCRIBE_CONFIGS, ALTER_CONFIGS = Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS
+TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
+TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
+DELEGATION_TOKEN, USER = ResourceType.DELEGATION_TOKEN, ResourceType.USER
+
+FAILED: Final[Mapping[int, ErrorCode]] = {
+    TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    DELEGATION_TOKEN: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+    USER: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+}
+"""The error of a missing right, by the type of resource."""
+
+Finish = Callable[[Any], None]
+"""Completes a handler's response with the items that were taken out of the request."""
+
+
+class _Answered(Exception):
+    """No resource of a request is left for the handler."""
+
+    def __init__(self, response: Any) -> None:
+        self.response = response
+
+
+def new_authorizer(config: BrokerConfig) -> Authorizer | None:
+    """The authorizer of a broker's settings; None if all callers have all rights."""
+    if not config.authorizer_class_name:
+        return None
+    return Authorizer(
+        split_super_users(config.super_users),
+        allow_everyone_if_no_acl_found=config.allow_everyone_if_no_acl_found,
+    )
+
+
+# --- asking ---------------------------------------------------------------------------------------------------------
+
+
+def may(context: Context, caller: Caller, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> bool:
+    """Whether the caller has the right to ``operation``. Without an authorizer every caller has all rights."""
+    authorizer = context.authorizer
+    return authorizer is None or authorizer.allows(caller.rights.principal, caller.host, operation, kind, name)
+
+
+def judge(context: Context, caller: Caller, operation: Operation, kind: ResourceType) -> Callable[[str], bool]:
+    """``may`` for many names. To be used at once: it does not see a change of the rules."""
+    authorizer = context.authorizer
+    if authorizer is None:
+        return lambda _: True
+    return authorizer.judge(caller.rights.principal, caller.host, operation, kind)
+
+
+def denial(caller: Caller, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> RequestRejected:
+    """The error for a caller that lacks the right to ``operation``."""
+    what = "the cluster" if kind is CLUSTER else f"{kind.name.lower().replace('_', ' ')} '{name}'"
+    return RequestRejected(FAILED[kind], f"{caller.principal} is not allowed to {operation.name} {what}.")
+
+
+def refuse(request: Request, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> RequestRejected:
+    """As ``denial``. Notes the refusal for the audit log."""
+    note(request, operation, kind, name)
+    return denial(request.caller, operation, kind, name)
+
+
+def require(
+    context: Context, request: Request, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME
+) -> None:
+    """Raises: RequestRejected with the code of the type of resource."""
+    if not may(context, request.caller, operation, kind, name):
+        raise refuse(request, operation, kind, name)
+
+
+def cluster_operations(context: Context, caller: Caller, everything: int) -> int:
+    """The operations that a caller may do with the cluster, as bits; none if it may not describe the cluster."""
+    authorizer = context.authorizer
+    if authorizer is None:
+        return everything
+    if not may(context, caller, DESCRIBE, CLUSTER):
+        return 0
+    return authorizer.operations(caller.principal, caller.host, CLUSTER, CLUSTER_NAME)
+
+
+def operations(context: Context, caller: Caller, kind: ResourceType, name: str, everything: int) -> int:
+    """The operations that a caller may do with a resource, as bits; ``everything`` without an authorizer."""
+    authorizer = context.authorizer
+    return everything if authorizer is None else authorizer.operations(caller.principal, caller.host, kind, name)
+
+
+# --- the entries of the table ---------------------------------------------------------------------------------------
+
+
+class Whole(NamedTuple):
+    """A right for the request as a whole."""
+
+    operation: Operation
+    kind: ResourceType = CLUSTER
+    name: str = ""
+    """Field of the request that names the resource; for the cluster none."""
+    instead: Operation | None = None
+    """Another operation on the cluster that is enough."""
+    versions: tuple[int, int] = (0, 99)
+
+    def apply(self, asking: _Asking) -> None:
+        """Raises: RequestRejected."""
+        if not self.versions[0] <= asking.request.api_version <= self.versions[1]:
+            return
+        name = getattr(asking.message, self.name) if self.name else CLUSTER_NAME
+        if name is None:
+            return
+        if self.instead is not None and asking.may(self.instead, CLUSTER):
+            return
+        if not asking.may(self.operation, self.kind, name):
+            raise refuse(asking.request, self.operation, self.kind, name)
+
+
+class Each(NamedTuple):
+    """A right for each of the resources that a request lists. Resources without it are refused, and the others are served."""
+
+    operation: Operation
+    kind: ResourceType
+    items: str
+    """Field of the request with the list."""
+    into: str
+    """Field of the response with the list of results."""
+    name: str = ""
+    """Field of an item with the name; empty if the item is the name."""
+    by_id: str = ""
+    """Field of an item with the topic's id, for items without a name."""
+    instead: Operation | None = None
+    """An operation on the cluster that is enough for all."""
+
+    def apply(self, asking: _Asking) -> None:
+        """Raises: _Answered."""
+        items: Iterable[Any] | None = getattr(asking.message, self.items)
+        if not items or (self.instead is not None and asking.may(self.instead, CLUSTER)):
+            return
+        allowed: list[Any] = []
+        denied: list[Any] = []
+        for item in items:
+            name = self._name_of(asking.context, item)
+            if name is None or asking.may(self.operation, self.kind, name):
+                allowed.append(item)
+            else:
+                denied.append(item)
+                asking.note(self.operation, self.kind, name)
+        if denied:
+            asking.take_out(self.items, allowed, denied, self.into, FAILED[self.kind], self.operation)
+
+    def _name_of(self, context: Context, item: Any) -> str | None:
+        """The name of an item; None if it is unknown: then the caller is told that there is no such id."""
+        if not self.name:
+            return str(item)
+        if self.by_id:
+            topic_id: UUID = getattr(item, self.by_id)
+            if topic_id != NO_TOPIC_ID:
+                topic = context.image.topic_by_id(topic_id)
+                return None if topic is None else topic.name
+        return str(getattr(item, self.name))
+
+
+class Listed(NamedTuple):
+    """A right for each resource that a response lists. Resources without it are left out."""
+
+    operation: Operation
+    kind: ResourceType
+    items: str
+    """Field of the response."""
+    name: str
+    """Field of an item."""
+    instead: Operation | None = None
+    """An operation on the cluster that is enough for all."""
+
+    def apply(self, asking: _Asking) -> None:
+        if self.instead is not None and asking.may(self.instead, CLUSTER):
+            return
+
+        def leave_out(response: Any) -> None:
+            allows = judge(asking.context, asking.request.caller, self.operation, self.kind)
+            found = getattr(response, self.items)
+            setattr(response, self.items, [one for one in found if allows(getattr(one, self.name))])
+
+        asking.finishes.append(leave_out)
+
+
+class Special(NamedTuple):
+    """A check that needs a function of its own."""
+
+    gate: Callable[[_Asking], None]
+    asks: tuple[tuple[Operation, ResourceType], ...]
+    """All rights that it may ask for."""
+
+    def apply(self, asking: _Asking) -> None:
+        """Raises: RequestRejected, _Answered."""
+        self.gate(asking)
+
+
+class Asked(NamedTuple):
+    """A right that the handler itself checks."""
+
+    operation: Operation
+    kind: ResourceType
+    names: str
+    """Which resources, in words."""
+
+    def apply(self, asking: _Asking) -> None:
+        pass
+
+
+Entry = Whole | Each | Listed | Special | Asked
+
+
+class _Asking:
+    """One request on its way through the entries of its API."""
+
+    __slots__ = ("api", "context", "finishes", "message", "request")
+
+    def __init__(self, context: Context, request: Request, api: Api, message: Any) -> None:
+        self.context = context
+        self.request = request
+        self.api = api
+        self.message = message
+        """The request without the items that were taken out. It is a copy: if the whole request fails, the response names all items
+        of the original."""
+        self.finishes: list[Finish] = []
+
+    def may(self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> bool:
+        return may(self.context, self.request.caller, operation, kind, name)
+
+    def note(self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> None:
+        """Note a refusal for the audit log."""
+        note(self.request, operation, kind, name)
+
+    def take_out(
+        self, field: str, allowed: list[Any], denied: list[Any], into: str, code: ErrorCode, operation: Operation
+    ) -> None:
+        """Go on with ``allowed`` alone, and answer ``denied`` with ``code``. Raises: _Answered if nothing is left."""
+        refuse = self.api.refuse_each or self.api.refuse
+        sentence = f"{self.request.caller.principal} is not allowed to {operation.name} it."
+        refused = refuse(self.request, replace(self.message, **{field: denied}), code, sentence)
+        if not allowed:
+            for finish in self.finishes:
+                finish(refused)
+            raise _Answered(refused)
+        self.message = replace(self.message, **{field: allowed})
+        more = getattr(refused, into)
+        self.finishes.append(lambda response: getattr(response, into).extend(more))
+
+    def finished(self, response: Any) -> Any:
+        """The handler's response, completed with the items that were taken out of the request."""
+        for finish in self.finishes:
+            finish(response)
+        return response
+
+    def refused(self, error: RequestRejected) -> Any:
+        """The response when the handler refuses the rest of the request. If one error stands for the whole response, the items that
+        were taken out need none of their own."""
+        response = self.api.refuse(self.request, self.message, error.code, str(error))
+        return response if getattr(response, "error_code", 0) else self.finished(response)
+
+
+def guarded(key: int, api: Api) -> Api:
+    """``api`` with the checks of its entries before its handler. Raises: KeyError for an API without an entry."""
+    entries = tuple([entry for entry in TABLE[ApiKey(key)] if not isinstance(entry, Asked)])
+    if not entries:
+        return api
+    handle = api.handle
+
+    def ask_first(context: Context, request: Request, message: Any) -> Any | Awaitable[Any]:
+        if context.authorizer is None:
+            return handle(context, request, message)
+        asking = _Asking(context, request, api, message)
+        try:
+            for entry in entries:
+                entry.apply(asking)
+        except _Answered as answered:
+            return answered.response
+        if not asking.finishes:
+            return handle(context, request, asking.message)
+        try:
+            answer = handle(context, request, asking.message)
+        except RequestRejected as error:
+            return asking.refused(error)
+        return _finished(asking, answer) if isinstance(answer, Coroutine) else asking.finished(answer)
+
+    return api._replace(handle=ask_first)
+
+
+async def _finished(asking: _Asking, work: Coroutine[Any, Any, Any]) -> Any:
+    try:
+        return asking.finished(await work)
+    except RequestRejected as error:
+        return asking.refused(error)
+
+
+# --- special checks -------------------------------------------------------------------------------------------------
+
+_COORDINATED: Final = {0: GROUP, 1: TRANSACTIONAL_ID}
+KEYS_IN_A_LIST_FROM: Final = 4
+
+
+def _find_coordinator(asking: _Asking) -> None:
+    kind = _COORDINATED.get(asking.message.key_type)
+    if kind is None:
+        # A share-partition, which only brokers ask for. The handler refuses every other type of key.
+        Whole(CLUSTER_ACTION).apply(asking)
+    elif asking.request.api_version < KEYS_IN_A_LIST_FROM:
+        Whole(DESCRIBE, kind, "key").apply(asking)
+    else:
+        Each(DESCRIBE, kind, "coordinator_keys", "coordinators").apply(asking)
+
+
+def _init_producer_id(asking: _Asking) -> None:
+    message, caller = asking.message, asking.request.caller
+    if message.transactional_id is not None:
+        Whole(WRITE, TRANSACTIONAL_ID, "transactional_id").apply(asking)
+        return
+    authorizer = asking.context.authorizer
+    if (
+        authorizer is not None
+        and not asking.may(IDEMPOTENT_WRITE, CLUSTER)
+        and not authorizer.allows_any(caller.principal, caller.host, WRITE, TOPIC)
+    ):
+        raise refuse(asking.request, IDEMPOTENT_WRITE, CLUSTER)
+
+
+def _create_topics(asking: _Asking) -> None:
+    Each(CREATE, TOPIC, "topics", "topics", "name", instead=CREATE).apply(asking)
+
+    def hide(response: Any) -> None:
+        """Remove the settings of topics whose settings the caller may not describe."""
+        for one in response.topics:
+            if not one.error_code and not asking.may(DESCRIBE_CONFIGS, TOPIC, one.name):
+                one.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                one.configs, one.num_partitions, one.replication_factor = None, -1, -1
+
+    asking.finishes.append(hide)
+
+
+TOPIC_STATES_FROM: Final = 6
+
+
+def _delete_topics(asking: _Asking) -> None:
+    if not asking.context.config.delete_topic_enable or asking.may(DELETE, CLUSTER):
+        return
+    image = asking.context.image
+    field = "topics" if asking.request.api_version >= TOPIC_STATES_FROM else "topic_names"
+    allowed: list[Any] = []
+    denied: list[Any] = []
+    for state in getattr(asking.message, field):
+        named = state if isinstance(state, str) else state.name
+        topic = image.topic(named) if named is not None else image.topic_by_id(state.topic_id)
+        name = named if topic is None else topic.name
+        if name is None or asking.may(DELETE, TOPIC, name):
+            allowed.append(state)  # the handler says if there is no such id
+        elif topic is None and asking.may(DESCRIBE, TOPIC, name):
+            allowed.append(state)  # a caller that may see the topic may know that it does not exist
+        else:
+            told = named is None and asking.may(DESCRIBE, TOPIC, name)
+            denied.append(replace(state, name=name) if told else state)
+            asking.note(DELETE, TOPIC, name)
+    if denied:
+        asking.take_out(field, allowed, denied, "responses", ErrorCode.TOPIC_AUTHORIZATION_FAILED, DELETE)
+
+
+_CONFIGURED: Final = {2: TOPIC, 32: GROUP, 4: CLUSTER, 8: CLUSTER, 16: CLUSTER}
+"""Kinds of config resource, and the kind of resource whose rights they need."""
+
+
+def _configs(operation: Operation, into: str) -> Callable[[_Asking], None]:
+    def apply(asking: _Asking) -> None:
+        for kind in (TOPIC, GROUP, CLUSTER):
+            allowed: list[Any] = []
+            denied: list[Any] = []
+            for one in asking.message.resources:
+                name = CLUSTER_NAME if kind is CLUSTER else one.resource_name
+                if _CONFIGURED.get(one.resource_type) is not kind or asking.may(operation, kind, name):
+                    allowed.append(one)
+                else:
+                    denied.append(one)
+                    asking.note(operation, kind, name)
+            if denied:
+                asking.take_out("resources", allowed, denied, into, FAILED[kind], operation)
+
+    return apply
+
+
+def _subscribe(asking: _Asking) -> None:
+    """A member must be allowed to see all topics to which it subscribes."""
+    names = asking.message.subscribed_topic_names
+    for name in names or ():
+        if not asking.may(DESCRIBE, TOPIC, name):
+            raise refuse(asking.request, DESCRIBE, TOPIC, name)
+
+
+def _describe_members(asking: _Asking) -> None:
+    """A caller must be allowed to see the topics that members are assigned. Otherwise the group is not described."""
+
+    def hide(response: Any) -> None:
+        for group in response.groups:
+            names = {
+                topic.topic_name
+                for member in group.members
+                for assignment in (member.assignment, getattr(member, "target_assignment", member.assignment))
+                for topic in assignment.topic_partitions
+            }
+            unseen = [name for name in sorted(names) if not asking.may(DESCRIBE, TOPIC, name)]
+            if not unseen:
+                continue
+            for name in unseen:
+                asking.note(DESCRIBE, TOPIC, name)
+            blank = type(group)(group_id=group.group_id)
+            for field in blank.__slots__:
+                setattr(group, field, getattr(blank, field))
+            group.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            group.error_message = "The group has described topic(s) that the client is not authorized to describe."
+
+    asking.finishes.append(hide)
+
+
+def _described_transactions(asking: _Asking) -> None:
+    def hide(response: Any) -> None:
+        for one in response.transaction_states:
+            one.topics = [topic for topic in one.topics if asking.may(DESCRIBE, TOPIC, topic.topic)]
+
+    asking.finishes.append(hide)
+
+
+# --- the table ------------------------------------------------------------------------------------------------------
+
+NOTHING: Final[tuple[Entry, ...]] = ()
+_GROUP_READ: Final = Whole(READ, GROUP, "group_id")
+_GROUP_DELETE: Final = Whole(DELETE, GROUP, "group_id")
+_TRANSACTIONAL: Final = Whole(WRITE, TRANSACTIONAL_ID, "transactional_id")
+_MEMBERS: Final = Special(_describe_members, ((DESCRIBE, TOPIC),))
+_BETWEEN_BROKERS: Final[tuple[Entry, ...]] = (Whole(CLUSTER_ACTION),)
+_ADMINISTERS: Final[tuple[Entry, ...]] = (Whole(ALTER),)
+_LOOKS: Final[tuple[Entry, ...]] = (Whole(DESCRIBE),)
+
+TABLE: Final[Mapping[ApiKey, tuple[Entry, ...]]] = {
+    ApiKey.API_VERSIONS: NOTHING,
+    ApiKey.SASL_HANDSHAKE: NOTHING,
+    ApiKey.SASL_AUTHENTICATE: NOTHING,
+    # Records.
+    ApiKey.PRODUCE: (
+        Asked(WRITE, TRANSACTIONAL_ID, "the transactional id, if there is one"),
+        Asked(WRITE, TOPIC, "each topic"),
+    ),
+    ApiKey.FETCH: (
+        Asked(READ, TOPIC, "each topic of the request or session, at each look"),
+        Asked(CLUSTER_ACTION, CLUSTER, "instead, for replicas"),
+    ),
+    ApiKey.LIST_OFFSETS: (Each(DESCRIBE, TOPIC, "topics", "topics", "name"),),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: (Each(DESCRIBE, TOPIC, "topics", "topics", "topic", instead=CLUSTER_ACTION),),
+    ApiKey.DELETE_RECORDS: (Each(DELETE, TOPIC, "topics", "topics", "name"),),
+    # Topics.
+    ApiKey.METADATA: (
+        Asked(DESCRIBE, TOPIC, "each topic"),
+        Asked(CREATE, CLUSTER, "if topics are to be created; or CREATE of each of them"),
+        Asked(CREATE, TOPIC, "each topic that is to be created"),
+        Asked(DESCRIBE, CLUSTER, "for the authorized operations of the cluster"),
+    ),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: (Asked(DESCRIBE, TOPIC, "each topic"),),
+    ApiKey.CREATE_TOPICS: (Special(_create_topics, ((CREATE, CLUSTER), (CREATE, TOPIC), (DESCRIBE_CONFIGS, TOPIC))),),
+    ApiKey.DELETE_TOPICS: (Special(_delete_topics, ((DELETE, CLUSTER), (DELETE, TOPIC), (DESCRIBE, TOPIC))),),
+    ApiKey.CREATE_PARTITIONS: (Each(ALTER, TOPIC, "topics", "results", "name"),),
+    ApiKey.ELECT_LEADERS: _ADMINISTERS,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _ADMINISTERS,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: _LOOKS,
+    # Groups.
+    ApiKey.FIND_COORDINATOR: (
+        Special(_find_coordinator, ((DESCRIBE, GROUP), (DESCRIBE, TRANSACTIONAL_ID), (CLUSTER_ACTION, CLUSTER))),
+    ),
+    ApiKey.JOIN_GROUP: (_GROUP_READ,),
+    ApiKey.HEARTBEAT: (_GROUP_READ,),
+    ApiKey.LEAVE_GROUP: (_GROUP_READ,),
+    ApiKey.SYNC_GROUP: (_GROUP_READ,),
+    ApiKey.OFFSET_COMMIT: (_GROUP_READ, Each(READ, TOPIC, "topics", "topics", "name", "topic_id")),
+    ApiKey.OFFSET_FETCH: (
+        Asked(DESCRIBE, GROUP, "each group"),
+        Asked(DESCRIBE, TOPIC, "each topic of a group"),
+    ),
+    ApiKey.OFFSET_DELETE: (_GROUP_DELETE, Each(READ, TOPIC, "topics", "topics", "name")),
+    ApiKey.DESCRIBE_GROUPS: (Each(DESCRIBE, GROUP, "groups", "groups"),),
+    ApiKey.LIST_GROUPS: (Listed(DESCRIBE, GROUP, "groups", "group_id", instead=DESCRIBE),),
+    ApiKey.DELETE_GROUPS: (Each(DELETE, GROUP, "groups_names", "results"),),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: (
+        _GROUP_READ,
+        Special(_subscribe, ((DESCRIBE, TOPIC),)),
+        Asked(DESCRIBE, TOPIC, "topics that a regular expression matches: the others are left out"),
+    ),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: (Each(DESCRIBE, GROUP, "group_ids", "groups"), _MEMBERS),
+    ApiKey.SHARE_GROUP_HEARTBEAT: (_GROUP_READ, Special(_subscribe, ((DESCRIBE, TOPIC),))),
+    ApiKey.SHARE_GROUP_DESCRIBE: (Each(DESCRIBE, GROUP, "group_ids", "groups"), _MEMBERS),
+    ApiKey.SHARE_FETCH: (
+        _GROUP_READ,
+        Asked(READ, TOPIC, "each topic of the session, at each look"),
+    ),
+    ApiKey.SHARE_ACKNOWLEDGE: (_GROUP_READ, Asked(READ, TOPIC, "each topic")),
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: (
+        Each(DESCRIBE, GROUP, "groups", "groups", "group_id"),
+        Asked(DESCRIBE, TOPIC, "each topic of a group"),
+    ),
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: (_GROUP_READ, Each(READ, TOPIC, "topics", "responses", "topic_name")),
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: (_GROUP_DELETE, Each(READ, TOPIC, "topics", "responses", "topic_name")),
+    ApiKey.INITIALIZE_SHARE_GROUP_STATE: _BETWEEN_BROKERS,
+    ApiKey.READ_SHARE_GROUP_STATE: _BETWEEN_BROKERS,
+    ApiKey.WRITE_SHARE_GROUP_STATE: _BETWEEN_BROKERS,
+    ApiKey.DELETE_SHARE_GROUP_STATE: _BETWEEN_BROKERS,
+    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: _BETWEEN_BROKERS,
+    # Transactions.
+    ApiKey.INIT_PRODUCER_ID: (
+        Special(_init_producer_id, ((WRITE, TRANSACTIONAL_ID), (IDEMPOTENT_WRITE, CLUSTER), (WRITE, TOPIC))),
+    ),
+    ApiKey.ADD_PARTITIONS_TO_TXN: (
+        Whole(WRITE, TRANSACTIONAL_ID, "v3_and_below_transactional_id", versions=(0, 3)),
+        Asked(WRITE, TOPIC, "each topic, up to version 3"),
+        Whole(CLUSTER_ACTION, versions=(4, 99)),
+    ),
+    ApiKey.ADD_OFFSETS_TO_TXN: (_TRANSACTIONAL, _GROUP_READ),
+    ApiKey.END_TXN: (_TRANSACTIONAL,),
+    ApiKey.TXN_OFFSET_COMMIT: (
+        _TRANSACTIONAL,
+        _GROUP_READ,
+        Each(READ, TOPIC, "topics", "topics", "name"),
+    ),
+    ApiKey.WRITE_TXN_MARKERS: (Whole(CLUSTER_ACTION, instead=ALTER),),
+    ApiKey.DESCRIBE_PRODUCERS: (Each(READ, TOPIC, "topics", "topics", "name"),),
+    ApiKey.DESCRIBE_TRANSACTIONS: (
+        Each(DESCRIBE, TRANSACTIONAL_ID, "transactional_ids", "transaction_states"),
+        Special(_described_transactions, ((DESCRIBE, TOPIC),)),
+    ),
+    ApiKey.LIST_TRANSACTIONS: (Listed(DESCRIBE, TRANSACTIONAL_ID, "transaction_states", "transactional_id"),),
+    # The cluster.
+    ApiKey.DESCRIBE_CLUSTER: (Asked(DESCRIBE, CLUSTER, "for the authorized operations of the cluster"),),
+    ApiKey.DESCRIBE_QUORUM: _LOOKS,
+    ApiKey.UNREGISTER_BROKER: _ADMINISTERS,
+    ApiKey.UPDATE_FEATURES: _ADMINISTERS,
+    ApiKey.DESCRIBE_LOG_DIRS: _LOOKS,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: _ADMINISTERS,
+    ApiKey.DESCRIBE_CONFIGS: (
+        Special(
+            _configs(DESCRIBE_CONFIGS, "results"),
+            ((DESCRIBE_CONFIGS, TOPIC), (DESCRIBE_CONFIGS, GROUP), (DESCRIBE_CONFIGS, CLUSTER)),
+        ),
+    ),
+    ApiKey.ALTER_CONFIGS: (
+        Special(
+            _configs(ALTER_CONFIGS, "responses"),
+            ((ALTER_CONFIGS, TOPIC), (ALTER_CONFIGS, GROUP), (ALTER_CONFIGS, CLUSTER)),
+        ),
+    ),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: (
+        Special(
+            _configs(ALTER_CONFIGS, "responses"),
+            ((ALTER_CONFIGS, TOPIC), (ALTER_CONFIGS, GROUP), (ALTER_CONFIGS, CLUSTER)),
+        ),
+    ),
+    ApiKey.LIST_CONFIG_RESOURCES: (Whole(DESCRIBE_CONFIGS),),
+    # Security.
+    ApiKey.DESCRIBE_ACLS: _LOOKS,
+    ApiKey.CREATE_ACLS: _ADMINISTERS,
+    ApiKey.DELETE_ACLS: _ADMINISTERS,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _LOOKS,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _ADMINISTERS,
+    ApiKey.CREATE_DELEGATION_TOKEN: (Asked(Operation.CREATE_TOKENS, USER, "the owner, unless it is the caller"),),
+    # Its owner and its renewers may do this. No rule of access decides.
+    ApiKey.RENEW_DELEGATION_TOKEN: NOTHING,
+    ApiKey.EXPIRE_DELEGATION_TOKEN: NOTHING,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: (
+        Asked(DESCRIBE, DELEGATION_TOKEN, "each token of others: those that may not be described are left out"),
+        Asked(Operation.DESCRIBE_TOKENS, USER, "or of its owner"),
+    ),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: (Whole(DESCRIBE_CONFIGS),),
+    ApiKey.ALTER_CLIENT_QUOTAS: (Whole(ALTER_CONFIGS),),
+    # Between brokers.
+    ApiKey.ALTER_PARTITION: _BETWEEN_BROKERS,
+    ApiKey.BROKER_HEARTBEAT: _BETWEEN_BROKERS,
+    ApiKey.ENVELOPE: _BETWEEN_BROKERS,
+    ApiKey.FIRN_ENTRIES: _BETWEEN_BROKERS,
+    ApiKey.FIRN_MEMBERS: _BETWEEN_BROKERS,
+    ApiKey.FIRN_REGISTER: _BETWEEN_BROKERS,
+    ApiKey.FIRN_CHANGE: _BETWEEN_BROKERS,
+    ApiKey.FIRN_MANIFESTS: _BETWEEN_BROKERS,
+    ApiKey.FIRN_TRANSACTIONS: _BETWEEN_BROKERS,
+    ApiKey.FIRN_HOLD: _BETWEEN_BROKERS,
+    ApiKey.FIRN_PULSE: _BETWEEN_BROKERS,
+    ApiKey.FIRN_PLACE: (Asked(CLUSTER_ACTION, CLUSTER, "to tell a broker that it was replaced"),),
+    # Firn's own.
+    ApiKey.FIRN_METRICS: _LOOKS,
+    ApiKey.FIRN_CLUSTER: _LOOKS,
+    ApiKey.FIRN_TIER_STATUS: (Asked(DESCRIBE, TOPIC, "each topic: the others are left out"),),
+    ApiKey.FIRN_TIER_SEGMENTS: (Asked(DESCRIBE, TOPIC, "the topic"),),
+    ApiKey.FIRN_TIER_REPLACE: (Whole(CLUSTER_ACTION), Asked(ALTER, TOPIC, "the topic")),
+    ApiKey.FIRN_DRAIN: _ADMINISTERS,
+    # It comes before the login, and only from few addresses (ADR 0034, HF1). No rule of access decides.
+    ApiKey.FIRN_FORWARDED: NOTHING,
+}
+"""The checks of each API, in the order in which they are made."""

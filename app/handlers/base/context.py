@@ -1,0 +1,249 @@
+"""The arguments of every handler: the broker's parts, and the request.
+
+``Context`` is built once by the composition root (``app/broker/``) and shared by all connections of a broker; ``Request``
+is one per request. Handlers reach everything through these two and keep no state of their own, except the parts that are
+named here (fetch sessions, producer ids).
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from app.configs import BrokerConfig
+from app.configs.broker import RACK_AWARE_SELECTOR
+from app.errors import ErrorCode, FirnError, StorageFull
+from app.faults import Faults, Limited
+from app.handlers.policy.callers import Caller, Doorkeeper, KnownRights, OpenDoor, Quotas
+from app.handlers.state.acknowledging import AcknowledgementGate
+from app.handlers.state.draining import Drain
+from app.handlers.state.fetch_fan_out import FanOut
+from app.handlers.state.metadata_cache import MetadataCache
+from app.handlers.state.parked_followers import ParkedFollowers
+from app.metrics import Registry, Sample
+from app.notices import log_line
+from app.replication.throttle import Throttle
+from app.seams import BlockingPool, Clock
+from app.transport.replays import ReplayTurns, loop_time_s
+from app.units import BrokerId
+
+if TYPE_CHECKING:
+    from app.groups.coordinator import GroupCoordinator
+    from app.groups.share.share_coordinator import ShareCoordinator
+    from app.handlers.policy.auditing import Audit, Sampler
+    from app.handlers.state.fetch_sessions import FetchSessions
+    from app.handlers.state.metrics import ApiMetrics
+    from app.handlers.state.producer_id_block import ProducerIds
+    from app.hot.manager import LogManager
+    from app.metadata.controller.cluster_changes import ClusterChanges
+    from app.metadata.controller.desk import Desk
+    from app.metadata.image.cluster import ClusterImage
+    from app.metadata.manifest.manifest_entries import ManifestEntries
+    from app.metadata.peers.control import PulseRequest
+    from app.metadata.view.view import ClusterView
+    from app.replication.followed_tier import FollowedTier
+    from app.replication.partition import PartitionTable
+    from app.replication.reading import PartitionReads
+    from app.security.authorizer import Authorizer
+    from app.security.delegation import TokenSecrets
+    from app.security.noting import Resource
+    from app.tiering.upload.copy_holds import CopyHolds, HoldsOfLeaders
+    from app.tiering.upload.remote_log_manager import RemoteLogManager
+    from app.transactions.coordinator import TransactionCoordinator
+
+
+class Answers(Protocol):
+    """How one API is answered; ``app.handlers.base.api.Api`` is one."""
+
+    @property
+    def handle(self) -> Callable[[Context, Request, Any], Any]:
+        """(context, request, message) to the response message, or to an awaitable of it."""
+        ...
+
+    @property
+    def refuse(self) -> Callable[[Request, Any, ErrorCode, str], Any]:
+        """(request, message, code, sentence) to the response that carries the code."""
+        ...
+
+
+class PassesOn(Protocol):
+    """The way to the controller."""
+
+    def needed(self) -> bool:
+        """Whether another broker is the controller, as far as this one knows."""
+        ...
+
+    async def pass_on(self, frame: bytes, principal: bytes, client_address: bytes) -> bytes:
+        """Have the controller answer a request, given without its size. Returns: the answer's frame without its size.
+
+        Raises: RequestRejected, also REQUEST_TIMED_OUT if it is not known whether the request was carried out.
+        """
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Context:
+    """The parts of one running broker. Everything belongs to its event loop."""
+
+    config: BrokerConfig
+    clock: Clock
+    rng: random.Random
+    pool: BlockingPool
+    registry: Registry
+    cluster: ClusterView
+    """This broker's copy of the cluster's metadata."""
+    controller: ClusterChanges
+    """Makes changes of the cluster: here, or on the broker that is the controller."""
+    logs: LogManager
+    """The logs on the disk, their directories, and the free space. ``partitions`` decides which of them may be read and written."""
+    partitions: PartitionTable
+    reads: PartitionReads
+    """Reads partitions, from the disk or the object store."""
+    remote_log_manager: RemoteLogManager
+    copy_holds: CopyHolds
+    """The holds of copies on this broker, which the controller asks for."""
+    holds_of_leaders: HoldsOfLeaders
+    """Has all leaders of a topic hold copies, for changes that are made here."""
+    metrics: ApiMetrics
+    fetch_sessions: FetchSessions
+    producer_ids: ProducerIds
+    groups: GroupCoordinator
+    shares: ShareCoordinator
+    transactions: TransactionCoordinator
+    advertised_host: str
+    advertised_port: int
+    log_line: Callable[[str], None]
+    """Writes a one-line notice for the operator. Notices that clients can cause at will go to ``client_line``."""
+    store_samples: Callable[[], Awaitable[Sequence[Sample]]] | None = None
+    """Asks the store process for its metrics. Raises: StorageUnavailable."""
+    store_trouble: Callable[[], str] | None = None
+    """A sentence that says since when the object store is away, empty while it responds; None if nothing is known of it."""
+    random_bytes: Callable[[int], bytes] = secrets.token_bytes
+    """Returns so many unpredictable bytes."""
+    doorkeeper: Doorkeeper = field(default_factory=OpenDoor)
+    """Names the caller of a connection."""
+    authorizer: Authorizer | None = None
+    """Decides about the rights of callers; None if every caller has all rights."""
+    brokers: frozenset[str] = frozenset()
+    """Principals of brokers, as far as the settings name them. Without an authorizer, only they may pass requests on."""
+    token_secrets: TokenSecrets | None = None
+    """Derives the secrets of delegation tokens; None if there are none."""
+    audit: Audit | None = None
+    """Hears of refusals, changes and logins; None if no caller can be refused and nothing is written."""
+    sampler: Sampler | None = None
+    """Chooses requests that were allowed, for the audit log; None if none are."""
+    rights: KnownRights = field(default_factory=KnownRights)
+    """Where doorkeepers get the rights of callers. They end when the rules change."""
+    apis: Mapping[int, Answers] = field(default_factory=dict)
+    """The handler of each API."""
+    desk: Desk | None = None
+    """Where other brokers ask the controller; None on a broker that is alone."""
+    passes_on: PassesOn | None = None
+    """The way to the controller of several brokers; None on a broker that is alone."""
+    starting: bool = False
+    """Whether this broker, one of several, serves only other brokers because it is not registered yet."""
+    users_due: bool = False
+    """Whether this start still has to create users that were left for it. Until then no client is told that its login is wrong."""
+    hears_controller: Callable[[], bool] | None = None
+    """Whether this broker has just heard the controller of several brokers."""
+    pulsed: Callable[[PulseRequest], ErrorCode] | None = None
+    """Takes the pulse of another broker (ADR 0023, L6); None on a broker that is alone."""
+    manifest_entries: ManifestEntries | None = None
+    """The newest entries of led manifests, for their followers; None on a broker that is alone."""
+    followed_tiers: Callable[[], Iterable[FollowedTier]] | None = None
+    """The known state of the tier of each partition that this broker follows; None on a broker that is alone."""
+    quotas: Quotas | None = None
+    """Limits the rates of clients; None while there are no quotas."""
+    faults: Faults = field(default_factory=lambda: Faults(log_line))
+    """Logs the faults of disks, of the store and of stored bytes that clients get as errors."""
+    no_room: StorageFull | None = None
+    """Why producers are refused for now: the disk is nearly full. Changed by ``refuse_for_room``."""
+    replays: ReplayTurns = field(default_factory=ReplayTurns)
+    """Readers of the tier take turns, so that others need not wait for them."""
+    parked_followers: ParkedFollowers = field(default_factory=lambda: ParkedFollowers(loop_time_s))
+    gate: AcknowledgementGate = field(default_factory=AcknowledgementGate)
+    """Holds responses back while it is in doubt whether another broker has this one's place."""
+    metadata_cache: MetadataCache = field(default_factory=MetadataCache)
+    fan_out: FanOut = field(default_factory=FanOut)
+    """Responses that many consumers share."""
+    back: Sequence[tuple[str, int, int]] = ()
+    """If this start took over: each tiered topic, its number of partitions, and the sum of the offsets at which they went on."""
+    effective: BrokerConfig = field(init=False)
+    """``config`` with the settings that were altered since the start."""
+    refusal: FirnError | None = field(init=False, default=None)
+    """The error with which producers are refused now: of the disk or of a drain. None if they are not."""
+    refuses_transactions: bool = field(init=False, default=False)
+    """Whether batches of open transactions are refused with the others."""
+    selects_by_rack: bool = field(init=False)
+    """Whether consumers are sent to a replica in their rack (KIP-392)."""
+    leader_throttle: Throttle = field(init=False)
+    """Limits the bytes that this broker sends to throttled replicas that are out of sync."""
+    client_line: Limited = field(init=False)
+    """``log_line`` for notices that clients can cause: at most so many lines in a while."""
+    drain: Drain = field(init=False)
+    """Refuses producers, and has all of their records tiered, before this broker stops for good."""
+
+    def __post_init__(self) -> None:
+        self.effective = self.config
+        self.selects_by_rack = self.config.replica_selector_class == RACK_AWARE_SELECTOR
+        self.leader_throttle = new_throttle(self.config)
+        self.client_line = Limited(self.log_line)
+        self.drain = Drain(self)
+
+    def refuse_for_room(self, error: StorageFull | None) -> None:
+        """Refuse producers from now on because there is no room, or (None) no longer for that reason."""
+        self.no_room = error
+        self.decide_refusal()
+
+    def decide_refusal(self) -> None:
+        """Bring ``refusal`` in line with its reasons."""
+        self.refusal = self.no_room if self.no_room is not None else self.drain.refusal
+        self.refuses_transactions = self.no_room is not None or self.drain.sealed
+
+    @property
+    def node_id(self) -> BrokerId:
+        return BrokerId(self.config.node_id)
+
+    @property
+    def image(self) -> ClusterImage:
+        """The cluster as of now; immutable, so one handler that reads it twice should keep it in a variable."""
+        return self.cluster.image
+
+
+def new_throttle(config: BrokerConfig) -> Throttle:
+    """A throttle of replication that measures as the settings say; it is without a limit until one is set."""
+    return Throttle(
+        config.node_id,
+        samples_max=config.replication_quota_window_num,
+        sample_ms=config.replication_quota_window_size_seconds * 1000,
+    )
+
+
+class Cancellable(Protocol):
+    """A task or wait of a connection."""
+
+    def cancel(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Request:
+    """A request's header, its caller, and its state while it is served."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    caller: Caller
+    on_close: set[Cancellable] = field(default_factory=set)
+    """The connection's tasks and waits. They are cancelled when the connection ends."""
+    throttle_time_ms: int = 0
+    """The throttle time of the response, if its API has a field for it."""
+    denied: dict[Resource, None] | None = None
+    """Resources that were refused for want of a right (``noting.note``)."""
+    is_free: bool | None = False
+    """Whether its steps count for no client's share, as of a follower's Fetch; None until it is decoded."""
+    about: str | None = None
+    """The name of the resource that it changes, for the audit log. Set where its message has a secret in place of a name."""

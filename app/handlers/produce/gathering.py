@@ -1,0 +1,246 @@
+"""Produce requests of the usual kind that came together, appended by one write for each log.
+
+To write 16 KiB to the page cache costs twice as much alone as among many: the kernel makes larger pages for a longer write, and
+each call has a price of its own. So requests of the fast path are gathered: the requests that one client has sent together, or the
+requests of all clients in one turn of the loop if several have sent some. Until then a request counts as not arrived: it has no
+offset, and no reader sees it. Then the requests of each log are appended in the order in which they came. If a request is refused,
+it and the later requests of its log are served one by one, as if they came then. Answers leave in the order of each client's
+requests.
+
+A turn ends when all sockets that were ready have been read. Until then the bytes of gathered requests lie in receive buffers that
+are set aside. A client that is alone never waits for the end of a turn.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from app.errors import FirnError, ProtocolError
+from app.handlers.clients.admission import continues
+from app.handlers.produce.committing import answer_by_commit, may_commit
+from app.handlers.produce.produce import serve_produce, shaped_records
+from app.records.batch import TRANSACTIONAL, HeaderFields
+
+if TYPE_CHECKING:
+    from app.handlers.clients.client import Client, Service
+    from app.handlers.clients.produce_shape import ProduceShape
+    from app.handlers.policy.callers import Shares
+    from app.hot.log import AppendResult, PartitionLog
+
+BASE_OFFSET: Final = Struct(">q")
+Run: TypeAlias = list[tuple[memoryview, HeaderFields]]
+"""Batches for one log."""
+
+
+class Gathered(NamedTuple):
+    """A request that is to be appended."""
+
+    client: Client
+    shape: ProduceShape
+    shares: Shares | None
+    """The quotas that its bytes were taken of."""
+    correlation_id: int
+    frame: memoryview
+    """Without its size."""
+    records: memoryview
+    fields: HeaderFields
+
+
+class Gathering:
+    """The requests that wait for the end of a turn of the loop, or of a client's call. Belongs to one loop."""
+
+    __slots__ = ("_last_id", "_last_s", "_requests", "_server", "_set_aside", "several")
+
+    def __init__(self, server: Service) -> None:
+        self._server = server
+        self._requests: list[Gathered] = []
+        self._set_aside = 0
+        """Clients whose requests wait for the end of this turn."""
+        self.several = False
+        """Whether more than one client has sent something in the last turn: then it is worth it to wait for the others."""
+        self._last_id = 0
+        """The id of the last calling client. Not the client itself, which would be kept beyond its end."""
+        self._last_s = -1.0
+
+    def take(
+        self,
+        client: Client,
+        shape: ProduceShape,
+        correlation_id: int,
+        buffer: bytearray,
+        view: memoryview,
+        position: int,
+        start: int,
+        frame_end: int,
+    ) -> bool:
+        """Keep the request at ``position`` of ``view``, which begins like ``shape``; ``start`` is where the length of its records
+        is. ``end_of_call`` must follow before ``view`` has other content.
+
+        Returns: False if it has another form, or its client may have to wait for its quotas. It is not kept then.
+        """
+        place = shaped_records(shape, buffer, start, frame_end)
+        if place is None:
+            return False
+        records = view[place[0] : place[1]]
+        fields = shape.log.check_plain(records)
+        if fields is None:
+            return False
+        quotas = client.context.quotas
+        shares: Shares | None = None
+        if quotas is not None:
+            # As ``produced_alike`` for a client that need not wait.
+            shares, producing = shape.shares, quotas.producing
+            ahead = shares.produced.ahead - (frame_end - position - 4)
+            if (
+                ahead < 0
+                or shares.time.left < 0
+                or not (producing is shares or (producing is None and shares.terms is quotas.terms))
+            ):
+                return False
+            shares.produced.ahead = ahead
+            quotas.producing = shares
+        frame = view[position + 4 : frame_end]
+        self._requests.append(Gathered(client, shape, shares, correlation_id, frame, records, fields))
+        client.gathered += 1
+        return True
+
+    def end_of_call(self, client: Client, view: memoryview) -> None:
+        """Called when a client's bytes, which lie in ``view``, are parsed. Appends its requests now, or with those of others."""
+        server = self._server
+        if client.gathered:
+            if self.several and client.ending is None and view is server.scratch and server.set_scratch_aside():
+                if not self._set_aside:
+                    server.loop.call_soon(self._turn_ends)
+                self._set_aside += 1
+            else:
+                self.flush(client)
+        started_s = client.started_s
+        if started_s == self._last_s and id(client) != self._last_id:
+            self.several = True
+        self._last_s, self._last_id = started_s, id(client)
+
+    def _turn_ends(self) -> None:
+        self.several = self._set_aside > 1
+        self._set_aside = 0
+        self.flush()
+
+    def flush(self, caller: Client | None = None) -> None:
+        """Append and answer everything that was gathered. ``caller``: whose call this is; its time is charged by that call."""
+        requests, self._requests = self._requests, []
+        if not requests:
+            return
+        counts: dict[Client, int] = {}
+        for client in [request[0] for request in requests]:
+            counts[client] = counts.get(client, 0) + 1
+            client.gathered = 0
+        server = self._server
+        quotas = server.context.quotas
+        timed = quotas if quotas is not None and quotas.counts_time and (caller is None or len(counts) > 1) else None
+        began_s = timed.now_s() if timed is not None else 0.0
+        try:
+            self._serve(requests, counts)
+        except BaseException:  # a bug: no client may wait for an answer that does not come
+            for client in counts:
+                client.abort()
+            raise
+        finally:
+            server.take_scratches_back()
+        if timed is not None:
+            timed.share_out([request.shares for request in requests], timed.now_s() - began_s)
+        now_s, meter = server.now_s(), server.produce_meter
+        for client, count in counts.items():
+            if count:
+                meter.observe(now_s - client.started_s, count)
+            client.hand_over()
+
+    def _serve(self, requests: list[Gathered], counts: dict[Client, int]) -> None:
+        """Append, and put the answers into their places. ``counts``: the requests of each client, from which those are taken off
+        that wait for a commit."""
+        server = self._server
+        context = server.context
+        now_ms = context.clock.now_ms()
+        zones = server.metrics.zones
+        results = self._append(requests, now_ms)
+        appended_bytes = appended_records = answered_bytes = 0
+        for (client, shape, shares, correlation_id, frame, records, _), result in zip(requests, results, strict=True):
+            if result is None:
+                if shares is not None:
+                    shares.produced.ahead += len(frame)  # is charged again
+                if client.closed or client.ending is not None:
+                    continue
+                client.now_ms = now_ms
+                try:
+                    parts = serve_produce(client, shape.version, correlation_id, frame)
+                except ProtocolError as error:
+                    client.fail(f"closing the connection of {client.peer}: {error}")
+                    continue
+                if parts is not None:
+                    client.answer(parts)
+                continue
+            if not result[3]:
+                appended_bytes += len(records)
+                appended_records += result[1] - result[0]
+                if zones is not None:
+                    zones.produced(shape.client_id, len(records))
+            if client.closed:
+                continue
+            answer = shape.answer(correlation_id, result[0], result[2], shape.log.log_start_offset)
+            answered_bytes += len(answer)
+            if shape.partition is None:
+                client.answer(answer)
+            elif not answer_by_commit(client, shape, correlation_id, result[1], answer):
+                counts[client] -= 1  # its slot counts it
+        server.produce_meter.response_bytes.value += answered_bytes
+        server.metrics.bytes_in.value += appended_bytes
+        server.metrics.records_in.value += appended_records
+
+    def _append(self, requests: list[Gathered], now_ms: int) -> list[AppendResult | None]:
+        """Returns: None for each request that has to be served by itself."""
+        results: list[AppendResult | None] = [None] * len(requests)
+        if self._server.context.refusal is not None:
+            return results
+        by_log: dict[PartitionLog, tuple[list[int], Run]] = {}
+        left: set[PartitionLog] = set()
+        for place, (client, shape, _, _, _, records, fields) in enumerate(requests):
+            log = shape.log
+            if log in left:
+                continue
+            terms = shape.terms
+            if not client.caller.rights.valid or not (
+                terms is log.terms or (terms is None and shape.replicated_terms is log.terms and may_commit(shape))
+            ):
+                left.add(log)
+                continue
+            found = by_log.get(log)
+            if found is None:
+                by_log[log] = [place], [(records, fields)]
+            else:
+                found[0].append(place)
+                found[1].append((records, fields))
+        for log, (places, run) in by_log.items():
+            done: list[AppendResult] = []
+            try:
+                _append_to(log, run, done, now_ms)
+            except FirnError:
+                # Each of the others is served by itself, and gets an error of its own if it fails too. Until then their bytes are
+                # as they were sent.
+                for records, _ in run[len(done) :]:
+                    BASE_OFFSET.pack_into(records, 0, 0)
+            for place, result in zip(places, done, strict=False):
+                results[place] = result
+        return results
+
+
+def _append_to(log: PartitionLog, run: Run, done: list[AppendResult], now_ms: int) -> None:
+    """Append to one log. ``done`` gets a result for each batch that was appended, which are the first ones.
+
+    Raises: as ``append_as_leader``.
+    """
+    while len(done) < len(run):
+        done += log.append_run(run[len(done) :], now_ms=now_ms)
+        if len(done) < len(run):
+            records, fields = run[len(done)]
+            if fields[5] & TRANSACTIONAL and not continues(log, (fields[9], fields[10])):
+                return  # it has ended meanwhile
+            done.append(log.append_as_leader(records, now_ms=now_ms))

@@ -1,0 +1,5 @@
+"""From whole frames to responses.
+
+- ``session``: ``Session``, the requests of a connection; ``server``: the Kafka listeners
+- ``dispatch``: the tables of all families; ``doors``: logins before the first request
+"""

@@ -1,0 +1,442 @@
+"""Serves the frames of one client: Produce and Fetch on fast paths, every other API by its handler.
+
+Produce, a Fetch that has something to answer, ApiVersions and every other handler that does not wait are answered within the
+callback of the socket. Further Produces are served behind a waiting Produce (they are appended in order, only their answers wait);
+anything else that waits stops the parsing of this connection until it is answered, and a request that is not a Produce does not
+pass waiting Produces.
+"""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from collections.abc import Coroutine
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
+
+from app.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, kafka_code
+from app.handlers.apis.passing_on import PASSED_ON, address_of, principal_of
+from app.handlers.base.context import PassesOn, Request
+from app.handlers.base.portions import LONG_FRAME_BYTES, as_coroutine, decode_long, encode_long, serve_split
+from app.handlers.clients.client import Client
+from app.handlers.clients.produce_shape import PREFIX_START
+from app.handlers.clients.serving import STEPS, told
+from app.handlers.fetch.fetch import FETCH, serve_fetch
+from app.handlers.produce.committing import serve_replicated
+from app.handlers.produce.produce import PRODUCE, serve_produce, serve_shaped, tell_served
+from app.transport.core import FRAME_SIZE, OUT_BYTES_MAX, REQUEST_BYTES_MIN, SLOTS_MAX, Slot
+from app.wire.apikeys import ApiKey
+from app.wire.bounds import BYTES_MAX
+from app.wire.codec import decode_request
+from app.wire.framing import response_frame
+from app.wire.header import parse_request_header
+from app.wire.negotiation import is_api_versions_known, unknown_api_versions_frame
+from app.wire.versions import BETWEEN_BROKERS, is_between_brokers, is_served
+
+if TYPE_CHECKING:
+    from app.handlers.base.api import Api
+    from app.handlers.clients.client import Service
+    from app.handlers.state.metrics import ApiMeter
+
+FRAME_HEAD: Final = Struct(">ihhi")
+"""Size prefix, API key, API version, correlation id: common to every request header."""
+FRAME_HEAD_BYTES: Final = FRAME_HEAD.size
+unpack_head = FRAME_HEAD.unpack_from
+
+API_VERSIONS: Final = 18
+WHILE_STARTING: Final = frozenset({API_VERSIONS, ApiKey.FIRN_PLACE, *BETWEEN_BROKERS})
+"""The APIs that one of several brokers answers before it is registered."""
+
+
+class _Kept:
+    """Bytes that a request keeps past its frame, counted until ``close``."""
+
+    __slots__ = ("_server", "_size_bytes")
+
+    def __init__(self, server: Service, size_bytes: int) -> None:
+        self._server, self._size_bytes = server, size_bytes
+        server.keep(size_bytes)
+
+    def close(self) -> None:
+        self._server.unreserve(self._size_bytes)
+
+
+class Session(Client):
+    """A connection that is served."""
+
+    __slots__ = ()
+
+    def serve(self, view: memoryview, position: int, end: int) -> int:
+        server = self.server
+        server.serving = self
+        if server.rouse is not None:
+            server.rouse()
+        slots = self._slots
+        context = self.context
+        buffer: bytearray = view.obj  # type: ignore[assignment]
+        self.now_ms = context.clock.now_ms()
+        if self.held is not None:
+            self.held.forget_old(self.now_ms)
+            if self.held.is_empty:
+                self.held = None
+        refusal, quotas = context.refusal or self.held, context.quotas
+        if not self.caller.rights.valid:
+            self.speak_as(context.doorkeeper.renew(self.caller))
+        request_bytes_max = server.request_bytes_max
+        gathering = server.gathering
+        timed = quotas if quotas is not None and quotas.counts_time else None
+        if timed is not None:
+            timed.begin()
+        produced = later = long = produced_bytes = appended_bytes = appended_records = answered_bytes = 0
+        throttle_time_ms = 0  # of the last request, if there is any: the connection rests then
+        try:
+            while end - position >= FRAME_HEAD_BYTES:
+                if self._waiters or self.pieces or self._out_bytes > OUT_BYTES_MAX:
+                    break
+                size, api_key, api_version, correlation_id = unpack_head(buffer, position)
+                if not REQUEST_BYTES_MIN <= size <= request_bytes_max:
+                    self.check_size(size)
+                frame_end = position + 4 + size
+                if frame_end > end:
+                    break
+                if api_key == PRODUCE:
+                    if len(slots) + self.gathered >= SLOTS_MAX:
+                        break
+                    produced += 1
+                    produced_bytes += size
+                    shape = self._shape
+                    prefix_start = position + PREFIX_START
+                    if shape is None or not (
+                        shape.version == api_version and buffer.startswith(shape.prefix, prefix_start)
+                    ):
+                        shape = server.produce_shapes.find(self.caller.rights, api_version, buffer, prefix_start)
+                        if shape is not None:
+                            self._shape = shape
+                    if (
+                        shape is not None
+                        and refusal is None
+                        and (gathering.several or self.gathered or end - frame_end >= FRAME_HEAD_BYTES)
+                        and gathering.take(
+                            self,
+                            shape,
+                            correlation_id,
+                            buffer,
+                            view,
+                            position,
+                            prefix_start + len(shape.prefix),
+                            frame_end,
+                        )
+                    ):
+                        later += 1
+                        position = frame_end
+                        continue
+                    if self.gathered:
+                        gathering.flush(self)
+                        refusal = context.refusal or self.held
+                    if shape is not None and shape.terms is shape.log.terms and refusal is None:
+                        found = serve_shaped(self, shape, buffer, view, prefix_start + len(shape.prefix), frame_end)
+                        if found is not None:
+                            result = found[1]
+                            if not result[3]:
+                                appended_bytes += found[0]
+                                appended_records += result[1] - result[0]
+                            log_start_offset = shape.log.log_start_offset
+                            if quotas is not None:
+                                # As ``produced_alike``, which most requests need not call.
+                                shares, producing = shape.shares, quotas.producing
+                                ahead = shares.produced.ahead - size
+                                if (
+                                    ahead >= 0
+                                    and shares.time.left >= 0
+                                    and (producing is shares or (producing is None and shares.terms is quotas.terms))
+                                ):
+                                    shares.produced.ahead = ahead
+                                    quotas.producing = shares
+                                else:
+                                    throttle_time_ms = quotas.produced_alike(self.caller, shape, size)
+                            if not throttle_time_ms:
+                                answer = shape.answer(correlation_id, result[0], result[2], log_start_offset)
+                            else:
+                                self.rest(throttle_time_ms)
+                                answer = shape.throttled_answer(
+                                    correlation_id, result[0], result[2], log_start_offset, throttle_time_ms
+                                )
+                            answered_bytes += len(answer)
+                            if slots:
+                                self.answer(answer)
+                            else:
+                                self.out.append(answer)
+                                self._out_bytes += len(answer)
+                            position = frame_end
+                            continue
+                    elif (
+                        shape is not None
+                        and shape.terms is None
+                        and shape.replicated_terms is shape.log.terms
+                        and refusal is None
+                    ):
+                        found = serve_replicated(
+                            self, shape, correlation_id, buffer, view, prefix_start + len(shape.prefix), frame_end, size
+                        )
+                        if found is not None:
+                            result = found[1]
+                            if not result[3]:
+                                appended_bytes += found[0]
+                                appended_records += result[1] - result[0]
+                            later += 1
+                            position = frame_end
+                            continue
+                    long += 1
+                    parts = serve_produce(self, api_version, correlation_id, view[position + 4 : frame_end])
+                    refusal = context.refusal or self.held
+                    if parts is not None:
+                        self.answer(parts)
+                else:
+                    if self.gathered:
+                        gathering.flush(self)
+                        refusal = context.refusal or self.held
+                    if slots:
+                        break
+                    self._serve_one(api_key, api_version, correlation_id, view[position + 4 : frame_end])
+                position = frame_end
+                if self.ending is not None or self.logging_in:
+                    break
+            else:
+                if end - position >= FRAME_SIZE.size:
+                    (size,) = FRAME_SIZE.unpack_from(buffer, position)
+                    self.check_size(size)
+        except ProtocolError:
+            gathering.flush(self)  # earlier requests are answered before the connection ends
+            raise
+        finally:
+            gathering.end_of_call(self, view)
+            if timed is not None:
+                timed.end()
+            if produced:
+                meter = server.produce_meter
+                meter.requests.value += produced
+                meter.request_bytes.value += produced_bytes
+                meter.response_bytes.value += answered_bytes
+                meter.observe(server.loop.time() - self.started_s, produced - later)
+                if appended_bytes:
+                    server.metrics.bytes_in.value += appended_bytes
+                    server.metrics.records_in.value += appended_records
+                    zones = server.metrics.zones
+                    if zones is not None and self._shape is not None:
+                        zones.produced(self._shape.client_id, appended_bytes)
+                    sampler = context.sampler
+                    if sampler is not None and sampler.take(produced - long) and self._shape is not None:
+                        tell_served(self, self._shape)
+        return position
+
+    def _serve_one(self, api_key: int, api_version: int, correlation_id: int, frame: memoryview) -> None:
+        """Serve one request other than Produce. Raises: ProtocolError."""
+        server = self.server
+        server.serving = self, api_key
+        meter = server.metrics.meter(api_key)
+        meter.requests.value += 1
+        meter.request_bytes.value += len(frame)
+        if len(frame) > BYTES_MAX:
+            self._refuse_long(api_key, api_version, frame, meter)
+            return
+        if api_key == FETCH:
+            answer = serve_fetch(self, api_version, correlation_id, frame)
+            if answer is not None:
+                self.answer(answer)
+                meter.observe(server.loop.time() - self.started_s, 1)
+            return
+        if api_key == API_VERSIONS and not is_api_versions_known(api_version):
+            self.answer(unknown_api_versions_frame(correlation_id))
+            return
+        api = server.apis.get(api_key)
+        if api is None or not (is_served(api_key, api_version) or is_between_brokers(api_key, api_version)):
+            raise ProtocolError(f"Version {api_version} of API key {api_key} is not served.")
+        if self.context.starting and api_key not in WHILE_STARTING:
+            self.fail(f"closing the connection of {self.peer}: the broker is not registered yet")
+            return
+        header = parse_request_header(frame)
+        throttle_time_ms = self.charge(header.client_id, api_key, len(frame))
+        request = Request(
+            api_key, api_version, correlation_id, header.client_id, self.caller, self.on_close, throttle_time_ms
+        )
+        server.serving = request
+        if len(frame) > LONG_FRAME_BYTES:
+            slot = self.open_slot(meter, stops_parsing=True)
+            work = self._serve_long(slot, meter, api, request, bytes(frame), header.body_start)
+            server.spawn(told(server, request, work), self, work, _Kept(server, len(frame)))
+            return
+        message = decode_request(api_key, api_version, frame[header.body_start :])
+        if api.before is not None:
+            try:
+                api.before(self.context, request, message)
+            except FirnError as error:
+                refused = self._refused(api.refuse, request, message, error, meter)
+                if self.context.audit is not None:
+                    self.context.audit.answered(request, message, refused)
+                self.answer(self._encode(request, refused, meter))
+                return
+        passes_on = self.context.passes_on
+        if passes_on is not None and api_key in PASSED_ON and passes_on.needed():
+            slot = self.open_slot(meter, stops_parsing=True)
+            server.spawn(self._pass_on(slot, meter, passes_on, bytes(frame), api.refuse, request, message), self)
+            return
+        result: Any
+        try:
+            split = api.split
+            if split is not None and split.is_long(message):
+                result = serve_split(split, api.handle, api.refuse_each or api.refuse, self.context, request, message)
+            else:
+                result = api.handle(self.context, request, message)
+        except FirnError as error:
+            result = self._refused(api.refuse, request, message, error, meter)
+        quotas, audit = self.context.quotas, self.context.audit
+        if quotas is not None:
+            quotas.spent(self.caller, header.client_id)
+        if isinstance(result, Coroutine):
+            slot = self.open_slot(meter, stops_parsing=True)
+            work = self._finish(slot, meter, result, api.refuse, request, message)
+            server.spawn(told(server, request, work), self, work, result)
+            return
+        if audit is not None:
+            audit.answered(request, message, result)
+        if result is None:
+            raise ProtocolError(f"API key {api_key} cannot answer what was asked.")
+        self.answer(self._encode(request, result, meter))
+        meter.observe(server.loop.time() - self.started_s, 1)
+
+    def _refuse_long(self, api_key: int, api_version: int, frame: memoryview, meter: ApiMeter) -> None:
+        """Raises: ProtocolError if the API has no word for it."""
+        why = f"A request of API key {api_key} has {len(frame)} bytes, of {BYTES_MAX} at most."
+        api = self.server.apis.get(api_key)
+        if api is None or api.refuse_long is None or not is_served(api_key, api_version):
+            raise ProtocolError(why)
+        header = parse_request_header(frame)
+        throttle_time_ms = self.charge(header.client_id, api_key, len(frame))
+        request = Request(
+            api_key,
+            api_version,
+            header.correlation_id,
+            header.client_id,
+            self.caller,
+            self.on_close,
+            throttle_time_ms,
+        )
+        meter.errors.value += 1
+        self.context.client_line(f"refusing what {self.peer} sent: {why}")
+        self.answer(self._encode(request, api.refuse_long(request), meter))
+
+    async def _finish(
+        self, slot: Slot, meter: ApiMeter, work: Coroutine[Any, Any, Any], refuse: Any, request: Request, message: Any
+    ) -> None:
+        """Wait for a handler and put its answer into its slot."""
+        audit = self.context.audit
+        try:
+            result = await work
+        except FirnError as error:
+            result = self._refused(refuse, request, message, error, meter)
+        except CancelledError:
+            if audit is not None:
+                audit.cut_off(request, message)
+            raise
+        if audit is not None:
+            audit.answered(request, message, result)
+        if result is None:
+            self.fail(f"closing the connection of {self.peer}: API key {request.api_key} cannot answer what was asked")
+        elif not self.closed:
+            await self._complete(slot, meter, refuse, request, message, result)
+
+    async def _serve_long(
+        self, slot: Slot, meter: ApiMeter, api: Api, request: Request, frame: bytes, body_start: int
+    ) -> None:
+        """Serve a request that may take longer than one portion to decode. Its bytes are counted until it is answered, for its
+        message; the frame itself is not kept unless it is passed on."""
+        context = self.context
+        try:
+            message = await decode_long(request.api_key, request.api_version, frame[body_start:])
+        except ProtocolError as error:
+            self.fail(f"closing the connection of {self.peer}: {error}")
+            return
+        if self.closed:
+            return
+        passes_on = context.passes_on
+        if passes_on is None or request.api_key not in PASSED_ON or not passes_on.needed():
+            passes_on, frame = None, b""
+        result: Any
+        try:
+            if api.before is not None:
+                api.before(context, request, message)
+            if passes_on is not None:
+                await self._pass_on(slot, meter, passes_on, frame, api.refuse, request, message)
+                return
+            split = api.split
+            if split is not None:
+                result = serve_split(split, api.handle, api.refuse_each or api.refuse, context, request, message)
+            else:
+                result = api.handle(context, request, message)
+        except FirnError as error:
+            result = self._refused(api.refuse, request, message, error, meter)
+        await self._finish(slot, meter, as_coroutine(result), api.refuse, request, message)
+
+    async def _complete(
+        self, slot: Slot, meter: ApiMeter, refuse: Any, request: Request, message: Any, result: Any
+    ) -> None:
+        """Encode a response and put it into its slot."""
+        if request.throttle_time_ms and hasattr(result, "throttle_time_ms"):
+            result.throttle_time_ms = request.throttle_time_ms
+        try:
+            answer = await encode_long(request, result)
+        except RequestRejected as error:
+            refused = self._refused(refuse, request, message, error, meter)
+            if refused is None:
+                self.fail(f"closing the connection of {self.peer}: {error}")
+                return
+            answer = await encode_long(request, refused)
+        if not self.closed:
+            meter.response_bytes.value += len(answer)
+            self.complete(slot, answer)
+
+    async def _pass_on(
+        self,
+        slot: Slot,
+        meter: ApiMeter,
+        passes_on: PassesOn,
+        frame: bytes,
+        refuse: Any,
+        request: Request,
+        message: Any,
+    ) -> None:
+        """Have the controller answer a request, and put its answer into the slot."""
+        try:
+            answer = await passes_on.pass_on(frame, principal_of(request), address_of(request))
+        except FirnError as error:
+            refused = self._refused(refuse, request, message, error, meter)
+            if refused is None:
+                self.fail(f"closing the connection of {self.peer}: API key {request.api_key} cannot be refused")
+            elif not self.closed:
+                self.complete(slot, self._encode(request, refused, meter))
+            return
+        if not self.closed:
+            meter.response_bytes.value += len(answer) + FRAME_SIZE.size
+            self.complete(slot, FRAME_SIZE.pack(len(answer)) + answer)
+
+    def _refused(self, refuse: Any, request: Request, message: Any, error: FirnError, meter: ApiMeter) -> Any:
+        meter.errors.value += 1
+        code = kafka_code(error)
+        faults = self.context.faults
+        if code is ErrorCode.UNKNOWN_SERVER_ERROR:
+            faults.met(
+                f"API key {request.api_key}", "without a code", f"API key {request.api_key} for {self.peer}: {error}"
+            )
+        else:
+            faults.met_error("serving", f"API key {request.api_key}", error)
+        return refuse(request, message, code, str(error))
+
+    def _encode(self, request: Request, message: Any, meter: ApiMeter) -> bytes:
+        if request.throttle_time_ms and hasattr(message, "throttle_time_ms"):
+            message.throttle_time_ms = request.throttle_time_ms
+        frame = response_frame(request.api_key, request.api_version, request.correlation_id, message)
+        meter.response_bytes.value += len(frame)
+        return frame
+
+
+SERVING: Final = frozenset({Session.serve.__code__, Session._serve_one.__code__, STEPS})
+"""Functions that are being run while a request is being served."""
