@@ -31,10 +31,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from app.errors import ConfigError, FirnError
-from app.extras import install_hint
-from app.interpreter import python_command, python_environment
-from app.terminating import ended_by_sigterm
+from app.core.errors import ConfigError, FirnError
+from app.core.extras import install_hint
+from app.machine.interpreter import python_command, python_environment
+from app.machine.terminating import ended_by_sigterm
 
 if TYPE_CHECKING:
     import pyarrow as pa

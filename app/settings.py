@@ -26,7 +26,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from app.addresses import Networks, parse_networks, read_address
 from app.configs import BrokerConfig, Durability, TopicConfig
 from app.configs.broker import NODE_ID_AUTO, OFF
 from app.configs.broker_definitions import BROKER_DEFINITIONS, definition_of_listener
@@ -55,8 +54,9 @@ from app.configs.without_effect import (
     broker_setting_without_effect,
     checked_text,
 )
-from app.errors import ConfigError, RequestRejected, clause
-from app.extras import install_hint
+from app.core.addresses import Networks, parse_networks, read_address
+from app.core.errors import ConfigError, RequestRejected, clause
+from app.core.extras import install_hint
 from app.http.access import check_encrypted, check_origins, check_rights, parse_hosts, parse_origins
 from app.http.tls_settings import read_tls, texts_of
 

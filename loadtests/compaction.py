@@ -29,14 +29,14 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from app.broker.start.cleaning import CleanerProcess
 from app.configs import BrokerConfig, TopicConfig
+from app.core.metrics import Registry
+from app.core.notices import log_line
+from app.core.units import Offset, TopicId
 from app.hot.cleaning.cleaner import LogCleaner
 from app.hot.manager import LogManager
 from app.machine.files import PosixFileSystem
 from app.machine.runtime import SystemClock, ThreadPool
-from app.metrics import Registry
-from app.notices import log_line
 from app.records.builder import build_batch
-from app.units import Offset, TopicId
 from loadtests.firn_peer import firn_running
 from loadtests.measuring import LoadFailed, Report, alternate, finish, make_topic, start_generator
 from loadtests.processes import cpu_seconds, memory_mb

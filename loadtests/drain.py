@@ -22,12 +22,12 @@ import psutil
 
 from app.broker.start.process import Broker
 from app.client.connection import open_connection
-from app.client.firn_api import DrainRequest, DrainResponse, pack, unpack
 from app.configs import BrokerConfig, TopicConfig
-from app.errors import FirnError
-from app.limits import MIB
+from app.core.errors import FirnError
+from app.core.limits import MIB
 from app.records.builder import build_batch
 from app.wire.apikeys import ApiKey
+from app.wire.private import DrainRequest, DrainResponse, pack, unpack
 from loadtests.start_up import S3_ENVIRONMENT, s3_url, slow_s3
 
 LOOK_S = 0.05

@@ -16,10 +16,10 @@ from typing import Final
 
 import uvloop
 
+from app.core.metrics import Registry
 from app.handlers.policy.auditing import Audit, Sampler
 from app.handlers.policy.callers import Caller, Rights
 from app.machine.runtime import SystemClock
-from app.metrics import Registry
 from app.security.audit import Kind, Outcome, event, line_of
 from app.security.noting import Resource
 from app.wire.apikeys import ApiKey

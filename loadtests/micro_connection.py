@@ -26,13 +26,13 @@ from crc32c import crc32c
 
 from app.broker.node import Node, Surroundings
 from app.configs import BrokerConfig
+from app.core.units import ProducerEpoch, ProducerId
 from app.machine.files import PosixFileSystem
 from app.machine.runtime import SystemClock, ThreadPool, boot_s, raise_descriptor_limit, settle_memory
 from app.objectstore.directory import DirectoryStore
 from app.records.builder import build_batch
 from app.tiering.store.store_work import InlineStoreWork
 from app.transport.connection import Connection
-from app.units import ProducerEpoch, ProducerId
 from app.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
 from app.wire.produce import encode_produce_request
 

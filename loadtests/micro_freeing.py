@@ -17,8 +17,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from app.core.limits import MIB
 from app.hot.freeing import PIECE_BYTES
-from app.limits import MIB
 
 
 def _timed_ms(call: Callable[[], None]) -> float:

@@ -21,6 +21,7 @@ import uuid
 from app.configs import BrokerConfig, TopicConfig
 from app.coordinator.partition import CoordinatedLog, RawRecord
 from app.coordinator.topics import CONSUMER_OFFSETS
+from app.core.units import PartitionIndex, TopicId
 from app.groups.consumer.assignors import MemberSpec, TopicSpec, assign_uniform
 from app.groups.offsets.offsets import offset_key, offset_value
 from app.groups.shard import GroupShard
@@ -28,7 +29,6 @@ from app.hot.manager import LogManager
 from app.machine.files import PosixFileSystem
 from app.machine.runtime import SystemClock, ThreadPool
 from app.replication.partition import Partition
-from app.units import PartitionIndex, TopicId
 from loadtests.measuring import Report
 
 NOW_MS = 1_700_000_000_000

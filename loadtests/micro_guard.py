@@ -15,9 +15,9 @@ from typing import Any
 
 import uvloop
 
+from app.core.metrics import Registry
 from app.http.access import Access
 from app.http.guard import Guard
-from app.metrics import Registry
 
 REQUESTS = 5_000
 HEADERS = [

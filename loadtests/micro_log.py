@@ -15,13 +15,13 @@ import time
 import uuid
 
 from app.configs import TopicConfig
+from app.core.units import ProducerEpoch, ProducerId, TimestampMs, TopicId
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
 from app.machine.files import PosixFileSystem
 from app.machine.runtime import ThreadPool
 from app.records.batch import check_batches, rewrite_header
 from app.records.builder import build_batch
-from app.units import ProducerEpoch, ProducerId, TimestampMs, TopicId
 
 NOW_MS = TimestampMs(1_700_000_000_000)
 ROUNDS = 9

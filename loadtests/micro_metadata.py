@@ -14,11 +14,11 @@ from types import SimpleNamespace
 from typing import Any, Final
 from uuid import UUID
 
+from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, TimestampMs, TopicId
 from app.handlers.apis.metadata import handle
 from app.handlers.base.context import Request
 from app.handlers.state.metadata_cache import MetadataCache
 from app.metadata.image.cluster import BrokerImage, ClusterImage, ControllerImage, Endpoint, PartitionImage, TopicImage
-from app.units import BrokerId, LeaderEpoch, PartitionIndex, TimestampMs, TopicId
 from app.wire.apikeys import ApiKey
 from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
 from app.wire.framing import response_frame

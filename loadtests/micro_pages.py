@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from app.limits import MIB
+from app.core.limits import MIB
 
 FILE_BYTES = 4 * MIB
 FILES = 160

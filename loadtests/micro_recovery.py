@@ -18,12 +18,12 @@ from pathlib import Path
 import uvloop
 
 from app.configs import TopicConfig
+from app.core.units import PartitionIndex, TopicId
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
 from app.machine.files import PosixFileSystem
 from app.machine.runtime import SystemClock, ThreadPool, raise_descriptor_limit
 from app.records.builder import build_batch
-from app.units import PartitionIndex, TopicId
 
 BATCHES = 10
 TOPIC_ID = TopicId(uuid.UUID(int=7))

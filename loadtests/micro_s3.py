@@ -24,8 +24,9 @@ from pathlib import Path
 import uvloop
 from crc32c import crc32c
 
-from app.allocator import keep_freed_memory
-from app.limits import KIB, MIB
+from app.core.limits import KIB, MIB
+from app.core.units import FilePosition, Offset, TimestampMs
+from app.machine.allocator import keep_freed_memory
 from app.machine.files import PosixFileSystem
 from app.objectstore.location import S3Location, parse_store_url
 from app.objectstore.s3 import S3Store
@@ -33,7 +34,6 @@ from app.records.builder import build_batch
 from app.tiering.store.segment_format import ChunkCodec, ChunkEntry
 from app.tiering.store.store_process import KEPT_MEMORY_BYTES_MAX, THREADS, StoreThreads
 from app.tiering.store.store_work import InlineStoreWork
-from app.units import FilePosition, Offset, TimestampMs
 from loadtests.start_up import S3_ENVIRONMENT, s3_url, slow_s3
 
 RANGE_BYTES = 4 * MIB

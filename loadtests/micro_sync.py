@@ -17,8 +17,8 @@ import threading
 import time
 from pathlib import Path
 
+from app.core.limits import MIB
 from app.hot.durability import WRITE_BACK_BYTES
-from app.limits import MIB
 from app.machine.page_cache import finish_write_back
 
 APPEND_BYTES = 16_384

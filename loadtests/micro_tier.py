@@ -24,20 +24,20 @@ from pathlib import Path
 
 import uvloop
 
+from app.core.limits import MIB
+from app.core.metrics import Registry
+from app.core.units import BrokerId, LogSequence, Offset, PartitionIndex, SegmentId, TopicId
 from app.hot.descriptors import DescriptorCache
-from app.limits import MIB
 from app.machine.files import PosixFileSystem
 from app.machine.rpc import RpcClient
 from app.machine.runtime import ThreadPool
 from app.metadata.log import layout
 from app.metadata.manifest.manifest_state import ManifestState, SegmentEntry, SegmentState
-from app.metrics import Registry
 from app.records.builder import build_batch
 from app.tiering.read.chunk_cache import ChunkCache
 from app.tiering.read.remote_reader import RemoteReader, RemoteWait
 from app.tiering.store.store_proxy import ProxyStoreWork
 from app.tiering.store.store_work import UploadJob
-from app.units import BrokerId, LogSequence, Offset, PartitionIndex, SegmentId, TopicId
 
 TOPIC = TopicId(uuid.UUID(int=7))
 CHUNK_BYTES = 4 * MIB

@@ -18,13 +18,13 @@ from functools import partial
 from typing import TypeVar
 
 from app.configs import ProduceValidation, TopicConfig
+from app.core.units import PartitionIndex, TimestampMs, TopicId
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
 from app.machine.files import PosixFileSystem
 from app.records.batch import parse_header
 from app.records.builder import build_batch
 from app.records.validation import check_produced
-from app.units import PartitionIndex, TimestampMs, TopicId
 
 T = TypeVar("T")
 NOW_MS = TimestampMs(1_700_000_000_000)

@@ -3,8 +3,8 @@
     python -m loadtests.micro_wake_ups [--core 1] [--seconds 3] [--rounds 3]
 
 Three ways in turns: alone; beside one that is only nice, and whose session is; beside one that asks for long turns as well
-(``app/priority.py``). All on one core, each in a session of its own. On a machine that others use their turns are waited for
-too: there, look at ``perf record -e 'sched:*'`` of this, at wake-ups while the other one ran.
+(``app/machine/priority.py``). All on one core, each in a session of its own. On a machine that others use their turns are
+waited for too: there, look at ``perf record -e 'sched:*'`` of this, at wake-ups while the other one ran.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Callable
 
-from app.priority import SESSION, give_way
+from app.machine.priority import SESSION, give_way
 
 NICENESS = 10
 PAUSE_S = 0.001

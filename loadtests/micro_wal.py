@@ -17,13 +17,8 @@ import uuid
 from collections.abc import Callable
 from typing import Final
 
-from app.hot.producers import ProducerStates
-from app.limits import KIB, MIB
-from app.metadata.image.wal_ranges import WalId, WalRange
-from app.metadata.log.append_attempt import PutOutcome
-from app.records.batch import parse_header
-from app.records.builder import build_batch
-from app.units import (
+from app.core.limits import KIB, MIB
+from app.core.units import (
     LeaderEpoch,
     Offset,
     PartitionIndex,
@@ -33,6 +28,11 @@ from app.units import (
     TopicId,
     TopicIdPartition,
 )
+from app.hot.producers import ProducerStates
+from app.metadata.image.wal_ranges import WalId, WalRange
+from app.metadata.log.append_attempt import PutOutcome
+from app.records.batch import parse_header
+from app.records.builder import build_batch
 from app.wal.format import PartitionState, WalFooter, batch_fields, decode_footer, footer_tail_bytes
 from app.wal.states import captured
 from app.wal.takeover import TakeOver, continue_from

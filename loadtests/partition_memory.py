@@ -14,7 +14,7 @@ from pathlib import Path
 
 from app.broker.start.process import Broker
 from app.configs import BrokerConfig
-from app.errors import FirnError
+from app.core.errors import FirnError
 from app.records.builder import build_batch
 
 PARTITIONS = 10_000

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.wire.apikeys import ApiKey
 from app.wire.apis.end_txn import EndTxnRequest
 from app.wire.apis.find_coordinator import FindCoordinatorRequest

@@ -6,12 +6,12 @@ import random
 from uuid import UUID
 
 from app.coordinator.records import CoordinatorRecord
+from app.core.metrics import Registry
+from app.core.units import Offset, PartitionIndex
 from app.groups.share.core.share_counters import ShareCounters
 from app.groups.share.core.share_partitions import SharePartition, SharePartitions, stored_runs
 from app.groups.share.core.share_state import ShareKey, ShareSettings, ShareStateShard
 from app.groups.share.core.share_window import Acknowledgement, Window
-from app.metrics import Registry
-from app.units import Offset, PartitionIndex
 
 ACKNOWLEDGEMENTS = 2000
 WINDOW_MAX = 2000

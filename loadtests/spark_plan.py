@@ -20,9 +20,9 @@ import time
 import uuid
 from pathlib import Path
 
+from app.core.units import LeaderEpoch, Offset, SegmentId, TimestampMs
 from app.metadata.manifest.manifest import SegmentEntry
 from app.records.builder import build_batch
-from app.units import LeaderEpoch, Offset, SegmentId, TimestampMs
 from loadtests.spark_read import TOPIC, build_bucket
 from pyspark_firn.batch import plan
 from pyspark_firn.jobs.archive import archive_parquet

@@ -53,10 +53,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from app.core.units import LeaderEpoch, Offset
 from app.records.batch import patch_batch
 from app.records.builder import build_batch
 from app.records.compression import CODEC_NAMES, Codec
-from app.units import LeaderEpoch, Offset
 from loadtests import kafka_peer
 from loadtests.processes import family_cpu_seconds_and_ended
 from pyspark_firn import count

@@ -23,10 +23,10 @@ import uvloop
 
 from app.cli.tls import issue
 from app.client.connection import KafkaConnection, open_connection
+from app.core.units import TimestampMs
 from app.records.builder import build_batch
 from app.records.record import NewRecord
 from app.transport.connection import Connection
-from app.units import TimestampMs
 from app.wire.apikeys import ApiKey
 from app.wire.fetch import FetchPartition, FetchRequest, encode_fetch_body
 from app.wire.header import encode_request_header

@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.records.builder import build_batch
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_topics import CreatableTopic, CreateTopicsRequest

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from app.errors import CorruptionError, clause
+from app.core.errors import CorruptionError, clause
 from app.objectstore.api import ObjectMissing
 from app.tiering.store.segment_format import FutureFormat
 from pyspark_firn.losses import DataLoss

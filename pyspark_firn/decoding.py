@@ -13,13 +13,13 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from app.errors import CorruptionError, LimitExceeded, clause
-from app.limits import DECOMPRESSED_BATCH_BYTES_MAX, MIB
+from app.core.errors import CorruptionError, LimitExceeded, clause
+from app.core.limits import DECOMPRESSED_BATCH_BYTES_MAX, MIB
+from app.core.units import Offset
 from app.records.batch import CODEC_MASK, CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, check_stored_batch
 from app.records.compression import decompress
 from app.records.record import RECORD_BYTES_MIN, iter_records
 from app.tiering.store.segment_format import AbortedTransaction
-from app.units import Offset
 from pyspark_firn import batch_table
 from pyspark_firn.columns import HEADER_STRUCT, HEADERS, arrow_schema
 from pyspark_firn.machine_code import Kernels, load_kernels

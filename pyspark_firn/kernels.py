@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from app.limits import RECORD_HEADERS_MAX
+from app.core.limits import RECORD_HEADERS_MAX
 from app.records.batch import CODEC_MASK, CONTROL, HEADER_BYTES, LENGTH_PREFIX_BYTES, LOG_APPEND_TIME, MAGIC_V2
 from app.records.record import RECORD_BYTES_MIN
 from pyspark_firn.batch_table import (

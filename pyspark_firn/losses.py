@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from app.errors import CorruptionError
+from app.core.errors import CorruptionError
 
 OPTION_MEND: Final = "write failOnDataLoss=false to go on without them"
 JOB_MEND: Final = "retention or a deletion was quicker than the job"

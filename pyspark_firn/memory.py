@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from app import allocator
-from app.limits import MIB
+from app.core.limits import MIB
+from app.machine import allocator
 
 KEPT_BYTES_MAX: Final = 48 * MIB
 """Bytes that a task works on at a time."""

@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
-from app.errors import ConfigError, clause
-from app.limits import MIB
+from app.core.errors import ConfigError, clause
+from app.core.limits import MIB
 from app.metadata.image.cluster import INTERNAL_TOPICS
 from pyspark_firn.columns import HEADERS, KAFKA_COLUMNS, SPARK_TYPES
 

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from app.limits import MIB
+from app.core.limits import MIB
+from app.core.units import Offset, TopicIdPartition
 from app.metadata.manifest.manifest_state import ManifestState, SegmentEntry
 from app.tiering.store.segment_format import SegmentFooter
-from app.units import Offset, TopicIdPartition
 from pyspark_firn.splits import Piece, StoredSplit
 
 SPLIT_BYTES_FEWEST: Final = 32 * MIB

@@ -25,14 +25,14 @@ import pyarrow as pa
 
 from app.client.cluster import EARLIEST, ClusterClient
 from app.client.consumer import Consumer, FetchedBatch
-from app.errors import BrokerUnavailable, CorruptionError, ErrorCode, RequestRejected, StorageUnavailable
-from app.limits import MIB
+from app.core.errors import BrokerUnavailable, CorruptionError, ErrorCode, RequestRejected, StorageUnavailable
+from app.core.limits import MIB
+from app.core.units import Offset, PartitionIndex, TopicId, TopicIdPartition, TopicPartition
 from app.metadata.manifest.manifest_state import ManifestState
 from app.objectstore.api import ObjectMissing, RangeUnsatisfiable
 from app.objectstore.directory import DirectoryStore
 from app.tiering.store.segment_format import SegmentFooter, check_stored_chunk, decode_footer
 from app.tiering.store.store_work import unfold_chunk
-from app.units import Offset, PartitionIndex, TopicId, TopicIdPartition, TopicPartition
 from pyspark_firn.damage import missing
 from pyspark_firn.decoding import RecordDecoder
 from pyspark_firn.losses import OPTION_MEND, DataLoss, Losses

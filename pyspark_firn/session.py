@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from app.errors import ConfigError
+from app.core.errors import ConfigError
 from app.machine.runtime import SystemClock, ThreadPool
 from app.metadata.log import layout
 from app.metadata.view.follower import MetadataFollower

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from app.client.cluster import EARLIEST as BROKER_EARLIEST
 from app.client.cluster import LATEST as BROKER_LATEST
 from app.client.cluster import ClusterClient
-from app.errors import ConfigError, CorruptionError
+from app.core.errors import ConfigError, CorruptionError
+from app.core.units import PartitionIndex, TopicIdPartition, TopicPartition
 from app.metadata.image.cluster import ClusterImage, TopicImage
 from app.metadata.manifest.manifest_state import ManifestState, SegmentEntry
 from app.records.batch import iter_headers
 from app.records.record import iter_records
 from app.tiering.store.segment_format import SegmentFooter, check_stored_chunk, decode_footer
 from app.tiering.store.store_work import unfold_chunk
-from app.units import PartitionIndex, TopicIdPartition, TopicPartition
 from pyspark_firn.damage import planned_read
 from pyspark_firn.losses import Losses
 from pyspark_firn.options import EARLIEST, LATEST, AtOffset, AtTime, Isolation, ReadOptions, WhenTimeIsPastTheEnd

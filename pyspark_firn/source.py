@@ -71,7 +71,7 @@ class FirnDataSource(Shipped, DataSource):
     @staticmethod
     def _only_append(overwrite: bool) -> None:
         if overwrite:
-            from app.errors import ConfigError
+            from app.core.errors import ConfigError
 
             raise ConfigError("A topic is only ever appended to: write with mode append.")
 

@@ -28,7 +28,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from app.errors import ConfigError
+from app.core.errors import ConfigError
 from app.metadata.manifest.manifest_state import ManifestState
 from pyspark_firn.batch import splits_of
 from pyspark_firn.columns import column_names

@@ -20,7 +20,7 @@ class _Plainly(ContextDecorator):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        from app.errors import FirnError  # Not before something of Firn has run: see ``shadowing.py``.
+        from app.core.errors import FirnError  # Not before something of Firn has run: see ``shadowing.py``.
 
         if isinstance(error, FirnError):
             _logger.debug("%s", error, exc_info=error)

@@ -59,7 +59,7 @@ from app.client.consumer import Consumer
 from app.client.producer import Acknowledged, Producer
 from app.client.transactions import Transaction, begin_transaction, end_transaction, is_open
 from app.configs.numbers import INT_MAX
-from app.errors import (
+from app.core.errors import (
     BrokerUnavailable,
     ConfigError,
     CorruptionError,
@@ -69,10 +69,10 @@ from app.errors import (
     RequestRejected,
     clause,
 )
-from app.limits import MIB
+from app.core.limits import MIB
+from app.core.units import Offset, PartitionIndex, ProducerEpoch, ProducerId, TimestampMs, TopicPartition
 from app.machine.runtime import SystemClock
 from app.records.compression import CODEC_NAMES, Codec
-from app.units import Offset, PartitionIndex, ProducerEpoch, ProducerId, TimestampMs, TopicPartition
 from pyspark_firn.options import parse_addresses
 from pyspark_firn.shadowing import Shipped
 from pyspark_firn.telling import plainly

@@ -19,7 +19,7 @@ from app.configs.topic import DERIVED
 from app.configs.topic_definitions import TOPIC_DEFINITIONS
 from app.configs.validation import TierMustBeEmpty, check_broker_config, validate_broker_configs, validate_topic_configs
 from app.configs.values import format_value, parse_value
-from app.errors import ConfigError, ErrorCode, RequestRejected
+from app.core.errors import ConfigError, ErrorCode, RequestRejected
 
 KAFKA_DEFAULTS = {
     "cleanup.policy": "delete",

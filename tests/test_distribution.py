@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import app
-from app.extras import install_hint
+from app.core.extras import install_hint
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -49,7 +49,7 @@ def test_a_hint_names_the_checkout_that_runs_and_elsewhere_the_distribution(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert install_hint("security") == f"pip install '{ROOT}[security]'"
-    monkeypatch.setattr("app.extras.__file__", str(tmp_path / "app" / "extras.py"))
+    monkeypatch.setattr("app.core.extras.__file__", str(tmp_path / "app" / "extras.py"))
     assert install_hint("security") == "pip install 'firn-broker[security]'"
 
 

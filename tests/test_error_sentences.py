@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from app.errors import ProtocolError, StorageUnavailable, clause
+from app.core.errors import ProtocolError, StorageUnavailable, clause
 from tools.error_sentences import FRAGMENTS, PLACES, all_messages, error_classes, fault, messages, trees
 
 ERRORS = frozenset({"FirnError", "ConfigError"})

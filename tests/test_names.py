@@ -115,8 +115,8 @@ def test_the_readme_names_every_folder_of_tests_and_no_other() -> None:
     [
         ("Does it. Tests: ``tests/hot/test_append.py``.", ["tests/hot/test_append.py"]),
         (
-            "Does it.\n\nTests: ``tests/hot/test_append.py``, ``tests/test_turns.py``.",
-            ["tests/hot/test_append.py", "tests/test_turns.py"],
+            "Does it.\n\nTests: ``tests/hot/test_append.py``, ``tests/core/test_turns.py``.",
+            ["tests/hot/test_append.py", "tests/core/test_turns.py"],
         ),
         ("See ``tests/hot/test_append.py``.", []),
     ],

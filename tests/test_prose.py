@@ -65,7 +65,7 @@ def test_a_sentence_counts_by_whole_words(text: str, counts: bool) -> None:
     ("file", "package"),
     [
         ("app/hot/cleaning/job.py", "app/hot"),
-        ("app/turns.py", "app"),
+        ("app/core/turns.py", "app/core"),
         ("docs/adr/README.md", "docs/adr"),
         ("README.md", "."),
     ],

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from app.client import firn_api
 from app.handlers.serving.dispatch import Apis
 from app.http.access import HEALTH_PATHS
 from app.http.application import create_app
@@ -23,6 +22,7 @@ from app.http.gateway import HttpSettings
 from app.machine.runtime import SystemClock
 from app.metadata.peers import control
 from app.metadata.peers.control import HoldRequest, LookRequest
+from app.wire import private
 from app.wire.apikeys import ApiKey
 from app.wire.versions import OPAQUE
 from tests.support.routes import served_routes
@@ -54,17 +54,17 @@ NO_MEMBER = "broker/test_private_apis.py::test_a_broker_that_is_no_controller_ch
 
 PRIVATE_APIS = {
     ApiKey.FIRN_METRICS: Private(
-        firn_api.MetricsRequest,
+        private.MetricsRequest,
         {},
         (NO_REQUEST, "handlers/test_small_apis.py::test_metrics_are_told_over_the_protocol"),
     ),
     ApiKey.FIRN_TIER_STATUS: Private(
-        firn_api.TierStatusRequest,
+        private.TierStatusRequest,
         {"topics": "names to look up; those that do not exist are told", "replicas": "it only adds what is followed"},
         (NO_REQUEST, NOT_THERE),
     ),
     ApiKey.FIRN_TIER_SEGMENTS: Private(
-        firn_api.TierSegmentsRequest,
+        private.TierSegmentsRequest,
         {
             "topic": "a name to look up",
             "partition": "a number to look up",
@@ -73,7 +73,7 @@ PRIVATE_APIS = {
         (NO_REQUEST, NOT_THERE),
     ),
     ApiKey.FIRN_TIER_REPLACE: Private(
-        firn_api.TierReplaceRequest,
+        private.TierReplaceRequest,
         {
             "topic": "must be led by this broker",
             "partition": "must be led by this broker",
@@ -95,7 +95,7 @@ PRIVATE_APIS = {
         ),
     ),
     ApiKey.FIRN_PLACE: Private(
-        firn_api.PlaceRequest,
+        private.PlaceRequest,
         {
             "cluster_id": "compared with the broker's own",
             "node_id": "compared with the broker's own",
@@ -109,7 +109,7 @@ PRIVATE_APIS = {
         ),
     ),
     ApiKey.FIRN_DRAIN: Private(
-        firn_api.DrainRequest,
+        private.DrainRequest,
         {"step": "trusted: whoever reaches the listener may drain the broker, and so stop it (ADR 0019)"},
         (
             NO_REQUEST,
@@ -118,7 +118,7 @@ PRIVATE_APIS = {
         ),
     ),
     ApiKey.FIRN_FORWARDED: Private(
-        firn_api.ForwardedRequest,
+        private.ForwardedRequest,
         {"address": "believed of connections from firn.trusted.proxies alone, once, before a login (ADR 0034, HF1)"},
         (
             NO_REQUEST,
@@ -228,7 +228,7 @@ PRIVATE_APIS = {
         ),
     ),
     ApiKey.FIRN_CLUSTER: Private(
-        firn_api.ClusterRequest,
+        private.ClusterRequest,
         {},
         (
             NO_REQUEST,
@@ -344,7 +344,7 @@ def test_every_private_api_is_in_the_table() -> None:
     assert {key for key in ApiKey if key >= PRIVATE_FROM} == OPAQUE
     requests = {
         value
-        for module in (firn_api, control)
+        for module in (private, control)
         for name, value in vars(module).items()
         if name.endswith("Request") and isinstance(value, type) and issubclass(value, msgspec.Struct)
     }

@@ -22,7 +22,7 @@ class CommitHook(BuildHookInterface[Any]):
         if version == "editable":
             return
         root = Path(self.root)
-        module = runpy.run_path(str(root / "app" / "commit.py"))
+        module = runpy.run_path(str(root / "app" / "machine" / "commit.py"))
         place = f"app/{module['FILE']}"
         if (root / place).is_file() and not (root / ".git").exists():
             return  # An unpacked sdist, whose packages are taken whole.

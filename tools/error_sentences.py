@@ -6,12 +6,12 @@
 A message names the event, its object and the mend. A program can check its first and its last character only. ``messages`` finds in
 the syntax tree:
 
-- arguments of the errors that users see: the tree of ``app/errors.py`` and the classes in ``SHOWN``
+- arguments of the errors that users see: the tree of ``app/core/errors.py`` and the classes in ``SHOWN``
 - arguments beside an ``ErrorCode``, which become a Kafka ``error_message``
 - arguments of the functions in ``SAID``, which print for users
 
 ``FRAGMENTS`` names the classes whose text is no sentence of its own, each with a reason. The text of an error goes into a longer
-sentence by ``clause`` of ``app/errors.py``. ``tests/test_error_sentences.py`` holds all this.
+sentence by ``clause`` of ``app/core/errors.py``. ``tests/test_error_sentences.py`` holds all this.
 """
 
 from __future__ import annotations

@@ -30,8 +30,12 @@ from app.broker.security.connection_limits import admission_limits
 from app.broker.watching.health import judge
 from app.broker.watching.loop_watch import LoopWatch, Serving, Stall, sentence_of
 from app.configs import BrokerConfig
-from app.errors import ConfigError, FencedError, FirnError, StorageFull, StorageUnavailable, clause, copy_of
-from app.faults import Faults, Limited
+from app.core.errors import ConfigError, FencedError, FirnError, StorageFull, StorageUnavailable, clause, copy_of
+from app.core.faults import Faults, Limited
+from app.core.metrics import Registry, Sample
+from app.core.seams import BlockingPool, BootClock, Clock, shared_wait_s
+from app.core.turns import Portion
+from app.core.units import BrokerId, Offset, TopicIdPartition
 from app.groups.coordinator import GroupCoordinator
 from app.groups.share.share_coordinator import CoordinatorLink, ShareCoordinator
 from app.handlers.base.authorising import new_authorizer
@@ -67,10 +71,8 @@ from app.metadata.peers.liveness import Liveness, ObjectLiveness
 from app.metadata.peers.place import Places
 from app.metadata.peers.pulses import StartPulses
 from app.metadata.view.view import ClusterView
-from app.metrics import Registry, Sample
 from app.objectstore.api import ObjectStore
 from app.replication.reading import PartitionReads
-from app.seams import BlockingPool, BootClock, Clock, shared_wait_s
 from app.security.delegation import TokenSecrets
 from app.tiering.read.chunk_cache import ChunkCache
 from app.tiering.read.remote_reader import RemoteReader
@@ -81,8 +83,6 @@ from app.transactions.coordinator import TransactionCoordinator
 from app.transactions.elsewhere import OtherBrokers
 from app.transactions.link import TransactionLink
 from app.transport.replays import ReplayTurns, loop_time_s
-from app.turns import Portion
-from app.units import BrokerId, Offset, TopicIdPartition
 
 if TYPE_CHECKING:
     from app.broker.quota_tokens import QuotaTokens, Tokens

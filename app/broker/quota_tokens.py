@@ -8,12 +8,12 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from app.errors import StorageUnavailable, clause
+from app.core.errors import StorageUnavailable, clause
 from app.handlers.policy.quota_leases import Ask, Leases
 
 if TYPE_CHECKING:
-    from app.faults import Faults
-    from app.metrics import Registry
+    from app.core.faults import Faults
+    from app.core.metrics import Registry
 
 ASK_S: Final = 0.1
 """Pause between two requests, on average: brokers that ask at the same pace would get unequal parts."""

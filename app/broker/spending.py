@@ -12,18 +12,18 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from app.core.errors import StorageUnavailable
+from app.core.faults import Faults
+from app.core.metrics import Labels, Registry, Sample
+from app.core.seams import BlockingPool, shared_wait_s
+from app.core.units import TopicIdPartition
 from app.cost import measured
 from app.cost.measured import Hour, MeasuredBill, PartitionBytes, Reading, Spent, measured_bill
 from app.cost.prices import Prices, StoreKind
-from app.errors import StorageUnavailable
-from app.faults import Faults
 from app.handlers.state.metrics import ApiMetrics
 from app.hot.manager import LogManager
-from app.metrics import Labels, Registry, Sample
 from app.replication.partition import PartitionTable
-from app.seams import BlockingPool, shared_wait_s
 from app.tiering.upload.remote_log_manager import RemoteLogManager
-from app.units import TopicIdPartition
 
 READ_S: Final = 60.0
 """Between two readings."""

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Final
 
-from app.errors import ConfigError, ErrorCode, FirnError, RequestRejected
+from app.core.errors import ConfigError, ErrorCode, FirnError, RequestRejected
 
 FAILED: Final = 1
 WRONG_USAGE: Final = 2

@@ -9,7 +9,7 @@ import typer
 
 from app.cli.output import count_text, print_json, print_table, say
 from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Json, confirmed, connected, run_async
-from app.errors import ConfigError
+from app.core.errors import ConfigError
 from app.security.acls import (
     CLUSTER_NAME,
     OPERATIONS,

@@ -17,7 +17,7 @@ import typer
 from app.cli.banner import banner, shown_listener
 from app.cli.output import print_json, say
 from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Json, client_dial, local_broker, parse_bootstrap, run_async
-from app.errors import BrokerUnavailable, ConflictError, FirnError, RequestRejected, clause
+from app.core.errors import BrokerUnavailable, ConflictError, FirnError, RequestRejected, clause
 from app.settings import Address, parse_address
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def start(config: BrokerConfig, arguments: list[str], log_file: Path | None) -> 
     Raises: ConflictError if a broker runs on the data directory already; OSError.
     """
     from app.broker.start.running import find_running
-    from app.interpreter import python_command, python_environment
+    from app.machine.interpreter import python_command, python_environment
 
     data_dir = Path(config.data_dir).absolute()
     running = find_running(data_dir)

@@ -22,12 +22,12 @@ from app.cli.session import (
     parse_assignments,
     run_async,
 )
-from app.errors import ConfigError, ConflictError
+from app.core.errors import ConfigError, ConflictError
 
 if TYPE_CHECKING:
-    from app.client.firn_api import ClusterBroker, ClusterResponse
     from app.metadata.image.cluster import BrokerImage
     from app.objectstore.api import ObjectStore
+    from app.wire.private import ClusterBroker, ClusterResponse
 
 LEVEL_FEATURE_NAME: Final = "firn.version"
 NAMES_SHOWN: Final = 8
@@ -287,12 +287,12 @@ def _standing(bootstrap: str, store: str) -> ClusterResponse:
 
 async def _stored(url: str) -> ClusterResponse:
     """Raises: ConfigError, CorruptionError, StorageUnavailable."""
-    from app.client.firn_api import ClusterBroker, ClusterMove, ClusterResponse
     from app.configs import BrokerConfig
     from app.machine.runtime import SystemClock
     from app.metadata.changes.features import OF_PROTOCOL
     from app.metadata.view.follower import MetadataFollower
     from app.metadata.view.standing import standing
+    from app.wire.private import ClusterBroker, ClusterMove, ClusterResponse
 
     async with opened(url) as store:
         image = await MetadataFollower(store, SystemClock()).cluster()

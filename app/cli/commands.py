@@ -12,7 +12,7 @@ import typer
 
 from app import __version__
 from app.cli.session import local_path, use_client_config
-from app.errors import ConfigError
+from app.core.errors import ConfigError
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """Typer carries click inside since 0.29 and imported it before; this is its UsageError either way."""
@@ -75,7 +75,7 @@ def application(arguments: Sequence[str] = ()) -> Any:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from app.commit import commit
+        from app.machine.commit import commit
 
         sys.stdout.write(f"firn {__version__} (commit {commit() or 'unknown'})\n")
         raise typer.Exit

@@ -13,8 +13,8 @@ import typer
 
 from app.cli.output import count_text, progress, say, time_text
 from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, connected, parse_moment, run_async
-from app.errors import BrokerUnavailable, ConfigError, ErrorCode, RequestRejected
-from app.units import Offset, PartitionIndex, TopicPartition
+from app.core.errors import BrokerUnavailable, ConfigError, ErrorCode, RequestRejected
+from app.core.units import Offset, PartitionIndex, TopicPartition
 
 if TYPE_CHECKING:
     from app.client.cluster import ClusterClient

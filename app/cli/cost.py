@@ -10,7 +10,7 @@ import typer
 
 from app.cli.output import console, count_text, print_json, print_table
 from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Json, connected, parse_assignments, run_async
-from app.errors import ConfigError, ConflictError, clause
+from app.core.errors import ConfigError, ConflictError, clause
 
 SHOWN_GIB_MIN: Final = 0.05
 """Less a month is shown as 0.0, and says nothing."""

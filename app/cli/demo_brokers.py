@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from app.core.errors import clause
 from app.demo import (
     DEADLINE_S,
     PARTITIONS,
@@ -32,9 +33,8 @@ from app.demo import (
     to_flights,
     wait_for_port,
 )
-from app.errors import clause
-from app.interpreter import python_command, python_environment
-from app.terminating import ended_by_sigterm
+from app.machine.interpreter import python_command, python_environment
+from app.machine.terminating import ended_by_sigterm
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient, ClusterMetadata

@@ -19,8 +19,8 @@ import typer
 from app.cli.output import bytes_text, count_text, print_json
 from app.cli.session import Json, client_dial, run_async
 from app.configs import Durability
-from app.errors import FirnError
-from app.limits import GIB
+from app.core.errors import FirnError
+from app.core.limits import GIB
 
 if TYPE_CHECKING:
     from app.broker.start.running import RunningBroker
@@ -215,10 +215,10 @@ def machine_checks() -> Iterable[CheckResult]:
 def broker_checks(running: RunningBroker | None) -> Iterable[CheckResult]:
     """Whether the running broker responds, and whether it drains."""
     from app.client.connection import open_connection
-    from app.client.firn_api import DrainRequest, DrainResponse, pack, unpack
     from app.objectstore.check import CheckResult
     from app.settings import parse_address
     from app.wire.apikeys import ApiKey
+    from app.wire.private import DrainRequest, DrainResponse, pack, unpack
 
     if running is None or not running.local:
         return
@@ -446,7 +446,7 @@ async def _checked(
         finally:
             await store.close()
     except FirnError as error:
-        from app.errors import ConfigError
+        from app.core.errors import ConfigError
 
         if isinstance(error, ConfigError):
             raise
@@ -563,11 +563,11 @@ async def partition_checks(store: ObjectStore) -> list[CheckResult]:
     """Whether a broker could lead every partition of the cluster in the store, and how to repair the others."""
     import asyncio
 
+    from app.core.units import TopicIdPartition
     from app.machine.runtime import SystemClock
     from app.metadata.view.follower import MetadataFollower
     from app.objectstore.check import CheckResult
     from app.tiering.repair.soundness import how_to_mend, why_not_led
-    from app.units import TopicIdPartition
 
     follower = MetadataFollower(store, SystemClock())
     try:

@@ -12,13 +12,13 @@ import typer
 
 from app.cli.output import bytes_text, count_text, print_json, print_table, say
 from app.cli.session import DataDir, Json, client_dial, run_async, serving_broker
-from app.errors import BrokerUnavailable, ConfigError, ConflictError
+from app.core.errors import BrokerUnavailable, ConfigError, ConflictError
 from app.settings import Address, parse_address
 
 if TYPE_CHECKING:
     from app.broker.start.running import RunningBroker
     from app.client.connection import KafkaConnection
-    from app.client.firn_api import DrainResponse
+    from app.wire.private import DrainResponse
 
 NOT_WHOLE: Final = 3
 """Exit code if records of tiered topics may be on the broker's disk only."""
@@ -159,8 +159,8 @@ async def _connect(address: Address) -> KafkaConnection:
 
 async def _step(connection: KafkaConnection, step: str) -> DrainResponse:
     """Raises: BrokerUnavailable."""
-    from app.client.firn_api import DrainRequest, DrainResponse, pack, unpack
     from app.wire.apikeys import ApiKey
+    from app.wire.private import DrainRequest, DrainResponse, pack, unpack
 
     answer = await connection.request(ApiKey.FIRN_DRAIN, pack(DrainRequest(step)), timeout_ms=REQUEST_MS)
     return unpack(DrainResponse, answer)

@@ -12,12 +12,12 @@ import typer
 from app.cli.consume import EARLIEST_WORDS, LATEST_WORDS
 from app.cli.output import count_text, print_json, print_table, say
 from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Json, connected, parse_moment, run_async
-from app.errors import ConfigError, ErrorCode, RequestRejected
+from app.core.errors import ConfigError, ErrorCode, RequestRejected
 
 if TYPE_CHECKING:
     from app.client.cluster import ClusterClient
     from app.client.groups import Committed, GroupMember, GroupView, ShareProgress
-    from app.units import TopicPartition
+    from app.core.units import TopicPartition
 
 app = typer.Typer(help="List, describe, reset and delete groups.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -230,7 +230,7 @@ async def _offsets(
 
 async def _chosen(cluster: ClusterClient, texts: Iterable[str]) -> set[TopicPartition]:
     """The partitions that ``TOPIC`` or ``TOPIC:0,3`` name. Raises: ConfigError, RequestRejected for a topic that is not there."""
-    from app.units import PartitionIndex, TopicPartition
+    from app.core.units import PartitionIndex, TopicPartition
 
     chosen: set[TopicPartition] = set()
     for text in texts:

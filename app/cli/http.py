@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.addresses import FORWARDED_HEADERS, parse_networks
 from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, client_settings, parse_bootstrap
-from app.errors import ConfigError
+from app.core.addresses import FORWARDED_HEADERS, parse_networks
+from app.core.errors import ConfigError
+from app.core.limits import HTTP_BODY_TIMEOUT_MS, HTTP_CONNECTIONS_MAX, HTTP_HEADER_TIMEOUT_MS
 from app.http.access import parse_hosts, parse_origins
 from app.http.tls_settings import from_environment, read_tls
-from app.limits import HTTP_BODY_TIMEOUT_MS, HTTP_CONNECTIONS_MAX, HTTP_HEADER_TIMEOUT_MS
 from app.settings import parse_address
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ import typer
 
 from app.cli.output import print_json
 from app.cli.session import run_async
-from app.errors import ConfigError
+from app.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from app.core.units import TopicId
     from app.objectstore.location import S3Location
-    from app.units import TopicId
 
 _KEY_ARN: Final = re.compile(r"arn:(aws[a-z-]*):kms:[a-z0-9-]+:[0-9]{12}:key/[A-Za-z0-9-]+")
 
@@ -125,7 +125,7 @@ def _partition(region: str) -> str:
 
 def _topic_ids(location: S3Location, topics: Sequence[str]) -> list[TopicId]:
     """Ids of topics; names are looked up in the store's cluster log. Raises: ConfigError, CorruptionError, StorageUnavailable."""
-    from app.units import TopicId
+    from app.core.units import TopicId
 
     ids = {name: _parsed_id(name) for name in topics}
     names = [name for name, found in ids.items() if found is None]

@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 
 import typer
 
-from app.addresses import is_loopback
 from app.cli.output import bytes_text, count_text, print_json, progress, say
 from app.cli.session import (
     BOOTSTRAP_DEFAULT,
@@ -25,9 +24,10 @@ from app.cli.session import (
     parse_assignments,
     parse_bootstrap,
 )
-from app.errors import ConfigError
-from app.extras import install_hint
-from app.terminating import ended_by_sigterm
+from app.core.addresses import is_loopback
+from app.core.errors import ConfigError
+from app.core.extras import install_hint
+from app.machine.terminating import ended_by_sigterm
 
 if TYPE_CHECKING:
     from pyspark_firn.jobs.compact import HttpLogin

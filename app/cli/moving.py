@@ -22,13 +22,13 @@ from app.cli.session import (
     connected,
     run_async,
 )
-from app.errors import ConfigError, ConflictError, clause
-from app.units import PartitionIndex, TopicPartition
+from app.core.errors import ConfigError, ConflictError, clause
+from app.core.units import PartitionIndex, TopicPartition
 
 if TYPE_CHECKING:
     from app.client.admin import AdminClient
-    from app.client.firn_api import ClusterBroker, PartitionTierStatus
     from app.metadata.replicas.rebalancing import Held, Move, Seat, Stuck
+    from app.wire.private import ClusterBroker, PartitionTierStatus
 
 WATCH_S: Final = 0.5
 TELL_S: Final = 10.0

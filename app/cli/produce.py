@@ -14,9 +14,9 @@ import typer
 
 from app.cli.output import bytes_text, count_text, print_json, progress, say
 from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Json, connected, parse_assignments, parse_moment, run_async
-from app.errors import ConfigError, FirnError, LimitExceeded, copy_of
-from app.limits import MIB
-from app.units import TimestampMs
+from app.core.errors import ConfigError, FirnError, LimitExceeded, copy_of
+from app.core.limits import MIB
+from app.core.units import TimestampMs
 
 if TYPE_CHECKING:
     import asyncio

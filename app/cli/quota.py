@@ -8,7 +8,7 @@ import typer
 
 from app.cli.output import print_json, print_table, say
 from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Json, connected, parse_assignments, run_async
-from app.errors import ConfigError
+from app.core.errors import ConfigError
 
 DEFAULT_SHOWN: Final = "(default)"
 

@@ -11,7 +11,7 @@ import typer
 
 from app.cli.banner import banner, shown_listener
 from app.cli.session import local_path
-from app.errors import ConfigError
+from app.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from app.broker.start.process import Broker

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import typer
 
 from app.configs.environment import CLIENT_PREFIX
-from app.errors import BrokerUnavailable, ConfigError, ConflictError
+from app.core.errors import BrokerUnavailable, ConfigError, ConflictError
 from app.settings import Address, parse_address
 
 if TYPE_CHECKING:

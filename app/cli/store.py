@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from app.cli.output import say
-from app.errors import ConfigError, FirnError
+from app.core.errors import ConfigError, FirnError
 
 app = typer.Typer(help="Prepare an object store.", no_args_is_help=True, rich_markup_mode=None)
 

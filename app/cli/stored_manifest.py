@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from app.errors import ConfigError
+from app.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from app.metadata.manifest.manifest import SegmentManifest
@@ -26,12 +26,12 @@ async def changing(
     Raises: ConfigError (no such store, cluster, topic or partition), CorruptionError, ConflictError, FencedError,
     StorageUnavailable.
     """
+    from app.core.units import BrokerId, PartitionIndex
     from app.machine.runtime import SystemClock, ThreadPool
     from app.metadata.manifest.manifest import SegmentManifest
     from app.metadata.view.follower import MetadataFollower
     from app.objectstore.opening import open_store
     from app.tiering.repair.unnamed import find_unnamed
-    from app.units import BrokerId, PartitionIndex
 
     pool = ThreadPool()
     try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.cli.output import bytes_text, count_text, print_json, print_table, time_text
 from app.cli.session import missing_folder, run_async
-from app.errors import ConfigError
+from app.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from app.metadata.image.cluster import TopicImage
@@ -66,11 +66,11 @@ def _partition(index: int, state: ManifestState) -> dict[str, Any]:
 
 
 async def _read(url: str, name: str) -> tuple[TopicImage, list[ManifestState]]:
+    from app.core.units import PartitionIndex, TopicIdPartition
     from app.machine.runtime import SystemClock, ThreadPool
     from app.metadata.view.follower import MetadataFollower
     from app.objectstore.location import DirectoryLocation, parse_store_url
     from app.objectstore.opening import open_store
-    from app.units import PartitionIndex, TopicIdPartition
 
     location = parse_store_url(url)
     if isinstance(location, DirectoryLocation) and not location.path.is_dir():

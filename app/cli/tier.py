@@ -9,8 +9,8 @@ import typer
 
 from app.cli.output import bytes_text, count_text, duration_text, print_json, print_table, say, time_text
 from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, DataDir, Internal, Json, connected, run_async, serving_broker
-from app.errors import ErrorCode, RequestRejected, clause
-from app.units import PartitionIndex, TopicPartition
+from app.core.errors import ErrorCode, RequestRejected, clause
+from app.core.units import PartitionIndex, TopicPartition
 
 app = typer.Typer(
     help="Show which data is on local disks and which is in the object store.",
@@ -39,7 +39,7 @@ def status(
 
     async def work() -> None:
         from app.client.admin import AdminClient
-        from app.client.firn_api import OFFLINE
+        from app.wire.private import OFFLINE
 
         async with connected(bootstrap if running is None else running.local or running.kafka) as cluster:
             admin = AdminClient(cluster)

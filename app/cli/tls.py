@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from app.cli.session import Json
-from app.errors import ConfigError, clause
-from app.extras import install_hint
+from app.core.errors import ConfigError, clause
+from app.core.extras import install_hint
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey

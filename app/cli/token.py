@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
 import typer
 
 from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Json, client_settings, connected, run_async
-from app.errors import ConfigError, ErrorCode, RequestRejected
+from app.core.errors import ConfigError, ErrorCode, RequestRejected
 
 if TYPE_CHECKING:
     from app.client.connection import KafkaConnection

@@ -12,10 +12,10 @@ import typer
 from app.cli.moving import move_topic
 from app.cli.output import bytes_text, count_text, print_json, print_table, say
 from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Internal, Json, connected, parse_assignments, run_async
-from app.errors import ConfigError, ErrorCode, RequestRejected, clause
+from app.core.errors import ConfigError, ErrorCode, RequestRejected, clause
 
 if TYPE_CHECKING:
-    from app.client.firn_api import PartitionTierStatus
+    from app.wire.private import PartitionTierStatus
 
 app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -149,7 +149,7 @@ def describe(
 
     async def work() -> None:
         from app.client.admin import AdminClient, ResourceType
-        from app.client.firn_api import OFFLINE
+        from app.wire.private import OFFLINE
 
         async with connected(bootstrap) as cluster:
             admin = AdminClient(cluster)
@@ -347,7 +347,7 @@ def delete_records(
 
     async def work() -> None:
         from app.client.admin import AdminClient
-        from app.units import Offset, PartitionIndex, TopicPartition
+        from app.core.units import Offset, PartitionIndex, TopicPartition
 
         offset = Offset(-1 if before == "latest" else int(before))
         async with connected(bootstrap) as cluster:
@@ -422,7 +422,7 @@ async def _explaining(names: Iterable[str]) -> AsyncIterator[None]:
 async def _tiers(cluster: Any, topics: tuple[str, ...]) -> tuple[list[PartitionTierStatus] | None, str]:
     """Tiers as Firn's brokers tell them, None if these brokers are not Firn's; and a sentence if the object store is away."""
     from app.client.admin import AdminClient
-    from app.errors import BrokerUnavailable
+    from app.core.errors import BrokerUnavailable
 
     try:
         answers = await AdminClient(cluster).tier_answers(topics)

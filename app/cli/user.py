@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, DataDir, Json, connected, run_async
-from app.errors import ConfigError, ErrorCode, RequestRejected, clause
+from app.core.errors import ConfigError, ErrorCode, RequestRejected, clause
 
 if TYPE_CHECKING:
     from app.security.scram import ScramMechanism

@@ -15,8 +15,8 @@ import typer
 
 from app.cli.output import bytes_text, count_text, print_json, progress
 from app.cli.session import Json, missing_folder, run_async
-from app.errors import ConfigError
-from app.units import TopicIdPartition
+from app.core.errors import ConfigError
+from app.core.units import TopicIdPartition
 
 if TYPE_CHECKING:
     from app.tiering.repair.verify import Finding, Progress

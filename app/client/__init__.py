@@ -3,5 +3,5 @@
 - ``connection``: ``KafkaConnection``, one connection; ``security``: TLS and logins; ``retry``: back-off
 - ``cluster``: ``ClusterClient``, brokers, leaders and a connection to each
 - ``producer``, ``partitioner``, ``transactions``: ``Producer`` and its transactions; ``consumer``: ``Consumer``
-- ``admin``, ``groups``: ``AdminClient``, ``GroupClient``; ``firn_api``: messages of Firn's own APIs
+- ``admin``, ``groups``: ``AdminClient``, ``GroupClient``
 """

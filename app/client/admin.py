@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, TypeVar
 
-from app.client import firn_api
 from app.client.cluster import ClusterClient, ClusterView, TopicView, check_code, refusal
 from app.client.connection import KafkaConnection
 from app.client.retry import retrying
-from app.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected
+from app.core.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected
+from app.core.turns import run
+from app.core.units import NO_TOPIC_ID, BrokerId, Offset, PartitionIndex, TopicId, TopicPartition
 from app.security.acls import Acl, AclFilter, Operation, Pattern, Rule
-from app.turns import run
-from app.units import NO_TOPIC_ID, BrokerId, Offset, PartitionIndex, TopicId, TopicPartition
+from app.wire import private
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -450,7 +450,7 @@ class AdminClient:
 
         return await self._retrying(ask)
 
-    async def cluster_standing(self) -> firn_api.ClusterResponse:
+    async def cluster_standing(self) -> private.ClusterResponse:
         """How the cluster stands: by the controller if it can be reached, else by any broker. Raises: BrokerUnavailable,
         RequestRejected, ProtocolError."""
         view = await self._retrying(lambda: self._cluster.refresh([]))
@@ -462,10 +462,10 @@ class AdminClient:
                 pass  # any other knows all but how far the others are
         return await self.cluster_standing_by(await self._cluster.any_broker())
 
-    async def cluster_standing_by(self, connection: KafkaConnection) -> firn_api.ClusterResponse:
+    async def cluster_standing_by(self, connection: KafkaConnection) -> private.ClusterResponse:
         """The state of the cluster, as one broker knows it. Raises: as ``cluster_standing``."""
-        answer = await connection.request(ApiKey.FIRN_CLUSTER, firn_api.pack(firn_api.ClusterRequest()))
-        return firn_api.unpack(firn_api.ClusterResponse, answer)
+        answer = await connection.request(ApiKey.FIRN_CLUSTER, private.pack(private.ClusterRequest()))
+        return private.unpack(private.ClusterResponse, answer)
 
     # --- Firn's own -----------------------------------------------------------------------------------------------
 
@@ -487,36 +487,36 @@ class AdminClient:
 
         await self._retrying(ask)
 
-    async def metrics(self, connection: KafkaConnection) -> firn_api.MetricsResponse:
+    async def metrics(self, connection: KafkaConnection) -> private.MetricsResponse:
         """Every sample of one broker's processes. Raises: BrokerUnavailable, RequestRejected, ProtocolError."""
-        answer = await connection.request(ApiKey.FIRN_METRICS, firn_api.pack(firn_api.MetricsRequest()))
-        return await run(firn_api.unpack_metrics_steps(answer))
+        answer = await connection.request(ApiKey.FIRN_METRICS, private.pack(private.MetricsRequest()))
+        return await run(private.unpack_metrics_steps(answer))
 
-    async def drain(self, connection: KafkaConnection, step: str) -> firn_api.DrainResponse:
+    async def drain(self, connection: KafkaConnection, step: str) -> private.DrainResponse:
         """One step of a drain of one broker, and how far that is. Raises: BrokerUnavailable, ProtocolError."""
-        answer = await connection.request(ApiKey.FIRN_DRAIN, firn_api.pack(firn_api.DrainRequest(step)))
-        return firn_api.unpack(firn_api.DrainResponse, answer)
+        answer = await connection.request(ApiKey.FIRN_DRAIN, private.pack(private.DrainRequest(step)))
+        return private.unpack(private.DrainResponse, answer)
 
-    async def metrics_of_all(self) -> dict[int, firn_api.MetricsResponse]:
+    async def metrics_of_all(self) -> dict[int, private.MetricsResponse]:
         """Every sample of every broker that is there, by node id.
 
         Raises: RequestRejected CLUSTER_AUTHORIZATION_FAILED, BrokerUnavailable.
         """
 
-        async def of_broker(node_id: BrokerId) -> firn_api.MetricsResponse:
+        async def of_broker(node_id: BrokerId) -> private.MetricsResponse:
             try:
                 return await self.metrics(await self._cluster.broker(node_id))
             except BrokerUnavailable:
                 await self.check_may(Operation.DESCRIBE)  # a broker closes the connection of those who may not
                 raise
 
-        async def ask() -> dict[int, firn_api.MetricsResponse]:
+        async def ask() -> dict[int, private.MetricsResponse]:
             view = await self._cluster.refresh([])
             return {int(node_id): await of_broker(node_id) for node_id in view.brokers}
 
         return await self._retrying(ask)
 
-    async def tier_status(self, topics: Sequence[str] = ()) -> list[firn_api.PartitionTierStatus]:
+    async def tier_status(self, topics: Sequence[str] = ()) -> list[private.PartitionTierStatus]:
         """Where the bytes of partitions are, by topic and partition; ``topics`` empty is all.
 
         Every broker answers for the partitions it leads. Raises: RequestRejected UNKNOWN_TOPIC_OR_PARTITION for a topic that
@@ -528,14 +528,14 @@ class AdminClient:
 
     async def tier_answers(
         self, topics: Sequence[str] = (), *, replicas: bool = False
-    ) -> dict[int, firn_api.TierStatusResponse]:
+    ) -> dict[int, private.TierStatusResponse]:
         """The state of each broker and of the tiers of the partitions that it leads, by node id. With ``replicas`` also of those
         that it follows.
 
         Raises: as ``tier_status``.
         """
 
-        async def ask() -> dict[int, firn_api.TierStatusResponse]:
+        async def ask() -> dict[int, private.TierStatusResponse]:
             view = await self._cluster.refresh(topics or None)
             return {
                 int(node_id): await self._ask_tier_status(
@@ -548,44 +548,44 @@ class AdminClient:
 
     async def tier_answer_of(
         self, connection: KafkaConnection, topics: Sequence[str] = (), *, replicas: bool = False
-    ) -> firn_api.TierStatusResponse:
+    ) -> private.TierStatusResponse:
         """The state of the broker at the other end of a connection, and of its tiers. Raises: as ``tier_status``."""
         await self._cluster.refresh(topics or None)
         return await self._ask_tier_status(connection, topics, replicas=replicas)
 
     async def _ask_tier_status(
         self, connection: KafkaConnection, topics: Sequence[str], *, replicas: bool
-    ) -> firn_api.TierStatusResponse:
-        body = firn_api.pack(firn_api.TierStatusRequest(list(topics), replicas))
-        return firn_api.unpack(firn_api.TierStatusResponse, await connection.request(ApiKey.FIRN_TIER_STATUS, body))
+    ) -> private.TierStatusResponse:
+        body = private.pack(private.TierStatusRequest(list(topics), replicas))
+        return private.unpack(private.TierStatusResponse, await connection.request(ApiKey.FIRN_TIER_STATUS, body))
 
-    async def tier_replace(self, partition: TopicPartition, request: firn_api.TierReplaceRequest) -> None:
+    async def tier_replace(self, partition: TopicPartition, request: private.TierReplaceRequest) -> None:
         """One step of a compaction. Raises: RequestRejected (OPERATION_NOT_ATTEMPTED: the inputs
         have changed), BrokerUnavailable."""
 
         async def ask() -> None:
             connection = await self._cluster.leader(partition)
-            answer = await connection.request(ApiKey.FIRN_TIER_REPLACE, firn_api.pack(request))
-            told = firn_api.unpack(firn_api.TierReplaceResponse, answer)
+            answer = await connection.request(ApiKey.FIRN_TIER_REPLACE, private.pack(request))
+            told = private.unpack(private.TierReplaceResponse, answer)
             if told.error_code:
                 raise RequestRejected(ErrorCode(told.error_code), told.error)
 
         await self._retrying(ask, refresh=partition.topic, also_final=frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}))
 
-    async def tier_segments(self, partition: TopicPartition) -> list[firn_api.SegmentInfo]:
+    async def tier_segments(self, partition: TopicPartition) -> list[private.SegmentInfo]:
         """Every segment of a partition, of both tiers, in order.
 
         Raises: RequestRejected (unknown partition, or its leader cannot say), BrokerUnavailable.
         """
 
-        async def ask() -> list[firn_api.SegmentInfo]:
+        async def ask() -> list[private.SegmentInfo]:
             connection = await self._cluster.leader(partition)
-            segments: list[firn_api.SegmentInfo] = []
+            segments: list[private.SegmentInfo] = []
             from_offset = 0
             while from_offset >= 0:
-                request = firn_api.TierSegmentsRequest(partition.topic, partition.partition, from_offset)
-                answer = await connection.request(ApiKey.FIRN_TIER_SEGMENTS, firn_api.pack(request))
-                part = firn_api.unpack(firn_api.TierSegmentsResponse, answer)
+                request = private.TierSegmentsRequest(partition.topic, partition.partition, from_offset)
+                answer = await connection.request(ApiKey.FIRN_TIER_SEGMENTS, private.pack(request))
+                part = private.unpack(private.TierSegmentsResponse, answer)
                 if part.error:
                     raise RequestRejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, part.error)
                 segments.extend(part.segments)

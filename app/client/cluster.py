@@ -20,9 +20,9 @@ from uuid import UUID
 from app import __version__
 from app.client.connection import REQUEST_TIMEOUT_MS, Dialer, KafkaConnection, dial_tcp, open_connection
 from app.client.retry import retrying
-from app.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected, copy_of
-from app.turns import Portion
-from app.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicPartition
+from app.core.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected, copy_of
+from app.core.turns import Portion
+from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from app.wire.apis.metadata import (

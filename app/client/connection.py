@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final, Protocol, TypeVar, cast
 
-from app.errors import BrokerUnavailable, ErrorCode, NotTrusted, ProtocolError, RequestRejected, clause
-from app.limits import KIB, MIB
-from app.turns import run
+from app.core.errors import BrokerUnavailable, ErrorCode, NotTrusted, ProtocolError, RequestRejected, clause
+from app.core.limits import KIB, MIB
+from app.core.turns import run
 from app.wire import codec
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest, ApiVersionsResponse

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Self
 
 from app.client.cluster import EARLIEST, LATEST, ClusterClient, refusal
 from app.client.retry import backoff_ms, is_retriable
-from app.errors import (
+from app.core.errors import (
     BrokerUnavailable,
     CorruptionError,
     ErrorCode,
@@ -29,11 +29,11 @@ from app.errors import (
     copy_of,
     without_frames,
 )
-from app.limits import MIB
+from app.core.limits import MIB
+from app.core.units import BrokerId, Offset, PartitionIndex, ProducerId, TopicPartition
 from app.records.batch import HEADER_BYTES, BatchHeader, check_stored_batch, parse_header
 from app.records.control import ControlType, parse_marker
 from app.records.record import Record, iter_records
-from app.units import BrokerId, Offset, PartitionIndex, ProducerId, TopicPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.fetch import (
     FetchPartition,

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple, TypeVar
 from app.client.cluster import ClusterClient, check_code
 from app.client.connection import KafkaConnection
 from app.client.retry import retrying
-from app.errors import ErrorCode, FirnError, RequestRejected
-from app.units import BrokerId, Offset, PartitionIndex, TopicPartition
+from app.core.errors import ErrorCode, FirnError, RequestRejected
+from app.core.units import BrokerId, Offset, PartitionIndex, TopicPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,

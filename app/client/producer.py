@@ -26,12 +26,10 @@ from app.client.cluster import ClusterClient, TopicView, refusal
 from app.client.partitioner import StickyChoice, partition_of_key
 from app.client.retry import backoff_ms, is_retriable, retrying
 from app.client.transactions import Transaction
-from app.errors import BrokerUnavailable, ErrorCode, FirnError, LimitExceeded, RequestRejected, copy_of
-from app.limits import KIB, MIB, RECORD_HEADERS_MAX
-from app.records.builder import build_batch
-from app.records.compression import Codec
-from app.seams import Clock
-from app.units import (
+from app.core.errors import BrokerUnavailable, ErrorCode, FirnError, LimitExceeded, RequestRejected, copy_of
+from app.core.limits import KIB, MIB, RECORD_HEADERS_MAX
+from app.core.seams import Clock
+from app.core.units import (
     NO_PRODUCER_ID,
     BrokerId,
     Offset,
@@ -41,6 +39,8 @@ from app.units import (
     TimestampMs,
     TopicPartition,
 )
+from app.records.builder import build_batch
+from app.records.compression import Codec
 from app.wire import codec
 from app.wire.apikeys import ApiKey
 from app.wire.apis.init_producer_id import InitProducerIdRequest

@@ -7,7 +7,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from app.errors import RETRIABLE, BrokerUnavailable, ErrorCode, FirnError, RequestRejected
+from app.core.errors import RETRIABLE, BrokerUnavailable, ErrorCode, FirnError, RequestRejected
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from app.configs.environment import CLIENT_PREFIX, environment_name
 from app.configs.listeners import MECHANISMS, STORE_TYPES, SecurityProtocol, unreadable_store
 from app.configs.properties import parse_properties
-from app.errors import BrokerUnavailable, ConfigError, ErrorCode, RequestRejected, clause
+from app.core.errors import BrokerUnavailable, ConfigError, ErrorCode, RequestRejected, clause
 from app.security.jaas import parse_jaas
 from app.security.sasl import Refused, plain_message
 from app.security.scram import NONCE_BYTES, ScramClient, ScramMechanism
@@ -308,7 +308,7 @@ async def offered_mechanisms(connection: KafkaConnection, guess: str) -> tuple[s
 
 async def _name_client(connection: KafkaConnection, address: str) -> None:
     """Raises: BrokerUnavailable."""
-    from app.client.firn_api import ForwardedRequest, ForwardedResponse, pack, unpack
+    from app.wire.private import ForwardedRequest, ForwardedResponse, pack, unpack
 
     body = await connection.request(ApiKey.FIRN_FORWARDED, pack(ForwardedRequest(address)), timeout_ms=LOGIN_MS)
     answer = unpack(ForwardedResponse, body)

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 from app.client.cluster import ClusterClient, check_code, refusal
 from app.client.connection import KafkaConnection
 from app.client.retry import retrying
-from app.errors import ErrorCode
-from app.units import BrokerId, ProducerEpoch, ProducerId
+from app.core.errors import ErrorCode
+from app.core.units import BrokerId, ProducerEpoch, ProducerId
 from app.wire.apikeys import ApiKey
 from app.wire.apis.describe_transactions import DescribeTransactionsRequest
 from app.wire.apis.end_txn import EndTxnRequest

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from app.addresses import FORWARDED_HEADERS
 from app.configs.declaring import setting
 from app.configs.kinds import ConfigType, Importance, Update
 from app.configs.listeners import ListenerConfig, SecurityProtocol
 from app.configs.numbers import INT_MAX, KAFKA_DOUBLE_MAX, LONG_MAX, SHORT_MAX
 from app.configs.topic import InternalDurability, TopicConfig
-from app.limits import (
+from app.core.addresses import FORWARDED_HEADERS
+from app.core.limits import (
     DECOMPRESSED_BATCH_BYTES_MAX,
     HTTP_BODY_TIMEOUT_MS,
     HTTP_CONNECTIONS_MAX,

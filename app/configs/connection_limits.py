@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from app.addresses import read_address
 from app.configs.broker import BrokerConfig
 from app.configs.listeners import split_prefixed
 from app.configs.numbers import INT_MAX
 from app.configs.values import invalid_value
+from app.core.addresses import read_address
 
 OVERRIDES: Final = "max.connections.per.ip.overrides"
 ADDRESSES_MAX: Final = 10_000

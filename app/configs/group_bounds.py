@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from app.configs.broker import BrokerConfig
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
 
 HEARTBEAT: Final = "heartbeat.interval.ms"
 SESSION: Final = "session.timeout.ms"

@@ -12,7 +12,7 @@ from typing import Final
 from app.configs.declaring import setting
 from app.configs.kinds import ConfigType, Importance, Synonym
 from app.configs.numbers import LONG_MAX
-from app.limits import CHUNK_BYTES_MAX, SEGMENT_BYTES_MIN
+from app.core.limits import CHUNK_BYTES_MAX, SEGMENT_BYTES_MIN
 
 _BOOLEAN, _STRING, _INT, _LONG = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG
 _DOUBLE, _LIST = ConfigType.DOUBLE, ConfigType.LIST

@@ -19,7 +19,7 @@ from app.configs.topic import DERIVED, Durability, TopicConfig
 from app.configs.topic_definitions import TOPIC_BY_SYNONYM, TOPIC_DEFINITIONS
 from app.configs.values import invalid_value, parse_value
 from app.configs.without_effect import TOPIC_WITHOUT_EFFECT, broker_setting_without_effect, checked_text
-from app.errors import ConfigError, ErrorCode, RequestRejected, clause
+from app.core.errors import ConfigError, ErrorCode, RequestRejected, clause
 
 _KMS_KEY: Final = re.compile(r"[A-Za-z0-9:/_-]{1,2048}")
 

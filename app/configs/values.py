@@ -9,7 +9,7 @@ from typing import Final
 from app.configs.definition import Definition
 from app.configs.kinds import ConfigType, Value
 from app.configs.numbers import INT_MAX, LONG_MAX, SHORT_MAX
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
 
 _REPLICA: Final = re.compile(r"[0-9]+:[0-9]+")
 _NUMBER_RANGE: Final = {

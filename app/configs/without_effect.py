@@ -26,7 +26,7 @@ from app.configs.definition import Definition
 from app.configs.kinds import ConfigType, Importance, Update, Value
 from app.configs.topic_definitions import BROKER_IDLE, TOPIC_IDLE
 from app.configs.values import parse_value
-from app.errors import ErrorCode, RequestRejected, clause
+from app.core.errors import ErrorCode, RequestRejected, clause
 
 
 class WithoutEffect(NamedTuple):

@@ -7,14 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from app.errors import CorruptionError, StorageUnavailable, clause
-from app.limits import KIB
-from app.records.batch import CODEC_MASK, CONTROL, HEADER_BYTES, LENGTH_PREFIX_BYTES, TRANSACTIONAL
-from app.records.builder import build_batch
-from app.records.control import EndTransactionMarker, parse_marker
-from app.records.record import iter_records, walk_records
-from app.records.varint import encode_varint
-from app.units import (
+from app.core.errors import CorruptionError, StorageUnavailable, clause
+from app.core.limits import KIB
+from app.core.units import (
     NO_PRODUCER_ID,
     Offset,
     PartitionIndex,
@@ -23,6 +18,11 @@ from app.units import (
     TimestampMs,
     TopicPartition,
 )
+from app.records.batch import CODEC_MASK, CONTROL, HEADER_BYTES, LENGTH_PREFIX_BYTES, TRANSACTIONAL
+from app.records.builder import build_batch
+from app.records.control import EndTransactionMarker, parse_marker
+from app.records.record import iter_records, walk_records
+from app.records.varint import encode_varint
 
 if TYPE_CHECKING:
     from app.replication.partition import Partition

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from app.coordinator.record_type import RecordType
 from app.coordinator.schemas import classic_group, consumer_group, share_group, share_state, transaction
-from app.errors import CorruptionError
+from app.core.errors import CorruptionError
 from app.wire.compiler import DecoderSource, EncoderSource, Shape
 from app.wire.primitives import TROUBLES, explain
 

@@ -45,7 +45,7 @@ from app.coordinator.topics import (
     InternalTopic,
     partition_for,
 )
-from app.errors import (
+from app.core.errors import (
     CorruptionError,
     ErrorCode,
     FirnError,
@@ -56,15 +56,15 @@ from app.errors import (
     copy_of,
     kafka_code,
 )
-from app.faults import Faults
+from app.core.faults import Faults
+from app.core.metrics import Labels, Registry
+from app.core.seams import Clock
+from app.core.turns import Portion
+from app.core.units import BrokerId, LeaderEpoch, Offset, PartitionIndex
 from app.metadata.image.cluster import ClusterImage
-from app.metrics import Labels, Registry
 from app.replication.partition import Partition, PartitionTable
 from app.replication.roles import Role
-from app.seams import Clock
 from app.tiering.read.waiting import Waiters
-from app.turns import Portion
-from app.units import BrokerId, LeaderEpoch, Offset, PartitionIndex
 
 LOADS_AT_ONCE: Final = 4
 """Partitions read at the same time, so that one that waits for the disk does not delay the others."""

@@ -14,8 +14,9 @@ from sys import byteorder
 from typing import TYPE_CHECKING, Final
 
 from app.configs import BrokerConfig, Durability, InternalDurability
-from app.errors import ErrorCode, RequestRejected, clause
-from app.limits import SEGMENT_BYTES_MIN
+from app.core.errors import ErrorCode, RequestRejected, clause
+from app.core.limits import SEGMENT_BYTES_MIN
+from app.core.units import PartitionIndex
 from app.metadata.changes.internal_topics import (
     CONSUMER_OFFSETS,
     INTERNAL,
@@ -24,7 +25,6 @@ from app.metadata.changes.internal_topics import (
     InternalTopic,
 )
 from app.metadata.image.cluster import OBJECT_LEVEL, ClusterImage
-from app.units import PartitionIndex
 
 if TYPE_CHECKING:
     from app.metadata.controller.cluster_changes import ClusterChanges

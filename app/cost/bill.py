@@ -15,6 +15,8 @@ from dataclasses import dataclass, fields, replace
 from math import ceil
 from typing import Final
 
+from app.core.errors import ConfigError
+from app.core.limits import GIB, MIB, WAL_OBJECTS_MAX
 from app.cost import requests
 from app.cost.prices import (
     HOURS_PER_MONTH,
@@ -28,8 +30,6 @@ from app.cost.prices import (
     store_prices,
 )
 from app.cost.workload import Workload, WriteAhead
-from app.errors import ConfigError
-from app.limits import GIB, MIB, WAL_OBJECTS_MAX
 
 UTILISATION: Final = 0.5
 """Share of a core, of a network card and of a volume's throughput that is used in the busiest hour."""

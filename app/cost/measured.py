@@ -16,10 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from app.core.limits import GIB
 from app.cost import requests
 from app.cost.bill import Line, s3_rate, zone_line
 from app.cost.prices import AS_OF, REGION, SECONDS_PER_MONTH, Prices, StoreKind, store_prices
-from app.limits import GIB
 
 HOUR_S: Final = 3600.0
 TOPICS_KEPT: Final = 100

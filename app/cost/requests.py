@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from math import ceil, inf
 from typing import Final
 
-from app.limits import MIB
+from app.core.limits import MIB
 
 PART_BYTES: Final = 8 * MIB
 CHUNK_BYTES: Final = 4 * MIB

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
+from app.core.errors import ConfigError
+from app.core.limits import GIB, MIB
 from app.cost.prices import SECONDS_PER_MONTH, StoreKind
-from app.errors import ConfigError
-from app.limits import GIB, MIB
 
 HOURS_PER_DAY: Final = 24
 

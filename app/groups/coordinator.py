@@ -12,19 +12,19 @@ from app.configs import BrokerConfig
 from app.coordinator.partition import ProducerIdAndEpoch
 from app.coordinator.shell import Coordinator, Reply, Turn
 from app.coordinator.topics import CONSUMER_OFFSETS
-from app.errors import ErrorCode, RequestRejected
-from app.faults import Faults, Limited
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.faults import Faults, Limited
+from app.core.metrics import Registry
+from app.core.seams import Clock
+from app.core.turns import Portion
+from app.core.units import BrokerId, PartitionIndex
 from app.groups.counters import GroupCounters
 from app.groups.memory import GroupMemory
 from app.groups.metrics import ELSEWHERE, show_groups, show_lag
 from app.groups.shard import CommittedPartition, GroupShard
 from app.metadata.image.cluster import ClusterImage, ImageDelta
-from app.metrics import Registry
 from app.replication.partition import PartitionTable
 from app.replication.roles import Role
-from app.seams import Clock
-from app.turns import Portion
-from app.units import BrokerId, PartitionIndex
 
 R = TypeVar("R")
 

@@ -1,9 +1,9 @@
-"""Counters of groups and their offsets. State machines count; ``app/metrics.py`` adds up."""
+"""Counters of groups and their offsets. State machines count; ``app/core/metrics.py`` adds up."""
 
 from __future__ import annotations
 
+from app.core.metrics import Registry
 from app.groups.group import GroupType
-from app.metrics import Registry
 
 
 class GroupCounters:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from app.limits import MIB
+from app.core.limits import MIB
 
 GROUPS_BYTES_MAX: Final = 256 * MIB
 """Limit for all groups of a broker: 250 groups of the largest default size, or a million members of 250 bytes."""

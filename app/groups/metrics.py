@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from app.core.metrics import Labels, Registry
 from app.groups.group import GroupType
-from app.metrics import Labels, Registry
 
 if TYPE_CHECKING:
     from app.groups.shard import GroupShard

@@ -18,7 +18,9 @@ from app.coordinator.partition import ProducerIdAndEpoch, RawRecord, ReplayedBat
 from app.coordinator.records import GROUP_RECORDS
 from app.coordinator.schemas.classic_group import GroupMetadataKey
 from app.coordinator.shell import Reply, Turn
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.metrics import Registry
+from app.core.units import NO_PRODUCER_ID, NO_TIMESTAMP, Offset, PartitionIndex, TimestampMs
 from app.groups.classic.classic import ClassicGroup
 from app.groups.classic.classic_member import (
     CONSUMER_PROTOCOL,
@@ -56,9 +58,7 @@ from app.groups.table import GroupTable
 from app.metadata.changes.group_configs import config_of_group
 from app.metadata.changes.internal_topics import CONSUMER_OFFSETS
 from app.metadata.image.cluster import ClusterImage
-from app.metrics import Registry
 from app.records.control import ControlType
-from app.units import NO_PRODUCER_ID, NO_TIMESTAMP, Offset, PartitionIndex, TimestampMs
 from app.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from app.wire.apis.join_group import JoinGroupResponse
 from app.wire.apis.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse

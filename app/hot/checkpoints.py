@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from app.errors import CorruptionError, clause
-from app.units import BrokerId, LeaderEpoch, Offset, PartitionIndex, TopicId, TopicPartition
+from app.core.errors import CorruptionError, clause
+from app.core.units import BrokerId, LeaderEpoch, Offset, PartitionIndex, TopicId, TopicPartition
 
 LEADER_EPOCHS_FILE: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA_FILE: Final = "partition.metadata"

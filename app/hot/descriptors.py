@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from app.errors import StorageUnavailable
+from app.core.errors import StorageUnavailable
 from app.machine.files import File, FileSystem, storage_error
 
 

@@ -12,13 +12,13 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from app.errors import DirectoryOffline, FirnError, clause
+from app.core.errors import DirectoryOffline, FirnError, clause
+from app.core.limits import MIB
+from app.core.metrics import Registry
+from app.core.seams import BlockingPool
 from app.hot.descriptors import DescriptorCache, FileHandle
 from app.hot.unreadable import UnreadableBatches
-from app.limits import MIB
 from app.machine.files import FileSystem
-from app.metrics import Registry
-from app.seams import BlockingPool
 
 if TYPE_CHECKING:
     from app.hot.segments import Segment

@@ -14,16 +14,16 @@ from collections import deque
 from collections.abc import Awaitable
 from typing import Final, Protocol
 
-from app.errors import DirectoryOffline, FirnError, StorageFull, clause, copy_of
+from app.core.errors import DirectoryOffline, FirnError, StorageFull, clause, copy_of
+from app.core.limits import MIB
+from app.core.units import NO_TIMESTAMP, Offset
 from app.hot.checkpoints import LEADER_EPOCHS_FILE, encode_leader_epochs
 from app.hot.directory import LogDirectory, SyncedLog, run_to_end
 from app.hot.epochs import LeaderEpochs
 from app.hot.segment_list import SegmentList, has_stale_index
 from app.hot.snapshots import ProducerSnapshots
 from app.hot.syncing import SyncItem, SyncPlan, plan_aborted_write, plan_index_write
-from app.limits import MIB
 from app.machine.files import replace_file, storage_error
-from app.units import NO_TIMESTAMP, Offset
 
 WRITE_BACK_BYTES: Final = 32 * MIB
 """Unsynced bytes that start a sync, so that the kernel never throttles appends because of dirty pages."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 
+from app.core.units import NO_LEADER_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 from app.hot.checkpoints import EpochStart
-from app.units import NO_LEADER_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 
 
 class LeaderEpochs:

@@ -13,10 +13,10 @@ from collections import deque
 from functools import partial
 from typing import Final
 
+from app.core.limits import MIB
+from app.core.seams import BlockingPool
 from app.hot.directory import run_to_end
-from app.limits import MIB
 from app.machine.files import File, FileSystem, remove_tree, unlink_quietly
-from app.seams import BlockingPool
 
 PIECE_BYTES: Final = 4 * MIB
 """Bytes dropped from the page cache at a time: less than half a millisecond of a core."""

@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 from crc32c import crc32c
 
-from app.units import PartitionIndex, TopicId, TopicIdPartition
+from app.core.units import PartitionIndex, TopicId, TopicIdPartition
 
 HIGH_WATERMARKS_FILE: Final = "high-watermarks"
 VERSION: Final = 1

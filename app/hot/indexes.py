@@ -16,8 +16,8 @@ from bisect import bisect_left, bisect_right
 from struct import Struct
 from typing import Final, NamedTuple
 
-from app.errors import CorruptionError
-from app.units import Offset, ProducerId
+from app.core.errors import CorruptionError
+from app.core.units import Offset, ProducerId
 
 OFFSET_ENTRY_BYTES: Final = 8
 TIME_ENTRY_BYTES: Final = 12

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Awaitable
 from typing import Protocol
 
-from app.errors import FirnError, copy_of
+from app.core.errors import FirnError, copy_of
 
 
 class Journal(Protocol):

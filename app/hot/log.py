@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 
 from app.configs import Durability, TimestampType, TopicConfig
 from app.configs.numbers import LONG_MAX
-from app.errors import (
+from app.core.errors import (
     ConflictError,
     CorruptionError,
     ErrorCode,
@@ -36,6 +36,18 @@ from app.errors import (
     RequestRejected,
     StorageUnavailable,
     copy_of,
+)
+from app.core.limits import DECOMPRESSED_BATCH_BYTES_MAX
+from app.core.units import (
+    NO_TIMESTAMP,
+    LeaderEpoch,
+    Offset,
+    PartitionIndex,
+    ProducerEpoch,
+    ProducerId,
+    TimestampMs,
+    TopicId,
+    TopicPartition,
 )
 from app.hot.checkpoints import EpochStart
 from app.hot.directory import LogDirectory
@@ -77,7 +89,6 @@ from app.hot.segments import (
 from app.hot.snapshots import ProducerSnapshots
 from app.hot.state_file import LogState, ProducerState
 from app.hot.syncing import SyncPlan
-from app.limits import DECOMPRESSED_BATCH_BYTES_MAX
 from app.machine.files import File, storage_error, write_all, write_whole
 from app.records.batch import (
     CONTROL,
@@ -96,17 +107,6 @@ from app.records.batch import (
     stored_batches,
 )
 from app.records.control import ControlType, build_marker, parse_marker
-from app.units import (
-    NO_TIMESTAMP,
-    LeaderEpoch,
-    Offset,
-    PartitionIndex,
-    ProducerEpoch,
-    ProducerId,
-    TimestampMs,
-    TopicId,
-    TopicPartition,
-)
 
 _PLACE: Final = Struct(">qii")
 """The first fields of a batch: base offset, batch length, leader epoch."""

@@ -14,8 +14,12 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from app.configs import TopicConfig
-from app.errors import ConflictError, CorruptionError, FirnError, StorageFull, StorageUnavailable, clause
-from app.faults import Faults
+from app.core.errors import ConflictError, CorruptionError, FirnError, StorageFull, StorageUnavailable, clause
+from app.core.faults import Faults
+from app.core.metrics import Labels, Registry
+from app.core.seams import BlockingPool, Clock, shared_wait_s
+from app.core.turns import Portion
+from app.core.units import NO_TOPIC_ID, Offset, PartitionIndex, TimestampMs, TopicId, TopicPartition
 from app.hot.checkpoints import (
     CLEAN_SHUTDOWN_CONTENT,
     CLEAN_SHUTDOWN_FILE,
@@ -47,10 +51,6 @@ from app.machine.files import (
     storage_error,
     unlink_quietly,
 )
-from app.metrics import Labels, Registry
-from app.seams import BlockingPool, Clock, shared_wait_s
-from app.turns import Portion
-from app.units import NO_TOPIC_ID, Offset, PartitionIndex, TimestampMs, TopicId, TopicPartition
 
 TICK_MS: Final = 5_000
 """Interval at which logs are checked for rolls and flushes by time."""

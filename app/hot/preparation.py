@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from app.configs import ProduceValidation, TimestampType, TopicConfig
-from app.errors import ErrorCode, LimitExceeded, ProtocolError, RequestRejected
-from app.limits import DECOMPRESSED_BATCH_BYTES_MAX
+from app.core.errors import ErrorCode, LimitExceeded, ProtocolError, RequestRejected
+from app.core.limits import DECOMPRESSED_BATCH_BYTES_MAX
+from app.core.units import TimestampMs
 from app.records.batch import (
     CODEC_MASK,
     HEADER_BYTES,
@@ -19,7 +20,6 @@ from app.records.batch import (
 from app.records.builder import recompress
 from app.records.compression import Codec
 from app.records.validation import check_produced
-from app.units import TimestampMs
 
 _CODECS: Final = {
     "uncompressed": Codec.NONE,

@@ -19,11 +19,11 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from app.errors import CorruptionError, ErrorCode, RequestRejected, SequenceRefused
+from app.core.errors import CorruptionError, ErrorCode, RequestRejected, SequenceRefused
+from app.core.units import NO_OFFSET, NO_TIMESTAMP, Offset, ProducerId, TimestampMs
 from app.hot.indexes import AbortedTransaction
 from app.records.batch import BatchHeader
 from app.records.control import ControlType, EndTransactionMarker
-from app.units import NO_OFFSET, NO_TIMESTAMP, Offset, ProducerId, TimestampMs
 
 BATCHES_KEPT: Final = 5
 """As in Kafka: an idempotent client has at most five requests in flight."""

@@ -11,18 +11,18 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import Final, NamedTuple, NoReturn, TypeVar
 
-from app.errors import CorruptionError
+from app.core.errors import CorruptionError
+from app.core.limits import KIB
+from app.core.units import Offset, TimestampMs
 from app.hot.directory import LogDirectory
 from app.hot.indexes import AbortedTransaction, SegmentIndex
 from app.hot.reads import WARM_TAIL_BYTES, LocalRead, PageMiss
 from app.hot.recovery import read_aborted, read_index
 from app.hot.segments import TRANSACTION_INDEX_SUFFIX, Segment, build_index, walk
 from app.hot.unreadable import UnreadableBatch
-from app.limits import KIB
 from app.machine.files import FileSystem, storage_error
 from app.records.batch import HEADER_BYTES, MAGIC_V2, BatchHeader, check_stored_batch, parse_header
 from app.records.validation import PassedBatches, first_at_or_after, greatest_at_or_after, timestamps_of
-from app.units import Offset, TimestampMs
 
 T = TypeVar("T")
 

@@ -10,12 +10,12 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from app.errors import CorruptionError, FirnError, StorageUnavailable
+from app.core.errors import CorruptionError, FirnError, StorageUnavailable
+from app.core.limits import MIB
+from app.core.seams import BlockingPool
+from app.core.units import Offset
 from app.hot.descriptors import FileHandle
-from app.limits import MIB
 from app.machine.files import File, storage_error
-from app.seams import BlockingPool
-from app.units import Offset
 
 if TYPE_CHECKING:
     from app.hot.segments import Segment

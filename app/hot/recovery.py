@@ -22,7 +22,9 @@ from itertools import groupby, pairwise
 from typing import Final
 
 from app.configs import Durability, TopicConfig
-from app.errors import CorruptionError, FirnError, clause
+from app.core.errors import CorruptionError, FirnError, clause
+from app.core.limits import MIB
+from app.core.units import NO_OFFSET, NO_TIMESTAMP, LeaderEpoch, Offset, TimestampMs, TopicId
 from app.hot.checkpoints import (
     LEADER_EPOCHS_FILE,
     PARTITION_METADATA_FILE,
@@ -53,7 +55,6 @@ from app.hot.segments import (
 )
 from app.hot.state_file import LogState
 from app.hot.swapping import CLEANED_SUFFIX, SWAP_SUFFIX, complete
-from app.limits import MIB
 from app.machine.files import (
     FULL_ERRNOS,
     File,
@@ -66,7 +67,6 @@ from app.machine.files import (
 )
 from app.records.batch import HEADER_BYTES, BatchHeader, parse_header
 from app.records.control import EndTransactionMarker, parse_marker
-from app.units import NO_OFFSET, NO_TIMESTAMP, LeaderEpoch, Offset, TimestampMs, TopicId
 
 OLDER_BATCHES_BYTES: Final = 8 * MIB
 """Bytes walked before a snapshot to find the older of each producer's five batches. Five batches in flight are seldom larger."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from app.errors import ConflictError, FirnError
+from app.core.errors import ConflictError, FirnError
+from app.core.units import Offset, TimestampMs
 from app.hot.directory import LogDirectory
 from app.hot.indexes import AbortedTransaction, SegmentIndex, encode_aborted
 from app.hot.recovery import new_segment
@@ -27,7 +28,6 @@ from app.hot.segments import (
 from app.hot.state_file import SegmentState
 from app.hot.swapping import put_in_place
 from app.machine.files import replace_file, storage_error
-from app.units import Offset, TimestampMs
 
 
 class SegmentList:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from app.configs import TopicConfig
 from app.configs.numbers import LONG_MAX
-from app.errors import FirnError, StorageFull
+from app.core.errors import FirnError, StorageFull
+from app.core.units import Offset
 from app.hot.directory import LogDirectory
 from app.hot.indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, SegmentIndex
 from app.hot.recovery import new_segment
 from app.hot.segment_list import SegmentList
 from app.hot.segments import RELATIVE_OFFSET_MAX, Segment, finish_times
 from app.machine.files import File, storage_error
-from app.units import Offset
 
 
 class SegmentWriter:

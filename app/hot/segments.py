@@ -13,12 +13,12 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from app.configs.numbers import LONG_MAX
-from app.errors import CorruptionError
+from app.core.errors import CorruptionError
+from app.core.limits import KIB, MIB
+from app.core.units import NO_OFFSET, NO_TIMESTAMP, Offset, TimestampMs
 from app.hot.descriptors import FileHandle
 from app.hot.indexes import AbortedTransaction, SegmentIndex
-from app.limits import KIB, MIB
 from app.records.batch import HEADER_BYTES, LENGTH_PREFIX_BYTES, MAGIC_V2, BatchHeader, check_stored_batch, parse_header
-from app.units import NO_OFFSET, NO_TIMESTAMP, Offset, TimestampMs
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"

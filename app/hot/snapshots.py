@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from app.errors import CorruptionError
+from app.core.errors import CorruptionError
+from app.core.limits import MIB
+from app.core.units import Offset
 from app.hot.producers import ProducerStates, SnapshotRow, encode_snapshot, parse_snapshot
 from app.hot.recovery import list_snapshots, replay_producers, snapshot_path
 from app.hot.segments import Segment
-from app.limits import MIB
 from app.machine.files import FileSystem, read_file, replace_file, storage_error, unlink_quietly
-from app.units import Offset
 
 SNAPSHOT_PRODUCERS_MAX: Final = 5_000
 """A sync between rolls takes a snapshot only up to this number of producers, because a larger copy would delay the event loop."""

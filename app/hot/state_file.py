@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from crc32c import crc32c
 
-from app.errors import CorruptionError, clause
+from app.core.errors import CorruptionError, clause
 
 STATE_FILE: Final = ".firn_log_state"
 

@@ -23,7 +23,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from app.errors import CorruptionError
+from app.core.errors import CorruptionError
+from app.core.units import Offset
 from app.hot.segments import (
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
@@ -33,7 +34,6 @@ from app.hot.segments import (
     walk,
 )
 from app.machine.files import FileSystem, unlink_quietly
-from app.units import Offset
 
 CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"

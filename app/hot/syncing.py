@@ -10,14 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from app.core.limits import MIB
+from app.core.units import Offset
 from app.hot.checkpoints import LEADER_EPOCHS_FILE, PARTITION_METADATA_FILE
 from app.hot.indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, TRANSACTION_ENTRY_BYTES, encode_aborted
 from app.hot.producers import SnapshotRow, encode_snapshot
 from app.hot.recovery import list_snapshots, snapshot_path
 from app.hot.segments import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, Segment
-from app.limits import MIB
 from app.machine.files import FULL_ERRNOS, File, FileSystem, replace_file, unlink_quietly, write_whole
-from app.units import Offset
 
 WRITER: Final = ".sync"
 """Guards files that a sync writes on a pool thread while the event loop may write the same leader epochs or snapshot."""

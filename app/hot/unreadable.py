@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from app.errors import clause
-from app.units import Offset
+from app.core.errors import clause
+from app.core.units import Offset
 
 TOLD_MAX: Final = 1024
 """Number of remembered batches. If there are more, the oldest may be logged again."""

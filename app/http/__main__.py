@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from app.addresses import FORWARDED_HEADERS, parse_networks
-from app.errors import FirnError
+from app.core.addresses import FORWARDED_HEADERS, parse_networks
+from app.core.errors import FirnError
+from app.core.limits import HTTP_BODY_TIMEOUT_MS, HTTP_CONNECTIONS_MAX, HTTP_HEADER_TIMEOUT_MS
 from app.http.access import parse_hosts, parse_origins
 from app.http.gateway import HttpSettings
 from app.http.server import run
-from app.limits import HTTP_BODY_TIMEOUT_MS, HTTP_CONNECTIONS_MAX, HTTP_HEADER_TIMEOUT_MS
-from app.terminating import end_with_parent
+from app.machine.terminating import end_with_parent
 
 if TYPE_CHECKING:
     from app.machine.certificates import TlsSettings

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from app.addresses import is_loopback, plain_address
-from app.errors import ConfigError
+from app.core.addresses import is_loopback, plain_address
+from app.core.errors import ConfigError
 
 ANY: Final = "*"
 LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "::1")

@@ -16,8 +16,12 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import __version__
-from app.errors import BrokerUnavailable, FirnError
-from app.faults import Faults
+from app.core.errors import BrokerUnavailable, FirnError
+from app.core.faults import Faults
+from app.core.metrics import Registry
+from app.core.notices import log_line
+from app.core.seams import Clock
+from app.core.turns import run
 from app.http import compactions, costs, documentation, drains, metrics, record_batches, records, topics
 from app.http.access import Access
 from app.http.bodies import JSON_TYPE, ClientLeft, json_response
@@ -29,10 +33,6 @@ from app.http.health import Health
 from app.http.health import Listener as HealthListener
 from app.http.schemas import components
 from app.http.serving import caller_of, counts_no_more, gateway_of
-from app.metrics import Registry
-from app.notices import log_line
-from app.seams import Clock
-from app.turns import run
 
 if TYPE_CHECKING:
     from app.http.callers import CallerLimits, Callers

@@ -17,10 +17,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from app.errors import ProtocolError, clause
+from app.core.errors import ProtocolError, clause
+from app.core.turns import Portion
 from app.http.content_encoding import decoder_for
 from app.http.errors import RestError
-from app.turns import Portion
 
 T = TypeVar("T")
 

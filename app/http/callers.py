@@ -19,19 +19,19 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from app import __version__
-from app.addresses import read_address
 from app.client.cluster import ClusterClient
 from app.client.connection import KafkaConnection, open_connection
 from app.client.security import ClientSecurity, Reach, SecureDialer, client_security, offered_mechanisms
-from app.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected, copy_of
-from app.faults import Faults
+from app.core.addresses import read_address
+from app.core.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected, copy_of
+from app.core.faults import Faults
+from app.core.limits import MIB
+from app.core.metrics import Registry
+from app.core.seams import Clock
 from app.http.access import check_origins, check_rights
 from app.http.credentials import DIGEST_BYTES, Basic, Credential, digest_of
 from app.http.errors import REFUSED, RestAnswer
 from app.http.gateway import CLIENT_ID, READY_TIMEOUT_S, Gateway, HttpSettings
-from app.limits import MIB
-from app.metrics import Registry
-from app.seams import Clock
 
 CALLERS_MAX: Final = 200
 PLACES_PART: Final = 0.5

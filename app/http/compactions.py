@@ -9,14 +9,14 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from app.client.firn_api import TierReplaceRequest
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import PartitionIndex, TopicPartition
 from app.http.bodies import small_body
 from app.http.errors import RestError
 from app.http.gateway import ADMIN_BODY_BYTES_MAX
 from app.http.schemas import request_body
 from app.http.serving import gateway_of
-from app.units import PartitionIndex, TopicPartition
+from app.wire.private import TierReplaceRequest
 
 router = APIRouter(prefix="/firn/v1", default_response_class=Response)
 

@@ -21,11 +21,11 @@ from typing import Any, Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from app.core.limits import KIB
+from app.core.metrics import Registry
 from app.http.access import HEALTH_PATHS
 from app.http.bodies import JSON_TYPE
 from app.http.errors import RestAnswer
-from app.limits import KIB
-from app.metrics import Registry
 
 HEAD_BYTES_MAX: Final = 64 * KIB
 """Limit for a request's line and headers, and for the frame of a chunked body (chunk extensions, trailers)."""

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import Final, Protocol
 
-from app.errors import ProtocolError
+from app.core.errors import ProtocolError
 
 PIECE_BYTES_MAX: Final = 64 * 1024
 """So much at most of a body is decompressed in one step: a kilobyte may become a megabyte."""

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from app.errors import (
+from app.core.errors import (
     RETRIABLE,
     BrokerUnavailable,
     ConfigError,

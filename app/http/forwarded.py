@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
 
-from app.addresses import ADDRESS_CHARS_MAX, Networks, plain_address, read_address
+from app.core.addresses import ADDRESS_CHARS_MAX, Networks, plain_address, read_address
 
 FORWARDED: Final = "forwarded"
 """The header of RFC 7239. Any other has addresses alone, separated by commas."""

@@ -14,19 +14,19 @@ from app.client.cluster import ClusterClient, TopicView
 from app.client.connection import Dialer, dial_tcp
 from app.client.producer import Producer
 from app.client.retry import retrying
-from app.errors import BrokerUnavailable, ErrorCode, FirnError
-from app.faults import Faults
+from app.core.errors import BrokerUnavailable, ErrorCode, FirnError
+from app.core.faults import Faults
+from app.core.limits import HTTP_BODY_TIMEOUT_MS, HTTP_CONNECTIONS_MAX, HTTP_HEADER_TIMEOUT_MS, MIB
+from app.core.metrics import Registry, Sample
+from app.core.seams import Clock
+from app.core.turns import each
 from app.http.errors import RestError, answer_of
 from app.http.metrics import labelled
-from app.limits import HTTP_BODY_TIMEOUT_MS, HTTP_CONNECTIONS_MAX, HTTP_HEADER_TIMEOUT_MS, MIB
-from app.metrics import Registry, Sample
-from app.seams import Clock
 from app.security.acls import Operation
-from app.turns import each
 
 if TYPE_CHECKING:
-    from app.client.firn_api import DrainResponse
     from app.machine.certificates import TlsSettings
+    from app.wire.private import DrainResponse
 
 RECORD_BYTES_MAX: Final = 14 * MIB
 """Largest JSON object of one record: a record of 10 MB fits in it as base64. The decoder reads one at once, in up to 50 ms."""

@@ -6,10 +6,10 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.core.metrics import Registry
 from app.http.access import Access, Asked
 from app.http.bodies import JSON_TYPE
 from app.http.errors import RestAnswer
-from app.metrics import Registry
 
 PREFLIGHT_KEPT_S: Final = b"600"
 """How long a browser may remember the answer to a preflight. Short, because the operator may change the settings."""

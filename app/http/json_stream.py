@@ -13,7 +13,7 @@ import codecs
 import re
 from typing import Final
 
-from app.errors import LimitExceeded, ProtocolError
+from app.core.errors import LimitExceeded, ProtocolError
 
 _STRUCTURE: Final = re.compile(rb'["{}\[\]]')
 _STRING_REST: Final = re.compile(rb'(?:[^"\\]+|\\.)*', re.DOTALL)

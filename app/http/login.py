@@ -10,8 +10,8 @@ from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.addresses import Networks
-from app.errors import BrokerUnavailable, FirnError
+from app.core.addresses import Networks
+from app.core.errors import BrokerUnavailable, FirnError
 from app.http.access import HEALTH_PATHS
 from app.http.bodies import JSON_TYPE
 from app.http.callers import TOKENS, Callers, Refusal

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator
 from typing import Final
 
-from app.metrics import Labels, Sample
-from app.turns import slices
+from app.core.metrics import Labels, Sample
+from app.core.turns import slices
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 GATHERED_A_STEP: Final = 100

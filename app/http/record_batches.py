@@ -13,7 +13,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app.client.producer import Acknowledged
-from app.errors import FirnError, LimitExceeded, ProtocolError
+from app.core.errors import FirnError, LimitExceeded, ProtocolError
+from app.core.turns import Portion
 from app.http.bodies import JSON_TYPE, IdleSender, Pace, body_chunks
 from app.http.errors import RestError, answer_of
 from app.http.json_stream import EntriesSplitter
@@ -32,7 +33,6 @@ from app.http.record_json import (
 )
 from app.http.schemas import content_of, request_body
 from app.http.serving import caller_of, counts_no_more, gateway_of, records_counters
-from app.turns import Portion
 
 router = APIRouter(tags=["Records (v3)"])
 

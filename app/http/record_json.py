@@ -11,11 +11,11 @@ from typing import Annotated, Final, NamedTuple, TypeVar
 import msgspec
 
 from app.client.producer import Acknowledged
-from app.errors import ProtocolError, clause
+from app.core.errors import ProtocolError, clause
+from app.core.limits import KIB, MIB
+from app.core.turns import Portion, run, whole
+from app.core.units import TimestampMs
 from app.http.errors import RestAnswer
-from app.limits import KIB, MIB
-from app.turns import Portion, run, whole
-from app.units import TimestampMs
 
 Request = TypeVar("Request", bound="RecordRequest")
 

@@ -21,7 +21,8 @@ from starlette.responses import Response
 from starlette.types import Receive
 
 from app.client.producer import Acknowledged
-from app.errors import ErrorCode, FirnError, LimitExceeded, ProtocolError, RequestRejected
+from app.core.errors import ErrorCode, FirnError, LimitExceeded, ProtocolError, RequestRejected
+from app.core.turns import Portion
 from app.http.bodies import HELD_BYTES_MAX, ClientLeft, Duplex, DuplexAnswer, IdleSender, Pace, body_chunks
 from app.http.errors import REFUSED, RestAnswer, RestError, answer_of
 from app.http.gateway import Gateway
@@ -38,7 +39,6 @@ from app.http.record_json import (
 )
 from app.http.schemas import content_of, request_body
 from app.http.serving import caller_of, counts_no_more, gateway_of, records_counters
-from app.turns import Portion
 
 if TYPE_CHECKING:
     from app.http.callers import Caller

@@ -21,18 +21,18 @@ from typing import TYPE_CHECKING, Any, Final
 import uvicorn
 
 from app import __version__
-from app.errors import ConfigError
-from app.faults import Faults, met_bug
+from app.core.errors import ConfigError
+from app.core.faults import Faults, met_bug
+from app.core.metrics import Registry
+from app.core.notices import log_line
+from app.core.seams import Clock
+from app.core.usage import show_process
 from app.http.access import check_encrypted
 from app.http.application import create_app
 from app.http.connections import RESERVED, ConnectionLimits, Door, connection_class
 from app.http.gateway import HttpSettings
 from app.http.health import Listener
 from app.machine.runtime import SystemClock
-from app.metrics import Registry
-from app.notices import log_line
-from app.seams import Clock
-from app.usage import show_process
 
 if TYPE_CHECKING:
     from app.http.tls import HttpTls

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from fastapi import Request
 
-from app.errors import BrokerUnavailable, ErrorCode, RequestRejected
+from app.core.errors import BrokerUnavailable, ErrorCode, RequestRejected
+from app.core.metrics import Counter, Registry
 from app.http.gateway import Gateway
-from app.metrics import Counter, Registry
 
 if TYPE_CHECKING:
     from app.http.callers import Caller

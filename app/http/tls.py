@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-from app.errors import ConfigError
-from app.faults import Faults
+from app.core.errors import ConfigError
+from app.core.faults import Faults
+from app.core.limits import KIB
 from app.http.connections import Door, HttpConnection
-from app.limits import KIB
 from app.machine.certificates import Certificates, TlsSettings
 from app.transport.arrivals import Arrivals
 from app.transport.tls import Inner, TlsLink, scratch

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from app.configs import BrokerConfig
 from app.configs.environment import environment_name
-from app.errors import ConfigError
+from app.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from app.machine.certificates import TlsSettings

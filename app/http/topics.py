@@ -11,13 +11,13 @@ from starlette.responses import Response
 
 from app.client.admin import ConfigEntry, ConfigOperation, ResourceType
 from app.client.cluster import BrokerAddress, PartitionView, TopicView
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.turns import each
 from app.http.bodies import JSON_TYPE, json_response, small_body
 from app.http.errors import RestError
 from app.http.gateway import ADMIN_BODY_BYTES_MAX, Gateway
 from app.http.schemas import request_body
 from app.http.serving import gateway_of
-from app.turns import each
 
 router = APIRouter(prefix="/v3/clusters", default_response_class=Response)
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
+from app.core.units import TopicId
 from app.iam.calls import NEEDS
 from app.metadata.log import layout
 from app.objectstore.check import CHECK_PREFIX
 from app.objectstore.location import S3Location, StoreLocation
-from app.units import TopicId
 
 Role: TypeAlias = Literal["broker", "spark", "http"]
 Policy: TypeAlias = dict[str, Any]

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from app.errors import ConfigError
+from app.core.errors import ConfigError
 
 PEM_BYTES_MAX: Final = 4 << 20
 VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}

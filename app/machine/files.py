@@ -23,9 +23,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from app.errors import ConflictError, FirnError, StorageFull, StorageUnavailable, clause
+from app.core.errors import ConflictError, FirnError, StorageFull, StorageUnavailable, clause
+from app.core.units import Buffer
 from app.machine.page_cache import all_pages_cached, finish_write_back, start_write_back
-from app.units import Buffer
 
 PRIVATE_FILE: Final = 0o600
 PRIVATE_DIRECTORY: Final = 0o700

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from app.errors import ConfigError
-from app.extras import install_hint
+from app.core.errors import ConfigError
+from app.core.extras import install_hint
 
 JKS_MAGIC: Final = b"\xfe\xed\xfe\xed"
 

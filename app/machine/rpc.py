@@ -28,9 +28,9 @@ from typing import Final, cast
 
 import msgspec
 
-from app.errors import ErrorCode, FirnError, LimitExceeded, ProtocolError, StorageUnavailable, clause, copy_of
-from app.limits import KIB, MIB
-from app.units import Buffer
+from app.core.errors import ErrorCode, FirnError, LimitExceeded, ProtocolError, StorageUnavailable, clause, copy_of
+from app.core.limits import KIB, MIB
+from app.core.units import Buffer
 
 Handler = Callable[[Buffer], Awaitable[Buffer]]
 """Gets the parameters: bytes, or a view of a large frame, which it owns."""

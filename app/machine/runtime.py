@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from app.core.units import TimestampMs
 from app.machine.garbage import GARBAGE_THRESHOLD, ShortCollections
-from app.units import TimestampMs
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from app.errors import FirnError
-from app.units import Buffer, TimestampMs
+from app.core.errors import FirnError
+from app.core.units import Buffer, TimestampMs
 
 
 class ObjectMissing(FirnError):

@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass
 from typing import Final
 
-from app.errors import ConfigError, FirnError
+from app.core.errors import ConfigError, FirnError
+from app.core.seams import Clock
 from app.objectstore.api import AlreadyExists, ObjectMissing, ObjectStore, Upload
 from app.objectstore.metered import directory_of
-from app.seams import Clock
 
 CLOCK_SKEW_MAX_MS: Final = 60_000
 """S3 refuses requests from a skew of 15 minutes on. A minute already makes time retention and displayed ages wrong."""

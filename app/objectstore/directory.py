@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from app.errors import StorageUnavailable
+from app.core.errors import StorageUnavailable
+from app.core.seams import BlockingPool
+from app.core.units import Buffer
 from app.objectstore.api import ObjectInfo, UploadInfo
 from app.objectstore.directory_work import DirectoryWork, UploadWork
 from app.objectstore.keys import LIST_LIMIT_MAX, PART_NUMBER_MAX, check_key, check_prefix, check_range
-from app.seams import BlockingPool
-from app.units import Buffer
 
 T = TypeVar("T")
 

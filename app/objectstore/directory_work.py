@@ -38,11 +38,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from app.errors import ConfigError, StorageFull, StorageUnavailable, clause
-from app.limits import MIB
+from app.core.errors import ConfigError, StorageFull, StorageUnavailable, clause
+from app.core.limits import MIB
+from app.core.units import Buffer, TimestampMs
 from app.objectstore.api import AlreadyExists, ObjectInfo, ObjectMissing, RangeUnsatisfiable, UploadInfo
 from app.objectstore.keys import is_visible_name
-from app.units import Buffer, TimestampMs
 
 UPLOADS: Final = ".uploads"
 INSTANCES: Final = ".instances"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from app.errors import ConfigError, clause
+from app.core.errors import ConfigError, clause
 from app.objectstore.api import InvalidKey
 from app.objectstore.keys import check_key
 

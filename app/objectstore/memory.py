@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, NamedTuple, NoReturn, TypeVar, cast
 
-from app.errors import FirnError, StorageUnavailable
+from app.core.errors import FirnError, StorageUnavailable
+from app.core.seams import Clock
+from app.core.units import Buffer, TimestampMs
 from app.objectstore.api import AlreadyExists, ObjectInfo, ObjectMissing, RangeUnsatisfiable, UploadInfo
 from app.objectstore.keys import LIST_LIMIT_MAX, PART_NUMBER_MAX, check_key, check_prefix, check_range
-from app.seams import Clock
-from app.units import Buffer, TimestampMs
 
 T = TypeVar("T")
 

@@ -7,9 +7,10 @@ import copy
 from collections.abc import Awaitable
 from typing import Final, TypeVar
 
-from app.errors import FirnError, StorageFull, StorageUnavailable
-from app.faults import Faults
-from app.metrics import Counter, Histogram, Registry
+from app.core.errors import FirnError, StorageFull, StorageUnavailable
+from app.core.faults import Faults
+from app.core.metrics import Counter, Histogram, Registry
+from app.core.units import Buffer
 from app.objectstore.api import (
     AlreadyExists,
     ObjectInfo,
@@ -22,7 +23,6 @@ from app.objectstore.api import (
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.keys import LIST_LIMIT_MAX
 from app.objectstore.split import main_of
-from app.units import Buffer
 
 T = TypeVar("T")
 

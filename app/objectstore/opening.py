@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 
-from app.faults import Faults
-from app.metrics import Registry
+from app.core.faults import Faults
+from app.core.metrics import Registry
+from app.core.seams import BlockingPool
 from app.objectstore.api import ObjectStore
 from app.objectstore.location import DirectoryLocation, StoreLocation, parse_store_url
-from app.seams import BlockingPool
 
 
 async def open_store(

@@ -13,14 +13,14 @@ from typing import Final, NoReturn
 
 import msgspec
 
-from app.errors import FirnError, LimitExceeded, StorageUnavailable
-from app.limits import MIB
+from app.core.errors import FirnError, LimitExceeded, StorageUnavailable
+from app.core.limits import MIB
+from app.core.units import Buffer
 from app.machine.rpc import Handler, RpcClient
 from app.objectstore.api import AlreadyExists, ObjectInfo, ObjectMissing, ObjectStore, Upload, UploadInfo
 from app.objectstore.health import PROBE_END_S, PROBE_S, StoreHealth
 from app.objectstore.keys import LIST_LIMIT_MAX, PART_NUMBER_MAX, check_key, check_prefix, check_range
 from app.objectstore.split import WAL_KEYS
-from app.units import Buffer
 
 CALL_TIMEOUT_S: Final = 90.0
 """Longer than the S3 adapter's own deadline, so that its more precise error arrives first."""

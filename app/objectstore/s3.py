@@ -53,16 +53,16 @@ from botocore.utils import parse_timestamp
 from crc32c import crc32c
 
 from app import __version__
-from app.errors import ConfigError, FirnError, StorageUnavailable, clause
-from app.limits import MIB
-from app.metrics import Counter, Registry
+from app.core.errors import ConfigError, FirnError, StorageUnavailable, clause
+from app.core.limits import MIB
+from app.core.metrics import Counter, Registry
+from app.core.units import Buffer, TimestampMs
 from app.objectstore.api import AlreadyExists, ObjectInfo, ObjectMissing, RangeUnsatisfiable, UploadInfo
 from app.objectstore.bucket_rules import BucketRules
 from app.objectstore.keys import LIST_LIMIT_MAX, PART_NUMBER_MAX, check_key, check_prefix, check_range
 from app.objectstore.location import S3Location
 from app.objectstore.s3_models import ServiceModels
 from app.objectstore.s3_short_cut import PAGE_KEYS, PUT_BYTES_MAX, ShortCut
-from app.units import Buffer, TimestampMs
 
 T = TypeVar("T")
 

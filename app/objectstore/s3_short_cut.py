@@ -20,9 +20,9 @@ from botocore.credentials import ReadOnlyCredentials
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import S3Store as Bucket
 
+from app.core.units import Buffer, TimestampMs
 from app.objectstore.api import AlreadyExists, ObjectInfo, ObjectMissing
 from app.objectstore.location import S3Location
-from app.units import Buffer, TimestampMs
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, S3Config, S3Credential

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from app.core.units import Buffer
 from app.objectstore.api import ObjectInfo, ObjectStore, Upload, UploadInfo
 from app.objectstore.keys import LIST_LIMIT_MAX
-from app.units import Buffer
 
 WAL_KEYS: Final = "wal/"
 """Beginning of the keys of write-ahead logs (docs/formats.md)."""

@@ -22,10 +22,10 @@ from typing import Final, NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
-from app.errors import CorruptionError, ErrorCode, ProtocolError, RequestRejected, clause
-from app.limits import DECOMPRESSED_BATCH_BYTES_MAX
+from app.core.errors import CorruptionError, ErrorCode, ProtocolError, RequestRejected, clause
+from app.core.limits import DECOMPRESSED_BATCH_BYTES_MAX
+from app.core.units import LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs
 from app.records.framing import framing_fault, is_readable
-from app.units import LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs
 
 HEADER: Final = Struct(">qiibIhiqqqhii")
 _unpack_header: Final = HEADER.unpack_from

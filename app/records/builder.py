@@ -7,8 +7,9 @@ from typing import Final
 
 from crc32c import crc32c
 
-from app.errors import CorruptionError, ErrorCode, LimitExceeded, ProtocolError
-from app.limits import DECOMPRESSED_BATCH_BYTES_MAX, RECORD_HEADERS_MAX
+from app.core.errors import CorruptionError, ErrorCode, LimitExceeded, ProtocolError
+from app.core.limits import DECOMPRESSED_BATCH_BYTES_MAX, RECORD_HEADERS_MAX
+from app.core.units import NO_LEADER_EPOCH, NO_PRODUCER_ID, LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs
 from app.records.batch import (
     CODEC_MASK,
     CONTROL,
@@ -26,7 +27,6 @@ from app.records.batch import (
 from app.records.compression import Codec, compress
 from app.records.record import Headers, Record, raw_records
 from app.records.varint import encode_varint
-from app.units import NO_LEADER_EPOCH, NO_PRODUCER_ID, LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs
 
 NewRecordLike = tuple[int, bytes | None, bytes | None, Headers]
 """(timestamp, key, value, headers): a ``NewRecord`` or a plain tuple."""

@@ -30,8 +30,8 @@ import cramjam
 import lz4.frame
 import zstandard
 
-from app.errors import CorruptionError, LimitExceeded, clause
-from app.limits import KIB, MIB
+from app.core.errors import CorruptionError, LimitExceeded, clause
+from app.core.limits import KIB, MIB
 
 Buffer = bytes | bytearray | memoryview
 

@@ -15,11 +15,11 @@ from enum import IntEnum
 from struct import Struct
 from typing import Final, NamedTuple
 
-from app.errors import CorruptionError
+from app.core.errors import CorruptionError
+from app.core.units import NO_LEADER_EPOCH, LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs
 from app.records.batch import parse_header
 from app.records.builder import FIRST_OFFSET, build_batch
 from app.records.record import iter_records
-from app.units import NO_LEADER_EPOCH, LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs
 
 
 class ControlType(IntEnum):

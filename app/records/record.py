@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from app.errors import CorruptionError, LimitExceeded, clause
-from app.limits import DECOMPRESSED_BATCH_BYTES_MAX, RECORD_HEADERS_MAX
+from app.core.errors import CorruptionError, LimitExceeded, clause
+from app.core.limits import DECOMPRESSED_BATCH_BYTES_MAX, RECORD_HEADERS_MAX
+from app.core.units import Offset, TimestampMs
 from app.records.batch import HEADER_BYTES, LOG_APPEND_TIME, BatchHeader, parse_header
 from app.records.compression import decompress
 from app.records.varint import decode_varint, decode_varlong
-from app.units import Offset, TimestampMs
 
 RECORD_BYTES_MIN = 7
 """Length, attributes, two deltas, two null lengths and a header count of a byte each."""

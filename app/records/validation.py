@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from app.errors import CorruptionError, ErrorCode, LimitExceeded, ProtocolError, RecordsRejected, clause
-from app.limits import DECOMPRESSED_BATCH_BYTES_MAX
+from app.core.errors import CorruptionError, ErrorCode, LimitExceeded, ProtocolError, RecordsRejected, clause
+from app.core.limits import DECOMPRESSED_BATCH_BYTES_MAX
+from app.core.units import NO_TIMESTAMP, Offset, TimestampMs
 from app.records.batch import LOG_APPEND_TIME, BatchHeader, parse_header
 from app.records.record import raw_records, walk_records
 from app.records.varint import INT64_MAX, INT64_MIN
-from app.units import NO_TIMESTAMP, Offset, TimestampMs
 
 RECORD_ERRORS_MAX: Final = 10_000
 """Bad records that a refusal names. A client takes the others of the batch for good ones, sends them again and is told then."""

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections import deque
 from typing import Final
 
-from app.errors import FirnError, copy_of
+from app.core.errors import FirnError, copy_of
 
 NEVER_S: Final = math.inf
 

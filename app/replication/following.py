@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 
 
 class Asked(NamedTuple):

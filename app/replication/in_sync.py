@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from app.units import BrokerId, LeaderEpoch, Offset
+from app.core.units import BrokerId, LeaderEpoch, Offset
 
 LAG_MS_MAX: Final = 30_000
 """Default of ``replica.lag.time.max.ms``."""

@@ -14,13 +14,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from app.errors import ErrorCode, NotLeader, RequestRejected, clause
+from app.core.errors import ErrorCode, NotLeader, RequestRejected, clause
+from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
 from app.replication.commits import CommitQueue, FutureWaiter, Waiter
 from app.replication.in_sync import LAG_MS_MAX, NEVER_MS, InSync
 from app.replication.looks import Looks
 from app.replication.roles import Role
 from app.replication.selecting import ReplicaView, select_by_rack
-from app.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
 
 if TYPE_CHECKING:
     from app.hot.log import PartitionLog

@@ -11,15 +11,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from app.errors import FirnError, StorageUnavailable, without_frames
+from app.core.errors import FirnError, StorageUnavailable, without_frames
+from app.core.units import LeaderEpoch, Offset, TimestampMs
 from app.hot.reads import FileRange, LocalRead, PageMiss
 from app.tiering.read.remote_reader import RemoteWait
-from app.units import LeaderEpoch, Offset, TimestampMs
 
 if TYPE_CHECKING:
+    from app.core.seams import BlockingPool
     from app.hot import indexes
     from app.hot.log import PartitionLog
-    from app.seams import BlockingPool
     from app.tiering.read.remote_reader import RemoteReader
     from app.tiering.store import segment_format
 

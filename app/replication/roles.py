@@ -5,8 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
+from app.core.units import BrokerId
 from app.metadata.image.cluster import PartitionImage
-from app.units import BrokerId
 
 
 class Role(Enum):

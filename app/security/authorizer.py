@@ -21,7 +21,7 @@ from functools import lru_cache
 from sys import getsizeof
 from typing import Final
 
-from app.addresses import ADDRESS_CHARS_MAX, plain_address
+from app.core.addresses import ADDRESS_CHARS_MAX, plain_address
 from app.security.acls import EVERYBODY, OPERATIONS, WILDCARD, Acls, Operation, Pattern, PatternType, Permission, Rule
 from app.security.acls import ResourceType as Kind
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
-from app.errors import ErrorCode, ProtocolError
+from app.core.errors import ErrorCode, ProtocolError
 from app.security.sasl import Invalid, LoggedIn, Mechanism, Refused
 
 OPAQUE_FROM: Final = 0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple, Protocol
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.security.acls import CLUSTER_NAME, Operation, ResourceType
 
 AUDIT_TOPIC: Final = "__firn_audit"

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from app.configs import BrokerConfig
 from app.coordinator.shell import Coordinator, Turn
 from app.coordinator.topics import TRANSACTION_STATE
-from app.errors import ErrorCode, FirnError, RequestRejected, clause, copy_of
-from app.faults import Faults
+from app.core.errors import ErrorCode, FirnError, RequestRejected, clause, copy_of
+from app.core.faults import Faults
+from app.core.metrics import Registry
+from app.core.seams import Clock
+from app.core.units import BrokerId, PartitionIndex, ProducerId, TopicPartition
 from app.metadata.peers.control import LookRequest, LookResponse
-from app.metrics import Registry
-from app.seams import Clock
 from app.transactions.counters import TransactionCounters
 from app.transactions.elsewhere import OtherBrokers
 from app.transactions.ending import Endings
@@ -32,7 +33,6 @@ from app.transactions.state import (
     check_owner,
     check_partition,
 )
-from app.units import BrokerId, PartitionIndex, ProducerId, TopicPartition
 
 if TYPE_CHECKING:
     from app.metadata.image.cluster import ClusterImage

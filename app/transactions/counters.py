@@ -1,8 +1,8 @@
-"""Counters of transactions. State machines count; ``app/metrics.py`` adds up."""
+"""Counters of transactions. State machines count; ``app/core/metrics.py`` adds up."""
 
 from __future__ import annotations
 
-from app.metrics import Registry
+from app.core.metrics import Registry
 from app.transactions.state import Transaction
 
 

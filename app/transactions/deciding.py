@@ -13,9 +13,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
+from app.core.units import ProducerEpoch, ProducerId, TopicPartition
 from app.transactions.markers import Marker
 from app.transactions.state import EPOCH_MAX, PREPARED, VERSION_2, ProducerIdentity, Transaction
-from app.units import ProducerEpoch, ProducerId, TopicPartition
 
 
 class OpenTransaction(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from app.units import PartitionIndex, TopicPartition
+from app.core.units import PartitionIndex, TopicPartition
 
 VERSION: Final = 1
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from app.coordinator.topics import TRANSACTION_STATE, partition_for
-from app.errors import ErrorCode, FirnError, RequestRejected, kafka_code
+from app.core.errors import ErrorCode, FirnError, RequestRejected, kafka_code
+from app.core.units import TopicPartition
 from app.transactions.ending import Others
 from app.transactions.link import AddAnswer, AddAsked, TransactionLink
 from app.transactions.outbox import Outbox
-from app.units import TopicPartition
 
 if TYPE_CHECKING:
     from app.metadata.image.cluster import ClusterImage

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from app.coordinator.shell import Coordinator, Turn
 from app.coordinator.topics import TRANSACTION_STATE
-from app.errors import ErrorCode, FirnError, NotLeader, RequestRejected, kafka_code, without_frames
-from app.faults import Faults, Limited
+from app.core.errors import ErrorCode, FirnError, NotLeader, RequestRejected, kafka_code, without_frames
+from app.core.faults import Faults, Limited
+from app.core.turns import Portion, ordered
+from app.core.units import PartitionIndex, TopicId, TopicPartition
 from app.tiering.read.waiting import Waiters
 from app.transactions.decisions import Decision, encode_decision
 from app.transactions.link import MarkerAsked
@@ -27,8 +29,6 @@ from app.transactions.markers import Marker, MarkerWriter
 from app.transactions.outbox import Outbox
 from app.transactions.shard import TransactionShard
 from app.transactions.state import VERSION_2, ProducerIdentity, Transaction
-from app.turns import Portion, ordered
-from app.units import PartitionIndex, TopicId, TopicPartition
 
 if TYPE_CHECKING:
     from app.metadata.image.cluster import ClusterImage, PartitionImage

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
+from app.core.units import TopicId, TopicPartition
 from app.transactions.state import ProducerIdentity
-from app.units import TopicId, TopicPartition
 
 if TYPE_CHECKING:
     from app.metadata.image.cluster import BrokerImage

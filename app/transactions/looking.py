@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from app.coordinator.shell import Coordinator
 from app.coordinator.topics import TRANSACTION_STATE
-from app.errors import StorageUnavailable
-from app.limits import MIB
+from app.core.errors import StorageUnavailable
+from app.core.limits import MIB
+from app.core.units import PartitionIndex, ProducerId, TimestampMs
 from app.metadata.peers.control import LookRequest, LookResponse
 from app.records.batch import BatchHeader, iter_headers
 from app.records.control import ControlType, decision_of, parse_marker
@@ -23,7 +24,6 @@ from app.replication.reading import Awaited
 from app.transactions.deciding import Outcome, outcome_of
 from app.transactions.decisions import parse_decision
 from app.transactions.shard import TransactionShard
-from app.units import PartitionIndex, ProducerId, TimestampMs
 
 if TYPE_CHECKING:
     from app.hot.log import PartitionLog

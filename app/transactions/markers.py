@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from app.configs import Durability
 from app.coordinator.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.seams import Clock
+from app.core.units import NO_TOPIC_ID, PartitionIndex, ProducerId, TopicId, TopicPartition
 from app.records.control import ControlType
-from app.seams import Clock
 from app.transactions.counters import TransactionCounters
 from app.transactions.decisions import decided_ms
 from app.transactions.state import VERSION_2, ProducerIdentity
-from app.units import NO_TOPIC_ID, PartitionIndex, ProducerId, TopicId, TopicPartition
 
 if TYPE_CHECKING:
     from app.metadata.image.cluster import ClusterImage

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from app.metrics import Labels, Registry
+from app.core.metrics import Labels, Registry
 from app.transactions.state import PREPARED, TransactionState
 
 if TYPE_CHECKING:
-    from app.seams import Clock
+    from app.core.seams import Clock
     from app.transactions.shard import TransactionShard
 
 

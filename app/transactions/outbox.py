@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from app.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected, copy_of
+from app.core.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected, copy_of
 
 if TYPE_CHECKING:
     from app.metadata.image.cluster import BrokerImage, ClusterImage

@@ -8,9 +8,9 @@ from typing import Final
 
 from app.coordinator.records import TRANSACTION_RECORDS, CoordinatorRecord
 from app.coordinator.schemas.transaction import PartitionsSchema, TransactionLogKey, TransactionLogValue
-from app.errors import CorruptionError
+from app.core.errors import CorruptionError
+from app.core.units import PartitionIndex, ProducerEpoch, ProducerId, TimestampMs, TopicPartition
 from app.transactions.state import AT_REST, Transaction, TransactionState
-from app.units import PartitionIndex, ProducerEpoch, ProducerId, TimestampMs, TopicPartition
 
 VALUE_VERSION: Final = 1
 """The version that Kafka writes if ``transaction.version`` is 2."""

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Final
 
 from app.coordinator.shell import Coordinator, Turn
 from app.coordinator.topics import TRANSACTION_STATE
-from app.errors import ErrorCode, FirnError, RequestRejected, copy_of, without_frames
-from app.faults import Faults
+from app.core.errors import ErrorCode, FirnError, RequestRejected, copy_of, without_frames
+from app.core.faults import Faults
+from app.core.units import PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from app.metadata.peers.control import LookRequest, LookResponse
 from app.transactions.deciding import OpenTransaction, Outcome, decide, doubts
 from app.transactions.ending import Answered
 from app.transactions.link import MarkerAsked
 from app.transactions.markers import Marker, MarkerWriter
 from app.transactions.shard import TransactionShard
-from app.units import PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 
 if TYPE_CHECKING:
     from app.metadata.image.cluster import ClusterImage

@@ -14,12 +14,12 @@ from typing import Final
 
 from app.coordinator.partition import ReplayedBatch
 from app.coordinator.shell import Turn
-from app.errors import ErrorCode, RequestRejected
-from app.limits import KIB
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.limits import KIB
+from app.core.units import PartitionIndex, ProducerId, TimestampMs, TopicPartition
 from app.transactions import records, state
 from app.transactions.counters import TransactionCounters
 from app.transactions.state import BUSY, PREPARED, ProducerIdentity, Transaction, TransactionState
-from app.units import PartitionIndex, ProducerId, TimestampMs, TopicPartition
 
 RETRY_MS: Final = 1_000
 """Pause after a failed append before due work is retried."""

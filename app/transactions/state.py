@@ -36,8 +36,8 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from app.errors import ErrorCode, RequestRejected
-from app.units import NO_PRODUCER_ID, NO_TIMESTAMP, ProducerEpoch, ProducerId, TimestampMs, TopicPartition
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import NO_PRODUCER_ID, NO_TIMESTAMP, ProducerEpoch, ProducerId, TimestampMs, TopicPartition
 
 NO_EPOCH: Final = ProducerEpoch(-1)
 EPOCH_MAX: Final = 32_767

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from app.buckets import Bucket
+from app.core.buckets import Bucket
 
 NO_LIMIT: Final = 2**31 - 1
 """Kafka's way to say so."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from typing import Final
 
-from app.limits import KIB, MIB
+from app.core.limits import KIB, MIB
 
 BUFFER_BYTES_MIN: Final = 32 * KIB
 FREE_BYTES_MAX: Final = 64 * MIB

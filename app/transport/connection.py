@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from app.addresses import plain_address
+from app.core.addresses import plain_address
 from app.transport.core import Ending
 from app.transport.outlet import outlet_of
 from app.transport.sending import Closes, Sending
@@ -17,8 +17,8 @@ from app.transport.sending import Closes, Sending
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from app.faults import Faults
-    from app.seams import BlockingPool
+    from app.core.faults import Faults
+    from app.core.seams import BlockingPool
     from app.transport.buffers import BufferPool
     from app.transport.core import ConnectionCore
     from app.transport.metrics import ConnectionMetrics

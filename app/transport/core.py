@@ -26,8 +26,8 @@ from collections import deque
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from app.errors import ProtocolError
-from app.limits import KIB, MIB
+from app.core.errors import ProtocolError
+from app.core.limits import KIB, MIB
 from app.transport.frame_memory import claim_bytes
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, Generic, Protocol, TypeVar
 
-from app.limits import KIB, MIB
+from app.core.limits import KIB, MIB
 
 AHEAD: Final = 4
 CLAIM_BYTES_MIN: Final = 64 * KIB

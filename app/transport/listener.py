@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
-from app.faults import Faults
+from app.core.faults import Faults
 
 BACKLOG: Final = 1024
 """So many connections wait in the kernel while the loop is busy, or while there are too many."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.metrics import Counter, Registry
+from app.core.metrics import Counter, Registry
 
 
 class ConnectionMetrics:

@@ -19,10 +19,10 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from app.limits import KIB, MIB
+from app.core.limits import KIB, MIB
 
 if TYPE_CHECKING:
-    from app.units import Buffer
+    from app.core.units import Buffer
 
 FULL: Final = -1
 """There is no room for now: the outlet calls back when there is."""

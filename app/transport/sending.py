@@ -13,15 +13,15 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from app.errors import FirnError
-from app.limits import KIB, MIB
+from app.core.errors import FirnError
+from app.core.limits import KIB, MIB
 from app.transport.outlet import NO_SENDFILE, PIECE_BYTES, Outlet
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Coroutine
 
-    from app.seams import BlockingPool
+    from app.core.seams import BlockingPool
     from app.transport.buffers import BufferPool
 
 SEND_BYTES: Final = PIECE_BYTES

@@ -10,20 +10,20 @@ from collections.abc import Callable, Coroutine
 from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from app.addresses import plain_address
-from app.limits import KIB
+from app.core.addresses import plain_address
+from app.core.limits import KIB
+from app.core.turns import Portion, each
 from app.transport.admission import Admission, AdmissionLimits
 from app.transport.buffers import BufferPool, free_bytes_max
 from app.transport.frame_memory import FrameMemory
 from app.transport.listener import Listener
 from app.transport.metrics import ConnectionMetrics
 from app.transport.outlet import RoomWatch, SendBuffers, room_watch
-from app.turns import Portion, each
 
 if TYPE_CHECKING:
-    from app.faults import Faults
-    from app.metrics import Registry
-    from app.seams import BlockingPool
+    from app.core.faults import Faults
+    from app.core.metrics import Registry
+    from app.core.seams import BlockingPool
     from app.transport.connection import Connection, Gate
     from app.transport.core import ConnectionCore
     from app.transport.replays import ReplayTurns

@@ -21,8 +21,8 @@ from contextlib import suppress
 from struct import Struct
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar
 
-from app.addresses import plain_address
-from app.limits import KIB, MIB
+from app.core.addresses import plain_address
+from app.core.limits import KIB, MIB
 
 if TYPE_CHECKING:
     from app.transport.arrivals import Arrival, Arrivals

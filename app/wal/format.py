@@ -27,13 +27,9 @@ from typing import Final, NamedTuple, NoReturn
 
 from crc32c import crc32c
 
-from app.errors import CorruptionError, clause
-from app.hot.checkpoints import EpochStart
-from app.hot.producers import parse_snapshot
-from app.limits import KIB, WAL_FOOTER_BYTES_MAX, WAL_OBJECT_BYTES_MAX
-from app.metadata.image.wal_ranges import WalId
-from app.records.batch import HEADER_BYTES, BatchHeader, check_stored_batch
-from app.units import (
+from app.core.errors import CorruptionError, clause
+from app.core.limits import KIB, WAL_FOOTER_BYTES_MAX, WAL_OBJECT_BYTES_MAX
+from app.core.units import (
     Buffer,
     FilePosition,
     LeaderEpoch,
@@ -45,6 +41,10 @@ from app.units import (
     TopicId,
     TopicIdPartition,
 )
+from app.hot.checkpoints import EpochStart
+from app.hot.producers import parse_snapshot
+from app.metadata.image.wal_ranges import WalId
+from app.records.batch import HEADER_BYTES, BatchHeader, check_stored_batch
 
 FORMAT_VERSION: Final = 1
 WINDOW: Final = 8

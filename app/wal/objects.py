@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Final, TypeVar
 
-from app.errors import CorruptionError, StorageUnavailable
+from app.core.errors import CorruptionError, StorageUnavailable
+from app.core.units import Buffer
 from app.metadata.image.wal_ranges import WalId
 from app.metadata.log import layout
 from app.objectstore.api import ObjectMissing, ObjectStore, RangeUnsatisfiable
 from app.objectstore.keys import LIST_LIMIT_MAX
-from app.units import Buffer
 from app.wal.format import TAIL_BYTES, WalFooter, decode_footer, decode_whole, footer_tail_bytes
 
 T = TypeVar("T")

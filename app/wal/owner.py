@@ -7,10 +7,10 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
-from app.errors import CorruptionError, FirnError, StorageUnavailable, copy_of, without_frames
+from app.core.errors import CorruptionError, FirnError, StorageUnavailable, copy_of, without_frames
+from app.core.seams import Clock
 from app.metadata.log.append_attempt import PutOutcome, ReadOutcome
 from app.objectstore.api import AlreadyExists, ObjectMissing, ObjectStore
-from app.seams import Clock
 from app.wal.format import WalFooter
 from app.wal.objects import put, read_footer
 from app.wal.writer import Action, Done, DurableObject, Put, ReadBack, WalWriter

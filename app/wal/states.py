@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from app.errors import LimitExceeded
+from app.core.errors import LimitExceeded
+from app.core.limits import MIB, WAL_STATE_BYTES_MAX
+from app.core.units import Offset
 from app.hot.checkpoints import EpochStart
 from app.hot.epochs import LeaderEpochs
 from app.hot.indexes import AbortedTransaction
 from app.hot.producers import ProducerStates, SnapshotRow, aborted_entry, encode_snapshot, parse_snapshot
-from app.limits import MIB, WAL_STATE_BYTES_MAX
 from app.records.batch import CONTROL, TRANSACTIONAL
 from app.records.control import ControlType, EndTransactionMarker
-from app.units import Offset
 from app.wal.format import BatchFields, Marker, OlderBatch, PartitionState
 
 STATE_BYTES: Final = 8 * MIB

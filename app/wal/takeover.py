@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from app.errors import CorruptionError
+from app.core.errors import CorruptionError
+from app.core.units import Offset, TopicIdPartition
 from app.hot.checkpoints import EpochStart
 from app.hot.epochs import between
 from app.hot.indexes import AbortedTransaction
 from app.hot.producers import ProducerStates
 from app.metadata.image.wal_ranges import WalId, WalRange
-from app.units import Offset, TopicIdPartition
 from app.wal.format import Section, WalFooter
 from app.wal.states import replay, restored
 

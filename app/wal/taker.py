@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Collection
 from random import Random
 from typing import Final, TypeVar
 
-from app.errors import StorageUnavailable
+from app.core.errors import StorageUnavailable
+from app.core.seams import Clock
 from app.metadata.image.wal_ranges import WalId
 from app.metadata.log.append_attempt import BACKOFF_FIRST_S, BACKOFF_MAX_S
 from app.objectstore.api import AlreadyExists, ObjectStore
-from app.seams import Clock
 from app.wal.format import NONCE_BYTES, WalFooter, encode_seal
 from app.wal.objects import list_sizes, put, read_footers
 from app.wal.sealing import Found, List, PutSeal, ReadTails, Sealed, Sealing

@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final, NamedTuple
 
-from app.limits import WAL_OBJECTS_MAX
+from app.core.limits import WAL_OBJECTS_MAX
+from app.core.units import Offset, TopicIdPartition
 from app.metadata.image.wal_ranges import WalId, WalRange
-from app.units import Offset, TopicIdPartition
 from app.wal.format import WINDOW
 from app.wal.writer import DurableObject
 

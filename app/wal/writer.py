@@ -21,17 +21,17 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from app.errors import CorruptionError, ErrorCode, FencedError, RequestRejected
-from app.limits import (
+from app.core.errors import CorruptionError, ErrorCode, FencedError, RequestRejected
+from app.core.limits import (
     MIB,
     REQUEST_BYTES_MAX,
     WAL_FOOTER_BYTES_MAX,
     WAL_OBJECT_BYTES_MAX,
     WAL_STATE_BYTES_MAX,
 )
+from app.core.units import NO_TIMESTAMP, LeaderEpoch, Offset, TimestampMs, TopicIdPartition
 from app.metadata.image.wal_ranges import WalId
 from app.metadata.log.append_attempt import BACKOFF_FIRST_S, BACKOFF_MAX_S, PutOutcome, ReadOutcome
-from app.units import NO_TIMESTAMP, LeaderEpoch, Offset, TimestampMs, TopicIdPartition
 from app.wal.format import (
     BATCH_FOOTER_BYTES,
     SECTION_FOOTER_BYTES,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from app.limits import MIB, REQUEST_ELEMENTS_MAX
+from app.core.limits import MIB, REQUEST_ELEMENTS_MAX
 from app.wire.apikeys import ApiKey
 
 BYTES_MAX: Final = 8 * MIB

@@ -5,7 +5,7 @@ none of them. Produce and Fetch have faster ways of their own (``app.wire.produc
 and writes them too.
 
 Decoding promises that any bytes whatsoever give a message or ProtocolError, within time and memory proportional to the
-bytes and the bounds of ``app/limits.py``. Encoding trusts its caller: a value that a field cannot hold, or null where the
+bytes and the bounds of ``app/core/limits.py``. Encoding trusts its caller: a value that a field cannot hold, or null where the
 version has no null, is ValueError, our own mistake. A field that the version lacks is never written, and has its default
 when it is read.
 
@@ -21,8 +21,8 @@ from importlib import import_module
 from struct import error as StructError  # noqa: N812 (it is a class)
 from typing import Any, Final, NamedTuple
 
-from app.errors import ErrorCode, ProtocolError
-from app.limits import MESSAGE_ELEMENTS_MAX
+from app.core.errors import ErrorCode, ProtocolError
+from app.core.limits import MESSAGE_ELEMENTS_MAX
 from app.wire.apis import APIS
 from app.wire.bounds import elements_max
 from app.wire.compiler import DecoderSource, EncoderSource, Shape

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from struct import Struct, pack, unpack_from
 from typing import Any, Final, cast
 
-from app.limits import MESSAGE_ELEMENTS_MAX
+from app.core.limits import MESSAGE_ELEMENTS_MAX
 from app.wire import primitives
 from app.wire.primitives import Buffer
 from app.wire.schema import ZERO_UUID, Field, Rows, all_fields, fields_of

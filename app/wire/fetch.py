@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from app.errors import ErrorCode, ProtocolError
-from app.limits import MESSAGE_ELEMENTS_MAX
+from app.core.errors import ErrorCode, ProtocolError
+from app.core.limits import MESSAGE_ELEMENTS_MAX
 from app.wire.apikeys import ApiKey
 from app.wire.bounds import elements_max
 from app.wire.codec import decode_response

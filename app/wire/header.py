@@ -10,8 +10,8 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final, NamedTuple
 
-from app.errors import ErrorCode, ProtocolError
-from app.limits import CLIENT_ID_BYTES_MAX
+from app.core.errors import ErrorCode, ProtocolError
+from app.core.limits import CLIENT_ID_BYTES_MAX
 from app.wire.apikeys import ApiKey
 from app.wire.apis import APIS
 from app.wire.primitives import TROUBLES, Buffer, explain, refuse_length, skip_tagged_fields

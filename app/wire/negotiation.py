@@ -7,7 +7,7 @@ not read then.
 
 from __future__ import annotations
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersion, ApiVersionsResponse
 from app.wire.framing import response_frame

@@ -12,8 +12,8 @@ from struct import error as StructError  # noqa: N812 (it is a class)
 from typing import Final, TypeAlias
 from uuid import UUID
 
-from app.errors import ErrorCode, ProtocolError, clause
-from app.limits import TAGGED_FIELDS_MAX
+from app.core.errors import ErrorCode, ProtocolError, clause
+from app.core.limits import TAGGED_FIELDS_MAX
 from app.wire.schema import ZERO_UUID
 
 Buffer: TypeAlias = bytes | memoryview

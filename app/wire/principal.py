@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from app.errors import ErrorCode, ProtocolError
+from app.core.errors import ErrorCode, ProtocolError
 from app.wire.primitives import (
     INT16,
     TROUBLES,

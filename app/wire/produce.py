@@ -16,8 +16,8 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
-from app.errors import ErrorCode, ProtocolError
-from app.limits import TOPIC_NAME_CHARS_MAX
+from app.core.errors import ErrorCode, ProtocolError
+from app.core.limits import TOPIC_NAME_CHARS_MAX
 from app.wire.apikeys import ApiKey
 from app.wire.bounds import elements_max
 from app.wire.codec import decode_response

@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection
 from typing import Final
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,

@@ -24,12 +24,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from app.errors import ConfigError, CorruptionError
-from app.limits import MIB
+from app.core.errors import ConfigError, CorruptionError
+from app.core.limits import MIB
+from app.core.units import PartitionIndex, TopicId, TopicIdPartition
 from app.metadata.manifest.manifest_state import ManifestState
 from app.objectstore.api import AlreadyExists, ObjectMissing
 from app.objectstore.location import DirectoryLocation, parse_store_url
-from app.units import PartitionIndex, TopicId, TopicIdPartition
 from pyspark_firn.batch import plan as plan_read
 from pyspark_firn.columns import HEADERS, KAFKA_COLUMNS, arrow_schema
 from pyspark_firn.jobs.archive_plan import (

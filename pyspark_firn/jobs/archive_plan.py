@@ -13,7 +13,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from app.errors import CorruptionError
+from app.core.errors import CorruptionError
 from app.metadata.manifest.manifest_state import ManifestState
 from pyspark_firn.planning import segments_between
 

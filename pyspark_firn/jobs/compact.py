@@ -31,8 +31,17 @@ from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import quote
 from uuid import UUID
 
-from app.errors import BrokerUnavailable, ConfigError, ConflictError, CorruptionError, StorageUnavailable, clause
-from app.limits import MIB
+from app.core.errors import BrokerUnavailable, ConfigError, ConflictError, CorruptionError, StorageUnavailable, clause
+from app.core.limits import MIB
+from app.core.units import (
+    NO_LEADER_EPOCH,
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    PartitionIndex,
+    SegmentId,
+    TopicIdPartition,
+)
 from app.machine.files import PosixFileSystem
 from app.machine.runtime import SystemClock
 from app.metadata.image.cluster import ClusterImage
@@ -49,15 +58,6 @@ from app.tiering.store.segment_format import AbortedTransaction, SegmentFooter, 
 from app.tiering.store.store_work import InlineStoreWork, UploadJob, unfold_chunk
 from app.tiering.upload import replacement
 from app.tiering.upload.replacement import Replacement
-from app.units import (
-    NO_LEADER_EPOCH,
-    BrokerId,
-    LeaderEpoch,
-    Offset,
-    PartitionIndex,
-    SegmentId,
-    TopicIdPartition,
-)
 from pyspark_firn.jobs.running import Runner
 from pyspark_firn.jobs.sources import check_has_history
 from pyspark_firn.jobs.targets import temporary_place, writing

@@ -16,7 +16,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform
 
-from app.errors import ConfigError, FirnError, clause
+from app.core.errors import ConfigError, FirnError, clause
 from app.objectstore.location import DirectoryLocation, S3Location, parse_store_url
 from pyspark_firn.jobs.archive_plan import decode_document
 from pyspark_firn.jobs.parquet_files import COLUMNS_WITH_STATISTICS

@@ -17,7 +17,8 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from app.errors import ConfigError, CorruptionError
+from app.core.errors import ConfigError, CorruptionError
+from app.core.units import Offset, PartitionIndex, TopicId, TopicIdPartition
 from app.hot.unreadable import UnreadableBatch
 from app.metadata.log import layout
 from app.metadata.manifest.manifest_state import SegmentEntry
@@ -45,7 +46,6 @@ from app.tiering.repair.verify import (
 from app.tiering.store.discovery import list_manifests, list_segment_objects
 from app.tiering.store.segment_format import check_raw_chunk, check_stored_chunk
 from app.tiering.store.store_work import unfold_chunk
-from app.units import Offset, PartitionIndex, TopicId, TopicIdPartition
 from pyspark_firn.jobs.running import Runner
 from pyspark_firn.memory import keep_freed_memory
 from pyspark_firn.session import StoreSession

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from app.errors import ConfigError
-from app.limits import MIB
+from app.core.errors import ConfigError
+from app.core.limits import MIB
 from pyspark_firn.jobs.archive_plan import pending_path
 from pyspark_firn.jobs.targets import Target, writing
 

@@ -36,10 +36,10 @@ import pyarrow.compute as pc
 from app.client.cluster import LATEST, ClusterClient
 from app.client.consumer import Consumer
 from app.client.producer import Acknowledged, Producer
-from app.errors import BrokerUnavailable, ConfigError, CorruptionError, RequestRejected
-from app.limits import MIB
+from app.core.errors import BrokerUnavailable, ConfigError, CorruptionError, RequestRejected
+from app.core.limits import MIB
+from app.core.units import Offset, PartitionIndex, TopicPartition
 from app.machine.runtime import SystemClock
-from app.units import Offset, PartitionIndex, TopicPartition
 from pyspark_firn.batch import splits_of
 from pyspark_firn.columns import HEADERS
 from pyspark_firn.jobs.sources import check_has_history

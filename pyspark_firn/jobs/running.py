@@ -25,8 +25,8 @@ from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
-from app.errors import ConfigError, FirnError
-from app.interpreter import environment_for_children
+from app.core.errors import ConfigError, FirnError
+from app.machine.interpreter import environment_for_children
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

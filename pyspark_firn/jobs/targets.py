@@ -24,7 +24,7 @@ from botocore.session import Session
 from obstore.exceptions import BaseError
 from obstore.store import S3Store as Bucket
 
-from app.errors import ConfigError, CorruptionError, StorageUnavailable, clause
+from app.core.errors import ConfigError, CorruptionError, StorageUnavailable, clause
 from app.objectstore.directory_work import storage_error
 from app.objectstore.location import DirectoryLocation, S3Location, parse_store_url
 from pyspark_firn.jobs.archive_plan import PENDING_SUFFIX, pending_path

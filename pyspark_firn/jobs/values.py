@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from app.errors import ConfigError
+from app.core.errors import ConfigError
 from pyspark_firn.jobs.avro_indexes import Skip, indexes_check
 
 DATA: Final = "data"

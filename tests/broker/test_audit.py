@@ -18,7 +18,7 @@ from app.broker.security import audit_topic
 from app.broker.security.audit_log import BUFFER_BYTES_MAX
 from app.broker.security.first_users import FirstUser, write_first_users
 from app.configs.broker import STANDARD_AUTHORIZER
-from app.errors import ConfigError
+from app.core.errors import ConfigError
 from app.machine.files import PosixFileSystem
 from app.records.batch import iter_headers
 from app.records.record import iter_records

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from app.configs.broker import STANDARD_AUTHORIZER
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
+from app.core.units import TopicId
 from app.handlers.base.authorising import TABLE
 from app.handlers.policy.callers import Caller
 from app.handlers.serving.dispatch import Apis
 from app.metadata.image.cluster import SECURITY_LEVEL
 from app.metadata.peers.control import HoldId, HoldRequest, LookRequest
 from app.security.acls import CLUSTER_NAME, EVERYBODY, WILDCARD, Operation, PatternType, Permission, ResourceType
-from app.units import TopicId
 from app.wire.apikeys import ApiKey
 from app.wire.apis.consumer_group_describe import ConsumerGroupDescribeRequest
 from app.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -185,8 +185,8 @@ async def test_nobody_may_do_anything_without_a_right_and_nothing_changes(tmp_pa
     sorted({*OPAQUE, ApiKey.ALTER_PARTITION, ApiKey.ENVELOPE, ApiKey.BROKER_HEARTBEAT} - {ApiKey.FIRN_FORWARDED}),
 )
 async def test_what_brokers_and_operators_ask_is_refused_to_others(tmp_path: Path, key: int) -> None:
-    from app.client import firn_api as own
     from app.metadata.peers import control
+    from app.wire import private as own
     from app.wire.apis.alter_partition import AlterPartitionRequest
     from app.wire.apis.broker_heartbeat import BrokerHeartbeatRequest
 

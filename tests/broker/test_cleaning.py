@@ -18,7 +18,7 @@ import pytest
 
 from app.broker.start.cleaning import TICKS_PER_S, CleanerProcess, GrantedTime
 from app.configs import TopicConfig
-from app.errors import StorageUnavailable
+from app.core.errors import StorageUnavailable
 from app.hot.cleaning.cleaner import LogCleaner
 from app.hot.cleaning.job import CleaningJob, Indexed
 from app.hot.cleaning.process import NICENESS, Throttle, untouched_mappings

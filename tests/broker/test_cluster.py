@@ -12,14 +12,14 @@ from uuid import UUID
 
 import pytest
 
-from app.errors import RequestRejected, StorageUnavailable
+from app.core.errors import RequestRejected, StorageUnavailable
+from app.core.seams import BlockingPool
+from app.core.units import BrokerId, DurationMs
 from app.machine.runtime import ThreadPool
 from app.metadata.controller import broker_sessions, desk
 from app.metadata.peers.control import Heartbeat, HeartbeatAnswer
 from app.metadata.peers.liveness import Identity
 from app.objectstore.directory import DirectoryStore
-from app.seams import BlockingPool
-from app.units import BrokerId, DurationMs
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.several import unfenced, until
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from app.errors import CorruptionError, FencedError
+from app.core.errors import CorruptionError, FencedError
+from app.core.units import TimestampMs
 from app.metadata.log import layout
 from app.metadata.log.log_format import decode_proven, encode_entry
 from app.metadata.view.registration import StartRefused
-from app.units import TimestampMs
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.several import broker_on, image_of, unfenced, until
 

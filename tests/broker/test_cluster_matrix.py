@@ -15,16 +15,7 @@ from uuid import UUID
 
 import pytest
 
-from app.client.firn_api import (
-    PlaceResponse,
-    TierSegmentsRequest,
-    TierSegmentsResponse,
-    TierStatusRequest,
-    TierStatusResponse,
-    pack,
-    unpack,
-)
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.handlers.apis.passing_on import PASSED_ON
 from app.handlers.base.authorising import TABLE
 from app.metadata.peers.control import ENVELOPE_SEQUENCE
@@ -36,6 +27,15 @@ from app.wire.apis.expire_delegation_token import ExpireDelegationTokenRequest
 from app.wire.apis.renew_delegation_token import RenewDelegationTokenRequest
 from app.wire.codec import decode_response
 from app.wire.header import parse_response_header
+from app.wire.private import (
+    PlaceResponse,
+    TierSegmentsRequest,
+    TierSegmentsResponse,
+    TierStatusRequest,
+    TierStatusResponse,
+    pack,
+    unpack,
+)
 from app.wire.versions import BETWEEN_BROKERS, OPAQUE, SERVED
 from tests.broker.test_authorisation import OF_LOGINS, SAYS_LESS, TOPIC, guarded, own_codes, read, written
 from tests.broker.test_negative_matrix import (

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.broker.quota_tokens import RedisTokens
-from app.errors import StorageUnavailable
+from app.core.errors import StorageUnavailable
 from app.handlers.policy.quota_leases import Ask
 from app.metadata.changes.quotas import QuotaOperation
 from app.metadata.image.cluster import SECURITY_LEVEL, QuotaEntity

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from app.broker.peers.places import KafkaPlaces
-from app.errors import RequestRejected
+from app.core.errors import RequestRejected
+from app.core.units import TimestampMs
 from app.machine.runtime import SystemClock
 from app.metadata.changes.reassignments import ReassignmentAsked
 from app.metadata.image.cluster import Endpoint
 from app.metadata.membership import member
 from app.metadata.peers.place import Holder, Stranger
 from app.metadata.view.registration import StartRefused
-from app.units import TimestampMs
 from tests.support.broker import RunningBroker
 from tests.support.ports import free_port
 from tests.support.several import broker_on, cluster_on, unfenced, until

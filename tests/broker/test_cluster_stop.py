@@ -13,10 +13,10 @@ import pytest
 from confluent_kafka import Producer
 
 from app.broker.partitions.tier_views import TierViews
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
+from app.core.units import PartitionIndex, TopicIdPartition
 from app.metadata.image.cluster import ClusterImage, ImageDelta
 from app.metadata.membership.member import ClusterMember
-from app.units import PartitionIndex, TopicIdPartition
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker
 from tests.support.ports import free_port

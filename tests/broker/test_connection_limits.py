@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 from app.configs.listeners import ListenerConfig
-from app.errors import RequestRejected
-from app.limits import MIB
+from app.core.errors import RequestRejected
+from app.core.limits import MIB
 from app.metadata.changes.topic_changes import ConfigChange, Operation, ResourceType
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest

@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from app.coordinator.topics import CONSUMER_OFFSETS, partition_for
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.wire.apikeys import ApiKey
 from tests.broker.test_cluster import member
 from tests.handlers.conversation import talk

@@ -17,13 +17,13 @@ import pytest
 from app.client.connection import KafkaConnection, open_connection
 from app.client.security import SecureDialer, client_security
 from app.configs.broker import STANDARD_AUTHORIZER
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import TimestampMs
 from app.handlers.apis.passing_on import principal_of
 from app.handlers.base.context import Request
 from app.handlers.policy.callers import Caller, Rights
 from app.machine.runtime import SystemClock
 from app.security.acls import Operation, PatternType, Permission, ResourceType
-from app.units import TimestampMs
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_acls import AclCreation, CreateAclsRequest
 from app.wire.apis.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest

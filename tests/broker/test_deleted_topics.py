@@ -11,10 +11,10 @@ from uuid import UUID
 import pytest
 
 from app.broker.partitions.partitions import Partitions
-from app.errors import CorruptionError, StorageUnavailable
+from app.core.errors import CorruptionError, StorageUnavailable
+from app.core.units import PartitionIndex, TopicIdPartition
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
-from app.units import PartitionIndex, TopicIdPartition
 from tests.broker.test_cluster import member
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker, running_broker

@@ -11,7 +11,12 @@ import pytest
 
 from app.broker.start.running import find_running
 from app.cli import main
-from app.client.firn_api import (
+from app.core.errors import ErrorCode
+from app.core.faults import LIMITED_LINES_MAX
+from app.objectstore.memory import Fault, FaultKind, MemoryStore
+from app.tiering.store.store_work import InlineStoreWork, UploadedSegment, UploadJob
+from app.wire.apikeys import ApiKey
+from app.wire.private import (
     DrainRequest,
     DrainResponse,
     TierStatusRequest,
@@ -19,11 +24,6 @@ from app.client.firn_api import (
     pack,
     unpack,
 )
-from app.errors import ErrorCode
-from app.faults import LIMITED_LINES_MAX
-from app.objectstore.memory import Fault, FaultKind, MemoryStore
-from app.tiering.store.store_work import InlineStoreWork, UploadedSegment, UploadJob
-from app.wire.apikeys import ApiKey
 from tests.broker.test_node import fetch_all, produce, until
 from tests.broker.test_process import broker as process_of
 from tests.broker.test_process import make_topic

@@ -15,7 +15,7 @@ import pytest
 from app.broker.node import Node
 from app.broker.partitions.manifest_copies import LED_BY_FILE
 from app.broker.partitions.partitions import LOGS_AT_ONCE
-from app.errors import StorageFull, StorageUnavailable
+from app.core.errors import StorageFull, StorageUnavailable
 from app.hot.checkpoints import CLEAN_SHUTDOWN_FILE
 from app.hot.manager import LogManager
 from app.hot.state_file import STATE_FILE

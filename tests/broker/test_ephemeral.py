@@ -11,7 +11,7 @@ import pytest
 
 from app.broker.peers.control_link import KafkaControlLink
 from app.configs import Durability, TopicConfig
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
 from app.metadata.image.cluster import LEVEL_MAX, BrokerImage, PartitionImage
 from app.metadata.image.wal_ranges import PartitionDurability
 from app.metadata.peers.control import ChangeRequest, ChangeResponse

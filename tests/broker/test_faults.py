@@ -16,8 +16,8 @@ import pytest
 from app.broker.start.late_tls import UVLOOP_TLS_FAILED
 from app.broker.start.process import Broker
 from app.configs import BrokerConfig
-from app.errors import CorruptionError, ErrorCode, StorageFull, StorageUnavailable
-from app.faults import LIMITED_LINES_MAX
+from app.core.errors import CorruptionError, ErrorCode, StorageFull, StorageUnavailable
+from app.core.faults import LIMITED_LINES_MAX
 from app.hot.log import PartitionLog
 from app.machine.files import PosixFile, PosixFileSystem
 from app.objectstore.directory import DirectoryStore
@@ -119,9 +119,9 @@ async def test_a_disk_that_cannot_sync_is_told_once_with_what_to_do(
 async def test_a_broker_tells_unasked_that_a_fault_is_over_and_that_another_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.faults.LOOK_S", 0.001)
-    monkeypatch.setattr("app.faults.QUIET_S", 0.01)
-    monkeypatch.setattr("app.faults.REPEAT_FIRST_S", 0.01)
+    monkeypatch.setattr("app.core.faults.LOOK_S", 0.001)
+    monkeypatch.setattr("app.core.faults.QUIET_S", 0.01)
+    monkeypatch.setattr("app.core.faults.REPEAT_FIRST_S", 0.01)
     async with running_broker(tmp_path) as broker, talk(broker.port) as client:
         await broker.create_topic("t", retention_ms="-1", firn_durability="disk")
         with monkeypatch.context() as broken:

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from app.broker.peers.control_link import KafkaControlLink
-from app.errors import FirnError, RequestRejected
+from app.core.errors import FirnError, RequestRejected
+from app.core.units import TimestampMs
 from app.metadata.image.cluster import PartitionImage
 from app.metadata.peers.control import Heartbeat, InSyncAsked, MemberEpoch, NotSent
-from app.units import TimestampMs
 from app.wire.fetch import FetchPartition, FetchRequest
 from tests.cluster_simulation.planted import (
     fetches_count_by_node_id,

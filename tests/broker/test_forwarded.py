@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from app.client.firn_api import ForwardedRequest, ForwardedResponse, pack, unpack
 from app.configs.broker import STANDARD_AUTHORIZER
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.metadata.image.cluster import SECURITY_LEVEL
 from app.security.acls import Operation, PatternType, Permission, ResourceType
 from app.security.sasl import plain_message
@@ -20,6 +19,7 @@ from app.wire.apis.create_acls import AclCreation, CreateAclsRequest
 from app.wire.apis.create_topics import CreatableTopic, CreateTopicsRequest
 from app.wire.apis.sasl_authenticate import SaslAuthenticateRequest
 from app.wire.apis.sasl_handshake import SaslHandshakeRequest
+from app.wire.private import ForwardedRequest, ForwardedResponse, pack, unpack
 from tests.broker.test_authorisation import written
 from tests.handlers.conversation import Talk, talk
 from tests.support.audited import Heard

@@ -11,7 +11,7 @@ import pytest
 
 from app.client.admin import AdminClient, ResourceType
 from app.client.cluster import ClusterClient
-from app.errors import ConfigError
+from app.core.errors import ConfigError
 from app.metadata.changes.features import new_store_level
 from app.metadata.image.cluster import LEVEL_MAX
 from tests.faults.served import Served, firn, serving

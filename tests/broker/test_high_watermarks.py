@@ -11,11 +11,11 @@ from uuid import UUID
 import pytest
 
 from app.broker.replication.high_watermark_file import HighWatermarks
-from app.faults import Faults
+from app.core.faults import Faults
+from app.core.units import PartitionIndex, TopicId, TopicIdPartition
 from app.hot.high_watermarks import HIGH_WATERMARKS_FILE
 from app.machine.files import replace_file
 from app.replication.roles import Role
-from app.units import PartitionIndex, TopicId, TopicIdPartition
 from tests.support.simfs import SimFileSystem
 
 ONE = TopicIdPartition(TopicId(UUID(int=1)), PartitionIndex(0))

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from app.broker.start.http_address import HTTP_MODULE, WAIT_S, check_http_address, may_end
-from app.errors import ConfigError
+from app.core.errors import ConfigError
 from app.machine.listeners import Listener
 from tests.support.virtual_loop import VirtualLoop, run_virtual
 

@@ -13,7 +13,7 @@ import pytest
 
 from app.broker.write_ahead import switching as durability_changes
 from app.coordinator.topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.metadata.changes.topic_changes import ConfigChange, Operation, ResourceType
 from app.metadata.image.cluster import OBJECT_LEVEL
 from app.metadata.image.wal_ranges import PartitionDurability

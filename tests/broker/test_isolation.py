@@ -17,7 +17,7 @@ from uuid import UUID
 import pytest
 
 from app.coordinator.topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE, ensure_topic, partition_for
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.handlers.base.partitions import others_that_may_lead
 from app.hot.log import PartitionLog
 from app.replication.partition import Partition

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from app.configs import Durability
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
+from app.core.units import BrokerId, LeaderEpoch, Offset, PartitionIndex, TopicIdPartition
 from app.replication.in_sync import InSync
 from app.replication.roles import Role
-from app.units import BrokerId, LeaderEpoch, Offset, PartitionIndex, TopicIdPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.find_coordinator import FindCoordinatorRequest
 from app.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic

@@ -12,7 +12,7 @@ import pytest
 
 from app.broker.node import Node
 from app.broker.partitions.partitions import Partitions
-from app.errors import FencedError
+from app.core.errors import FencedError
 from tests.broker.test_node import produce, tier_everything
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker, running_broker

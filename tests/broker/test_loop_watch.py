@@ -13,10 +13,10 @@ import pytest
 
 from app.broker.watching import loop_watch
 from app.broker.watching.loop_watch import QUIET_LOOKS, Clocks, LoopWatch, Stall, Watched, sentence_of
+from app.core.turns import slices
 from app.handlers.base.api import Api
 from app.handlers.clients.serving import in_words, told
 from app.machine.cpu_alarm import CpuAlarm
-from app.turns import slices
 from app.wire.apikeys import ApiKey
 from app.wire.apis.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from tests.handlers.conversation import talk
@@ -185,8 +185,8 @@ async def test_a_timer_that_holds_the_loop_is_named_by_its_function() -> None:
             await asyncio.sleep(0.01)
     watch.stop()
     assert told[0].served == ""
-    assert "slices (app.turns" in told[0].place
-    assert "slices (app.turns" in sentence_of(told[0])
+    assert "slices (app.core.turns" in told[0].place
+    assert "slices (app.core.turns" in sentence_of(told[0])
 
 
 async def test_work_before_the_start_is_no_stall_of_the_turn_that_the_first_look_finds() -> None:
@@ -226,7 +226,7 @@ async def test_a_timer_that_holds_an_idle_loop_is_told_while_the_watch_rests(mon
         while not told:
             await asyncio.sleep(0.05)
     watch.stop()
-    assert "slices (app.turns" in told[0].place
+    assert "slices (app.core.turns" in told[0].place
 
 
 async def test_a_request_that_waits_without_cpu_time_is_told_though_the_watch_rested(

@@ -13,10 +13,10 @@ import pytest
 
 from app.configs import InternalDurability
 from app.coordinator.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
-from app.errors import ErrorCode, StorageUnavailable
+from app.core.errors import ErrorCode, StorageUnavailable
+from app.core.units import TopicPartition
 from app.metadata.image.cluster import OBJECT_LEVEL
 from app.transactions.markers import Marker, MarkerWriter
-from app.units import TopicPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.end_txn import EndTxnRequest
 from app.wire.apis.find_coordinator import FindCoordinatorRequest

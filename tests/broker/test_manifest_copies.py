@@ -12,14 +12,14 @@ import pytest
 from app.broker.node import OWN_DIRECTORY
 from app.broker.partitions.manifest_copies import ENDS_FILE
 from app.broker.partitions.partitions import Partitions
-from app.errors import FencedError
+from app.core.errors import FencedError
+from app.core.units import BrokerId, LeaderEpoch, TopicIdPartition
 from app.hot.checkpoints import CLEAN_SHUTDOWN_FILE
 from app.hot.log import PartitionLog
 from app.machine.runtime import SystemClock
 from app.metadata.image.cluster import LEVEL_MAX
 from app.metadata.manifest.manifest import SegmentManifest
 from app.objectstore.memory import MemoryStore
-from app.units import BrokerId, LeaderEpoch, TopicIdPartition
 from tests.broker.test_node import produce, tier_everything, until
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker, running_broker

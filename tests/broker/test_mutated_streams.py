@@ -38,9 +38,9 @@ import app.security.scram
 from app.client.connection import open_connection
 from app.client.security import SecureDialer, client_security
 from app.configs.broker import STANDARD_AUTHORIZER
+from app.core.limits import KIB, MIB
 from app.handlers.policy.callers import Caller, OpenDoor
 from app.handlers.serving.session import Session
-from app.limits import KIB, MIB
 from app.metadata.image.cluster import SECURITY_LEVEL
 from app.security.acls import CLUSTER_NAME, WILDCARD, Operation, PatternType, Permission, ResourceType
 from app.security.login import State

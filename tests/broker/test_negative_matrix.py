@@ -23,9 +23,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from app.client.firn_api import ForwardedRequest, pack
 from app.configs.broker import STANDARD_AUTHORIZER
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.handlers.base.authorising import TABLE
 from app.metadata.image.cluster import SECURITY_LEVEL
 from app.security.acls import CLUSTER_NAME, WILDCARD, Operation, ResourceType
@@ -33,6 +32,7 @@ from app.security.sasl import plain_message
 from app.wire.apikeys import ApiKey
 from app.wire.apis.sasl_authenticate import SaslAuthenticateRequest
 from app.wire.apis.sasl_handshake import SaslHandshakeRequest
+from app.wire.private import ForwardedRequest, pack
 from app.wire.versions import BETWEEN_BROKERS, OPAQUE, SERVED
 from tests.broker.test_authorisation import (
     ALICE,

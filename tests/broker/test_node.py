@@ -15,7 +15,8 @@ from app.broker.node import LOG_DESCRIPTORS_MAX, Node, Surroundings
 from app.broker.partitions.partitions import LOGS_AT_ONCE, Partitions
 from app.configs import BrokerConfig, TopicConfig
 from app.coordinator.topics import INTERNAL
-from app.errors import ConfigError, ConflictError, ErrorCode, FirnError, StorageFull, StorageUnavailable
+from app.core.errors import ConfigError, ConflictError, ErrorCode, FirnError, StorageFull, StorageUnavailable
+from app.core.units import TopicId, TopicIdPartition
 from app.hot.checkpoints import CLEAN_SHUTDOWN_FILE
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
@@ -28,7 +29,6 @@ from app.objectstore.memory import MemoryStore
 from app.records.batch import iter_headers
 from app.replication.reading import RANGES_MAX
 from app.tiering.store.store_work import InlineStoreWork
-from app.units import TopicId, TopicIdPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_topics import CreatableTopic, CreateTopicsRequest
 from app.wire.apis.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic

@@ -16,13 +16,13 @@ from app.broker.write_ahead import restore as write_ahead_restore
 from app.broker.write_ahead import switching as durability_changes
 from app.broker.write_ahead import write_ahead
 from app.client.admin import ConfigOperation
-from app.errors import BrokerUnavailable, ErrorCode, StorageUnavailable
+from app.core.errors import BrokerUnavailable, ErrorCode, StorageUnavailable
+from app.core.units import BrokerId
 from app.metadata.changes.broker_changes import fence_brokers
 from app.metadata.image.cluster import OBJECT_LEVEL, BrokerImage
 from app.metadata.image.wal_ranges import PartitionDurability, WalId
 from app.metadata.membership.member import ClusterMember
 from app.metadata.peers.control import Heartbeat, HeartbeatAnswer
-from app.units import BrokerId
 from app.wal.trimming import WalNeeds
 from app.wire.apikeys import ApiKey
 from app.wire.apis.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic

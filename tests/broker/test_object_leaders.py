@@ -12,7 +12,8 @@ from random import Random
 import pytest
 
 from app.configs import Durability, TopicConfig
-from app.errors import ErrorCode, RequestRejected, StorageUnavailable
+from app.core.errors import ErrorCode, RequestRejected, StorageUnavailable
+from app.core.units import Buffer, PartitionIndex
 from app.machine.runtime import ThreadPool
 from app.metadata.changes.broker_changes import fence_brokers
 from app.metadata.changes.features import FeatureAsked
@@ -28,7 +29,6 @@ from app.metadata.view.registration import StartRefused
 from app.objectstore.api import ObjectInfo
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.keys import LIST_LIMIT_MAX
-from app.units import Buffer, PartitionIndex
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.several import broker_on, cluster_on, unfenced, until
 

@@ -14,14 +14,14 @@ import pytest
 
 from app.cli import main
 from app.cli.doctor import partition_checks, store_checks
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
+from app.core.units import PartitionIndex, TopicIdPartition
 from app.machine.runtime import SystemClock
 from app.metadata.changes.topic_changes import ConfigChange, Operation
 from app.metadata.view.follower import MetadataFollower
 from app.objectstore.api import ObjectInfo, ObjectStore
 from app.objectstore.directory import DirectoryStore
 from app.tiering.repair.verify import Finding, FindingKind, verify
-from app.units import PartitionIndex, TopicIdPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 from app.wire.apis.find_coordinator import FindCoordinatorRequest

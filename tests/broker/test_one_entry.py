@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.machine.files import PosixFileSystem
 from app.metadata.changes.topic_changes import ConfigChange, Operation
 from app.metadata.image.cluster import ImageDelta

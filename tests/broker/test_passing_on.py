@@ -15,7 +15,7 @@ from app.broker.security.listener_doors import Doors, brokers_of, inter_broker_d
 from app.client.connection import open_connection
 from app.client.security import SecureDialer, client_security
 from app.configs import BrokerConfig
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.handlers.apis.passing_on import may_speak_for
 from app.handlers.policy.callers import ANONYMOUS, Caller, Rights
 from app.machine.files import PosixFileSystem

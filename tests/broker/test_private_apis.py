@@ -8,17 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from app.client.firn_api import (
-    PlaceRequest,
-    PlaceResponse,
-    TierSegmentsRequest,
-    TierSegmentsResponse,
-    TierStatusRequest,
-    TierStatusResponse,
-    pack,
-    unpack,
-)
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
+from app.core.units import TopicId
 from app.handlers.state.draining import DrainState
 from app.metadata.peers.control import (
     CREATE_TOPIC,
@@ -41,8 +32,17 @@ from app.metadata.peers.control import (
     RegisterRequest,
     RegisterResponse,
 )
-from app.units import TopicId
 from app.wire.apikeys import ApiKey
+from app.wire.private import (
+    PlaceRequest,
+    PlaceResponse,
+    TierSegmentsRequest,
+    TierSegmentsResponse,
+    TierStatusRequest,
+    TierStatusResponse,
+    pack,
+    unpack,
+)
 from app.wire.versions import PRIVATE
 from tests.handlers.conversation import batch, produce_one, talk
 from tests.support.broker import running_broker

@@ -20,12 +20,12 @@ import pytest
 
 from app.broker.start.process import LOCK_ASK_S, claim_when_free
 from app.broker.start.running import note_running
-from app.client.firn_api import MetricsRequest, MetricsResponse, pack, unpack
-from app.errors import ConflictError
+from app.core.errors import ConflictError
 from app.machine.files import PosixFileSystem, claim_directory
 from app.metadata.log.log_format import decode_entry, encode_entry
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_topics import CreatableTopic, CreateTopicsRequest
+from app.wire.private import MetricsRequest, MetricsResponse, pack, unpack
 from tests.broker.test_node import fetch_all, produce
 from tests.handlers.conversation import Talk, batch, talk
 
@@ -36,7 +36,7 @@ SCRIPT = """
 import json, os, sys
 from app.broker.start.process import serve
 from app.configs import BrokerConfig
-from app.errors import FirnError
+from app.core.errors import FirnError
 
 def ready(broker):
     print(json.dumps({"port": broker.node.port, "store": broker.store_process_id}), flush=True)
@@ -191,7 +191,9 @@ def test_a_child_that_begins_after_its_parent_has_gone_ends_at_once():
     ours, theirs = socket.socketpair()
     ours.sendall(b"a call that came before")
     ours.close()
-    program = f"from app.terminating import end_with_parent; end_with_parent({theirs.fileno()}); print('goes on')"
+    program = (
+        f"from app.machine.terminating import end_with_parent; end_with_parent({theirs.fileno()}); print('goes on')"
+    )
     with theirs:
         done = subprocess.run(
             [sys.executable, "-c", program], pass_fds=[theirs.fileno()], capture_output=True, check=False

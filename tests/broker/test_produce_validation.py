@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
+from app.core.units import TimestampMs
 from app.records.batch import HEADER_BYTES, iter_headers, parse_header, rewrite_header
-from app.units import TimestampMs
 from app.wire.apis.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from app.wire.apis.incremental_alter_configs import (
     AlterableConfig,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.broker.peers.control_link import KafkaControlLink
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.handlers.state import producer_id_block
 from app.metadata.changes import topic_changes as changes
 from app.metadata.image.cluster import BrokerImage

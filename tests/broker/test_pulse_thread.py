@@ -20,7 +20,7 @@ from app.broker.peers.pulse_thread import PulseThread
 from app.broker.security.first_users import FirstUser, write_first_users
 from app.broker.security.listener_doors import inter_broker_dial
 from app.configs import BrokerConfig
-from app.errors import ConfigError, ErrorCode
+from app.core.errors import ConfigError, ErrorCode
 from app.machine.files import PosixFileSystem
 from app.metadata.changes.features import FeatureAsked
 from app.metadata.image.cluster import LEVEL_FEATURE, LEVEL_MAX, PULSE_LEVEL, BrokerImage

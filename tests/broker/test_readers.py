@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from app.configs.broker import RACK_AWARE_SELECTOR
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
+from app.core.units import BrokerId, PartitionIndex, ProducerEpoch, ProducerId, TopicIdPartition
 from app.records.control import ControlType
-from app.units import BrokerId, PartitionIndex, ProducerEpoch, ProducerId, TopicIdPartition
 from app.wire.apis.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 from app.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic

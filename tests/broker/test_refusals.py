@@ -16,10 +16,10 @@ import psutil
 import pytest
 
 from app.configs import BrokerConfig
-from app.errors import ErrorCode, FirnError, StorageFull, StorageUnavailable
+from app.core.errors import ErrorCode, FirnError, StorageFull, StorageUnavailable
+from app.core.limits import MIB
 from app.handlers.state.metrics import ApiMeter
 from app.hot.reads import PageMiss
-from app.limits import MIB
 from app.records.builder import build_batch
 from app.records.compression import Codec
 from app.wire.apis.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic

@@ -14,16 +14,16 @@ import httpx
 import msgspec
 import pytest
 
-from app.client import firn_api
 from app.client.admin import AdminClient
 from app.client.cluster import ClusterClient
-from app.errors import RequestRejected
+from app.core.errors import RequestRejected
+from app.core.units import BrokerId, Offset, PartitionIndex, SegmentId, TimestampMs, TopicPartition
 from app.http.application import create_app
 from app.http.gateway import HttpSettings
 from app.machine.runtime import SystemClock
 from app.metadata.log.log_format import encode_value
 from app.metadata.manifest.manifest import SegmentEntry
-from app.units import BrokerId, Offset, PartitionIndex, SegmentId, TimestampMs, TopicPartition
+from app.wire import private
 from tests.broker.test_node import fetch_all, produce, tier_everything, until
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker, running_broker
@@ -158,7 +158,7 @@ async def test_nobody_can_have_segments_replaced_by_an_object_that_is_not_there(
         assert await by.by_http({"step": "begin", **body}) == (204, "")
         status, message = await by.by_http({"step": "finish", **body})
         assert (status, "is not in the store" in message) == (409, True)
-        request = firn_api.TierReplaceRequest(
+        request = private.TierReplaceRequest(
             "mine", 0, "finish", [by.input_id.bytes], uuid.UUID(body["segment_id"]).bytes, 0, 10
         )
         assert "is not in the store" in await by.by_kafka(request)
@@ -184,6 +184,6 @@ async def test_a_replacement_that_cannot_be_one_is_refused_in_a_sentence(
 ) -> None:
     async with attacker(tmp_path) as by:
         records = by.records()
-        request = firn_api.TierReplaceRequest("mine", 0, "begin", [by.input_id.bytes], uuid.uuid4().bytes, 0, 10)
+        request = private.TierReplaceRequest("mine", 0, "begin", [by.input_id.bytes], uuid.uuid4().bytes, 0, 10)
         assert said in await by.by_kafka(msgspec.structs.replace(request, **changes))
         assert by.records() == records

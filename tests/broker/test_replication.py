@@ -11,7 +11,7 @@ import pytest
 
 from app.broker.partitions import partitions
 from app.broker.partitions.partitions import LOGS_AT_ONCE
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.wire.apikeys import ApiKey
 from tests.broker.test_cluster import member
 from tests.handlers.conversation import batch, talk

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.errors import RequestRejected
+from app.core.errors import RequestRejected
 from app.metadata.changes import features
 from app.metadata.changes.features import FeatureAsked
 from app.metadata.image.cluster import LEVEL_MAX

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.broker import node
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.hot.manager import LogManager
 from app.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
 from tests.handlers.conversation import Talk, batch, produce_one, talk

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from app.broker.write_ahead.write_ahead import OBJECTS_KEPT, SealedLogs
-from app.errors import StorageUnavailable
+from app.core.errors import StorageUnavailable
 from app.metadata.log import layout
 from app.objectstore.api import ObjectInfo, ObjectMissing
 from app.objectstore.memory import MemoryStore

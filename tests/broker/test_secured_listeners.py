@@ -26,7 +26,8 @@ from app.broker.security.listener_doors import inter_broker_dial, look
 from app.client.connection import KafkaConnection, open_connection
 from app.client.security import SecureDialer, client_security
 from app.configs import BrokerConfig
-from app.errors import BrokerUnavailable, ConfigError, ErrorCode, RequestRejected
+from app.core.errors import BrokerUnavailable, ConfigError, ErrorCode, RequestRejected
+from app.core.units import BrokerId
 from app.handlers.policy.callers import Caller
 from app.machine.files import PosixFileSystem
 from app.machine.runtime import ThreadPool
@@ -39,7 +40,6 @@ from app.metadata.peers.place import Holder, Stranger
 from app.objectstore.memory import MemoryStore
 from app.security.sasl import plain_message
 from app.security.scram import ScramMechanism, credential_of, salted_password
-from app.units import BrokerId
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from app.broker.peers.control_link import KafkaControlLink
-from app.errors import BrokerUnavailable, ErrorCode
+from app.core.errors import BrokerUnavailable, ErrorCode
+from app.core.units import BrokerId
 from app.metadata.changes.topic_changes import Operation, ResourceType
 from app.metadata.image.cluster import BrokerImage
 from app.metadata.peers.control import HoldRequest, HoldResponse
-from app.units import BrokerId
 from app.wire.apikeys import ApiKey
 from app.wire.apis import alter_configs as full
 from app.wire.apis.incremental_alter_configs import (

@@ -13,10 +13,10 @@ from app.client.cluster import ClusterClient
 from app.client.groups import GroupClient
 from app.client.producer import Producer
 from app.configs import TopicConfig
-from app.errors import ConfigError, ErrorCode
+from app.core.errors import ConfigError, ErrorCode
+from app.core.units import PartitionIndex, TopicIdPartition, TopicPartition
 from app.machine.runtime import SystemClock
 from app.metadata.changes.topic_changes import ConfigChange, Operation, ResourceType
-from app.units import PartitionIndex, TopicIdPartition, TopicPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from app.wire.apis.describe_configs import DescribeConfigsRequest, DescribeConfigsResource

@@ -12,12 +12,12 @@ import pytest
 
 from app.configs import Durability, TopicConfig
 from app.coordinator.partition import CoordinatedLog, ReplayedBatch
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
+from app.core.units import LeaderEpoch
 from app.groups.share.core.share_state import ShareKey
 from app.groups.share.core.share_window import Acquired
 from app.handlers.apis.share_fetch import in_batches
 from app.metadata.changes.topic_changes import ConfigChange, Operation, ResourceType
-from app.units import LeaderEpoch
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,

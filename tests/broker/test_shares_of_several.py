@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import BrokerId
 from app.groups.share import share_leader
 from app.groups.share.core.share_state import ShareKey
 from app.groups.share.core.share_window import Acknowledgement
 from app.groups.share.share_leader import ShareLeader
 from app.metadata.changes.reassignments import ReassignmentAsked
 from app.metadata.changes.topic_changes import ConfigChange, Operation, ResourceType
-from app.units import BrokerId
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,

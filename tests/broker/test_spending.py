@@ -11,11 +11,11 @@ import httpx
 import pytest
 
 from app.cli import main
+from app.core.metrics import Registry
 from app.http.application import create_app
 from app.http.gateway import HttpSettings
 from app.machine.runtime import SystemClock
 from app.metadata.image.cluster import OBJECT_LEVEL
-from app.metrics import Registry
 from app.objectstore.memory import MemoryStore
 from app.objectstore.metered import MeteredStore
 from tests.broker.test_node import tier_everything

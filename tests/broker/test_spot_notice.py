@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.broker.watching.spot_notice import SpotNotice
-from app.faults import Faults
+from app.core.faults import Faults
 from tests.broker.test_ephemeral import SETTINGS, in_cluster
 from tests.support.several import broker_on
 

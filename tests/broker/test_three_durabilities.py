@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from app.coordinator.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.hot.reads import PageMiss
 from app.metadata.image.cluster import OBJECT_LEVEL
 from app.transactions.state import TransactionState

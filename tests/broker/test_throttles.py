@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from app.core.units import PartitionIndex, TopicIdPartition
 from app.metadata.changes.reassignments import ReassignmentAsked
 from app.metadata.changes.topic_changes import ConfigChange, Operation
-from app.units import PartitionIndex, TopicIdPartition
 from tests.broker.test_readers import Three, three
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker

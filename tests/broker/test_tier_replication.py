@@ -14,8 +14,8 @@ import pytest
 from app.broker.partitions import partitions
 from app.broker.partitions.partitions import Partitions
 from app.broker.partitions.tier_views import TierViews
-from app.client.firn_api import FOLLOWING, TierStatusRequest, TierStatusResponse, pack, unpack
-from app.errors import BrokerUnavailable, ErrorCode, StorageUnavailable
+from app.core.errors import BrokerUnavailable, ErrorCode, StorageUnavailable
+from app.core.units import PartitionIndex, TopicIdPartition
 from app.hot.checkpoints import CLEAN_SHUTDOWN_FILE, LOG_STARTS_FILE
 from app.hot.log import PartitionLog
 from app.hot.state_file import STATE_FILE
@@ -24,7 +24,6 @@ from app.records.builder import build_batch
 from app.replication.reading import Awaited
 from app.replication.roles import Role
 from app.tiering.repair.rebuild import RestorePlan
-from app.units import PartitionIndex, TopicIdPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -33,6 +32,7 @@ from app.wire.apis.alter_partition_reassignments import (
 )
 from app.wire.apis.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from app.wire.apis.elect_leaders import ElectLeadersRequest, TopicPartitions
+from app.wire.private import FOLLOWING, TierStatusRequest, TierStatusResponse, pack, unpack
 from tests.broker.test_cluster import member
 from tests.broker.test_node import fetch_all, headers, produce, tier_everything
 from tests.handlers.conversation import batch, talk

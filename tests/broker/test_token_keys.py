@@ -21,7 +21,7 @@ from app.client.connection import open_connection
 from app.client.security import SecureDialer, client_security
 from app.configs import BrokerConfig
 from app.configs.listeners import ListenerConfig
-from app.errors import ConfigError, RequestRejected
+from app.core.errors import ConfigError, RequestRejected
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.ports import free_port
 from tests.support.secured import certificates, listener, security

@@ -13,7 +13,7 @@ import pytest
 
 from app.broker.peers import transaction_calls
 from app.coordinator.topics import CONSUMER_OFFSETS, TRANSACTION_STATE, partition_for
-from app.errors import BrokerUnavailable, ErrorCode, RequestRejected
+from app.core.errors import BrokerUnavailable, ErrorCode, RequestRejected
 from app.records.builder import build_batch
 from app.transactions.state import TransactionState
 from app.wire.apikeys import ApiKey

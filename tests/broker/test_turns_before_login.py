@@ -19,7 +19,6 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from app.client.firn_api import ForwardedRequest
 from app.machine.runtime import settle_memory
 from app.metadata.image.cluster import SECURITY_LEVEL
 from app.wire.apikeys import ApiKey
@@ -29,6 +28,7 @@ from app.wire.codec import encode_opaque
 from app.wire.framing import frame, request_frame
 from app.wire.header import encode_request_header
 from app.wire.primitives import uvarint
+from app.wire.private import ForwardedRequest
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.secured import certificates, listener, security
 from tests.support.several import unfenced, until

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import pytest
 
-from app.errors import ErrorCode
-from app.limits import REQUEST_BYTES_MAX, REQUEST_ELEMENTS_MAX
+from app.core.errors import ErrorCode
+from app.core.limits import REQUEST_BYTES_MAX, REQUEST_ELEMENTS_MAX
 from app.wire.apikeys import ApiKey
 from app.wire.bounds import BYTES_MAX, elements_max
 from app.wire.codec import decode_response

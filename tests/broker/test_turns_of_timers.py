@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from app.units import TimestampMs
+from app.core.units import TimestampMs
 from app.wire.apikeys import ApiKey
 from app.wire.apis.consumer_group_describe import ConsumerGroupDescribeRequest
 from app.wire.apis.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics

@@ -14,13 +14,13 @@ import pytest
 
 from app.broker.write_ahead.sweep import sweep_ended
 from app.cli.doctor import store_checks
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
+from app.core.metrics import Registry
 from app.machine.runtime import SystemClock, ThreadPool
 from app.metadata.image.cluster import OBJECT_LEVEL
 from app.metadata.log import layout
 from app.metadata.view.registration import StartRefused
 from app.metadata.view.wal_store import decode_marker
-from app.metrics import Registry
 from app.objectstore.api import ObjectStore
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
 from app.objectstore.metered import MeteredStore

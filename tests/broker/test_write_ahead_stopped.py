@@ -10,13 +10,13 @@ from uuid import UUID
 
 from app.broker.write_ahead.write_ahead import WriteAhead
 from app.configs import BrokerConfig
-from app.faults import Faults
+from app.core.faults import Faults
+from app.core.metrics import Registry
+from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
 from app.machine.runtime import SystemClock
 from app.metadata.image.cluster import PartitionImage
 from app.metadata.image.wal_ranges import OPEN, PartitionDurability, WalRange
-from app.metrics import Registry
 from app.objectstore.memory import MemoryStore
-from app.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
 
 KEY = TopicIdPartition(TopicId(UUID(int=5)), PartitionIndex(0))
 BROKER, BROKER_EPOCH = BrokerId(1), 7

@@ -12,14 +12,14 @@ from uuid import UUID
 
 from app.broker.write_ahead.write_ahead import TRIM_S, WriteAhead
 from app.configs import BrokerConfig
-from app.faults import Faults
+from app.core.faults import Faults
+from app.core.metrics import Registry
+from app.core.units import BrokerId, LeaderEpoch, Offset, PartitionIndex, TopicId, TopicIdPartition
 from app.hot.producers import ProducerStates
 from app.metadata.image.cluster import PartitionImage
 from app.metadata.image.wal_ranges import OPEN, PartitionDurability, WalRange
-from app.metrics import Registry
 from app.objectstore.memory import MemoryStore
 from app.records.builder import build_batch
-from app.units import BrokerId, LeaderEpoch, Offset, PartitionIndex, TopicId, TopicIdPartition
 from tests.support.counted_loop import TurnCounts
 from tests.support.virtual_loop import VirtualClock, VirtualLoop, run_virtual
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from app.core.metrics import Registry
 from app.handlers.state import zones
 from app.handlers.state.zones import ZoneMeter, zone_of
-from app.metrics import Registry
 from app.wire.fetch import FetchPartition
 from tests.broker.test_readers import three
 from tests.handlers.conversation import batch, talk

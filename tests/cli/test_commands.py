@@ -17,13 +17,13 @@ import pytest
 from app.broker.start.running import note_running
 from app.cli import main
 from app.cli.session import local_path
-from app.errors import ConfigError
+from app.core.errors import ConfigError
+from app.core.units import PartitionIndex, SegmentId, TimestampMs, TopicId
 from app.machine.files import PosixFileSystem, claim_directory
 from app.metadata.log import layout
 from app.records.batch import HEADER_BYTES, rewrite_header
 from app.records.builder import build_batch
 from app.settings import load
-from app.units import PartitionIndex, SegmentId, TimestampMs, TopicId
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.commands import Firn, runner
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app import __version__
-from app.interpreter import environment_for_children, python_command, python_environment
+from app.machine.interpreter import environment_for_children, python_command, python_environment
 from tests.faults.served import HTTP_PROCESS, STORE_PROCESS, Served, until
 
 ROOT = Path(__file__).parents[2]

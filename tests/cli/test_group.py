@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from tests.broker.test_share_groups import ACCEPT, REJECT, configure, workers
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.commands import Firn, runner

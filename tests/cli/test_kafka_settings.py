@@ -12,7 +12,7 @@ from app.cli import main
 from app.configs.properties import parse_properties
 from app.configs.validation import validate_broker_configs
 from app.configs.without_effect import NOT_KEPT, set_aside
-from app.errors import ConfigError
+from app.core.errors import ConfigError
 from app.settings import Settings, Verdict, from_environment, load, read_config_file, review
 
 STOCK = Path(__file__).parent / "stock_server.properties"

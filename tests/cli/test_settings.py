@@ -13,7 +13,7 @@ from app import settings
 from app.configs import Durability
 from app.configs.broker import NODE_ID_AUTO
 from app.configs.environment import environment_name
-from app.errors import ConfigError
+from app.core.errors import ConfigError
 from app.settings import Address, catalogue, from_environment, load, parse_address
 
 

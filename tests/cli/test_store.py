@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from app.cli.commands import application
 from app.cli.doctor import store_checks
-from app.errors import ConfigError
+from app.core.errors import ConfigError
 from app.objectstore.directory import DirectoryStore
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from app.cli import main
 from app.cli.tls import certificate_of, issue
-from app.errors import ConfigError
+from app.core.errors import ConfigError
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

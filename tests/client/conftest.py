@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from app.client.cluster import ClusterClient
-from app.units import TimestampMs
+from app.core.units import TimestampMs
 from tests.client.scripted import FakeLog, ScriptedBroker, scripted_broker
 
 

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID, uuid5
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
+from app.core.units import LeaderEpoch, Offset
 from app.records.batch import check_batches, parse_header, patch_batch
 from app.records.record import Record, iter_records
-from app.units import LeaderEpoch, Offset
 from app.wire import codec
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersion, ApiVersionsResponse

@@ -10,7 +10,7 @@ import pytest
 
 from app.client.cluster import ClusterClient
 from app.client.connection import KafkaConnection, open_connection
-from app.errors import BrokerUnavailable, ErrorCode, ProtocolError, RequestRejected
+from app.core.errors import BrokerUnavailable, ErrorCode, ProtocolError, RequestRejected
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersion, ApiVersionsResponse
 from app.wire.apis.find_coordinator import FindCoordinatorRequest

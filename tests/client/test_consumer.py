@@ -8,11 +8,11 @@ import pytest
 
 from app.client.cluster import EARLIEST, LATEST, ClusterClient
 from app.client.consumer import Consumer
-from app.errors import BrokerUnavailable, CorruptionError, ErrorCode, RequestRejected
+from app.core.errors import BrokerUnavailable, CorruptionError, ErrorCode, RequestRejected
+from app.core.units import LeaderEpoch, Offset, PartitionIndex, ProducerEpoch, ProducerId, TimestampMs, TopicPartition
 from app.records.batch import patch_batch
 from app.records.builder import build_batch
 from app.records.control import ControlType, build_marker
-from app.units import LeaderEpoch, Offset, PartitionIndex, ProducerEpoch, ProducerId, TimestampMs, TopicPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.fetch import AbortedTransaction
 from app.wire.header import RequestHeader

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from app.client.firn_api import MetricSample, MetricsResponse, pack_metrics, pack_sample, unpack, unpack_metrics_steps
-from app.errors import ProtocolError
-from app.turns import whole
+from app.core.errors import ProtocolError
+from app.core.turns import whole
+from app.wire.private import MetricSample, MetricsResponse, pack_metrics, pack_sample, unpack, unpack_metrics_steps
 
 
 def test_metrics_packed_one_by_one_are_read_as_if_packed_at_once() -> None:

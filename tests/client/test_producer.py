@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from app.client.cluster import ClusterClient
 from app.client.producer import IN_FLIGHT_PER_PARTITION_MAX, Acknowledged, Producer
-from app.errors import BrokerUnavailable, ErrorCode, FirnError, LimitExceeded, RequestRejected
+from app.core.errors import BrokerUnavailable, ErrorCode, FirnError, LimitExceeded, RequestRejected
+from app.core.units import TimestampMs, TopicPartition
 from app.records.batch import parse_header
 from app.records.compression import Codec
-from app.units import TimestampMs, TopicPartition
 from app.wire.apikeys import ApiKey
 from app.wire.header import RequestHeader
 from tests.client.conftest import TickingClock

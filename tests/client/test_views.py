@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from app.client.cluster import ClusterClient
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
 from app.wire.apis.metadata import (
     MetadataResponse,
     MetadataResponseBroker,

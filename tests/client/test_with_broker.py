@@ -12,10 +12,10 @@ from app.client.admin import AdminClient, ConfigOperation, ResourceType
 from app.client.cluster import EARLIEST, LATEST, ClusterClient
 from app.client.consumer import Consumer
 from app.client.producer import Producer
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import Offset, PartitionIndex, TimestampMs, TopicPartition
 from app.machine.runtime import SystemClock
 from app.records.compression import Codec
-from app.units import Offset, PartitionIndex, TimestampMs, TopicPartition
 from tests.support.broker import RunningBroker, running_broker
 
 

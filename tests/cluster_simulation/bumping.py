@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from app.client.connection import KafkaConnection
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
+from app.core.units import ProducerEpoch
 from app.records.batch import rewrite_header
-from app.units import ProducerEpoch
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest
 from tests.cluster_simulation.clients import Producer, _Sent, _Stream

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from app.errors import CorruptionError
+from app.core.errors import CorruptionError
 from app.hot.log import PartitionLog
 from app.metadata.image.cluster import BrokerImage, ClusterImage, ClusterState, PartitionImage
 from app.metadata.log import layout

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from app.client.connection import KafkaConnection, open_connection
-from app.errors import BrokerUnavailable, ErrorCode, ProtocolError, RequestRejected
+from app.core.errors import BrokerUnavailable, ErrorCode, ProtocolError, RequestRejected
+from app.core.units import ProducerEpoch, ProducerId
 from app.records.builder import build_batch
-from app.units import ProducerEpoch, ProducerId
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from app.wire.apis.delete_topics import DeleteTopicsRequest, DeleteTopicState

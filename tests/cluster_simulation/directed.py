@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from app.coordinator.topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
 from app.metadata.image.cluster import PartitionImage
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_partition_reassignments import (

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from app.broker.peers.control_link import KafkaControlLink
-from app.errors import ErrorCode, FirnError
+from app.core.errors import ErrorCode, FirnError
 from app.objectstore.memory import Fault, FaultKind
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_partition_reassignments import (

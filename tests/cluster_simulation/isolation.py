@@ -22,7 +22,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from app.coordinator.topics import CONSUMER_OFFSETS
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.objectstore.memory import Fault, FaultKind
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_partition_reassignments import (

@@ -19,13 +19,13 @@ from uuid import UUID
 
 import msgspec
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
+from app.core.turns import Stepwise
 from app.metadata.changes import features
 from app.metadata.image.cluster import LEVEL_FEATURE, LEVEL_MAX, BrokerRecord, ClusterImage, Kind, PartitionRecord
 from app.metadata.log.log_format import KeyValue, decode_key
 from app.metadata.membership import member, membership
 from app.metadata.view.registration import StartRefused
-from app.turns import Stepwise
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,

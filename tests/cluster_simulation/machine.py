@@ -15,7 +15,7 @@ from app.broker.node import Node, Surroundings
 from app.broker.peers.control_link import CONNECT_MS, KafkaControlLink
 from app.broker.peers.places import KafkaPlaces
 from app.configs import BrokerConfig
-from app.errors import FirnError
+from app.core.errors import FirnError
 from app.handlers.serving.server import KafkaServer
 from app.hot.log import PartitionLog
 from app.metadata.image.cluster import LEVEL_MAX, BrokerImage, Endpoint

@@ -19,7 +19,8 @@ from app.broker.partitions import tier_views
 from app.broker.partitions.partitions import Partitions
 from app.broker.peers.control_link import KafkaControlLink
 from app.broker.replication import followers as following
-from app.errors import BrokerUnavailable
+from app.core.errors import BrokerUnavailable
+from app.core.turns import Stepwise
 from app.handlers.fetch import fetch, followers
 from app.handlers.state.fetch_sessions import FetchSession
 from app.handlers.state.parked_followers import ParkedFollowers
@@ -37,7 +38,6 @@ from app.metadata.replicas.elections import Elected
 from app.replication.in_sync import InSync
 from app.replication.partition import Partition, PartitionTable
 from app.tiering.upload import local_retention
-from app.turns import Stepwise
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 

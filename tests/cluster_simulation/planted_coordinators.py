@@ -13,7 +13,7 @@ import pytest
 from app.coordinator import shell
 from app.coordinator.partition import CoordinatedLog
 from app.coordinator.topics import INTERNAL
-from app.errors import ErrorCode, FirnError, RequestRejected
+from app.core.errors import ErrorCode, FirnError, RequestRejected
 from app.groups.share.core.share_state import ShareStateShard
 from app.groups.share.core.share_state_wire import Answered, Read
 from app.groups.share.share_leader import ShareLeader

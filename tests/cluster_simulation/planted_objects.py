@@ -17,12 +17,12 @@ from app.broker.write_ahead import restore as write_ahead_restore
 from app.broker.write_ahead import sweep as write_ahead_sweep
 from app.broker.write_ahead.switching import DurabilityChanges
 from app.broker.write_ahead.write_ahead import WriteAhead, _Led
-from app.errors import CorruptionError
+from app.core.errors import CorruptionError
+from app.core.units import Offset, TopicIdPartition
 from app.handlers.produce import produce
 from app.hot.log import PartitionLog
 from app.metadata.image.wal_ranges import WalId
 from app.metadata.log.append_attempt import PutOutcome
-from app.units import Offset, TopicIdPartition
 from app.wal.format import WalFooter
 from app.wal.objects import list_sizes
 from app.wal.owner import WalOwner

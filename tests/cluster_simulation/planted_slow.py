@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.metadata.controller.broker_sessions import BrokerSessions
 from app.metadata.controller.candidacy import Candidacy
 from app.metadata.membership.member import ClusterMember

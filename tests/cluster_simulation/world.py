@@ -24,14 +24,14 @@ from typing import Any, Final
 from uuid import UUID
 
 from app.configs import TierCompression, TopicConfig
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
+from app.core.units import TopicId
 from app.metadata.image.cluster import LEVEL_MAX, ClusterImage, PartitionImage
 from app.metadata.image.wal_ranges import PartitionDurability
 from app.metadata.log import layout
 from app.metadata.log.log_format import Entry
 from app.metadata.log.numbered_log import NumberedLog
 from app.replication.in_sync import InSync
-from app.units import TopicId
 from app.wire.apikeys import ApiKey
 from app.wire.apis.elect_leaders import ElectLeadersRequest, TopicPartitions
 from tests.cluster_simulation.bumping import BumpingProducer

@@ -11,7 +11,7 @@ import pytest
 from app.configs import BrokerConfig, Durability, InternalDurability, TopicConfig
 from app.configs.validation import validate_topic_configs
 from app.coordinator.topics import CONSUMER_OFFSETS, MADE_WITHIN_S, TRANSACTION_STATE, ensure_topic, topic_configs
-from app.errors import ErrorCode, RequestRejected, StorageUnavailable
+from app.core.errors import ErrorCode, RequestRejected, StorageUnavailable
 from app.handlers.apis.transactions import handle_add_offsets
 from app.metadata.controller.controller import not_controller
 from app.metadata.image.cluster import OBJECT_LEVEL

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from app.configs import TopicConfig
 from app.coordinator.partition import CoordinatedLog, ProducerIdAndEpoch, RawRecord, ReplayedBatch, decode_batches
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import PartitionIndex, ProducerEpoch, ProducerId, TimestampMs
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
 from app.records.builder import build_batch
@@ -20,7 +21,6 @@ from app.records.compression import Codec
 from app.records.control import ControlType
 from app.records.record import Headers
 from app.replication.partition import Partition
-from app.units import PartitionIndex, ProducerEpoch, ProducerId, TimestampMs
 from tests.hot.helpers import NOW, TOPIC_ID, manager_over, sim
 from tests.support.simfs import SimFileSystem
 

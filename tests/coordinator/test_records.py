@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from app.coordinator.records import GROUP_RECORDS, NUMBER, SHARE_STATE_RECORDS, TRANSACTION_RECORDS, Family
 from app.coordinator.schemas.classic_group import OffsetCommitKey, OffsetCommitValue
-from app.errors import CorruptionError
+from app.core.errors import CorruptionError
 from app.wire.schema import fields_of
 from loadtests.kafka_peer import PeerMissing, kafka_libs
 

@@ -15,13 +15,13 @@ from app.configs import Durability, TopicConfig
 from app.coordinator.partition import ReplayedBatch
 from app.coordinator.shell import ANSWERS_AT_ONCE, Coordinator, Reply, Turn
 from app.coordinator.topics import CONSUMER_OFFSETS
-from app.errors import ErrorCode, RequestRejected, StorageFull, StorageUnavailable
+from app.core.errors import ErrorCode, RequestRejected, StorageFull, StorageUnavailable
+from app.core.metrics import Registry
+from app.core.units import BrokerId, LeaderEpoch, PartitionIndex
 from app.hot.manager import LogManager
 from app.machine.files import FileSystem
 from app.metadata.image.cluster import ClusterImage
-from app.metrics import Registry
 from app.replication.partition import PartitionTable
-from app.units import BrokerId, LeaderEpoch, PartitionIndex
 from tests.groups.bench import image_of, topic_id
 from tests.hot.helpers import GatedPool, InlinePool, ManualClock, manager_over, running, sim
 

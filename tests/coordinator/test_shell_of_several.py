@@ -10,10 +10,10 @@ import pytest
 
 from app.coordinator.partition import CoordinatedLog
 from app.coordinator.shell import Reply, Turn
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import BrokerId, LeaderEpoch
 from app.metadata.image.cluster import ClusterImage, PartitionImage
 from app.replication.partition import Partition
-from app.units import BrokerId, LeaderEpoch
 from tests.coordinator.test_shell import NAME, ZERO, Bench, Ledger, bench_over, serving, until
 from tests.groups.bench import image_of
 

@@ -6,12 +6,12 @@ from dataclasses import fields
 
 import pytest
 
+from app.core.errors import ConfigError
+from app.core.limits import GIB, MIB
 from app.cost.bill import FIRN_WORK, KAFKA_WORK, Around, Bill, Work, bills, firn, firn_object, kafka
 from app.cost.prices import Prices, StoreKind, with_overrides
 from app.cost.requests import billed
 from app.cost.workload import Workload, WriteAhead, parse_bytes
-from app.errors import ConfigError
-from app.limits import GIB, MIB
 
 PRICES = Prices()
 

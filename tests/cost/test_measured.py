@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from app.core.limits import GIB
 from app.cost import measured
 from app.cost.measured import OTHERS, Hour, PartitionBytes, Reading, Spent, as_json, measured_bill, samples_of, spent_of
 from app.cost.prices import SECONDS_PER_MONTH, Prices, with_overrides
-from app.limits import GIB
 
 PUTS = ("put_if_absent", "wal")
 PRICES = Prices()

@@ -10,15 +10,15 @@ from pathlib import Path
 
 from app.client.cluster import ClusterClient
 from app.client.consumer import Consumer
+from app.core.limits import MIB
+from app.core.metrics import Registry
+from app.core.units import Offset, PartitionIndex, TopicIdPartition, TopicPartition
 from app.cost import requests
-from app.limits import MIB
 from app.metadata.controller import desk
 from app.metadata.peers import liveness
-from app.metrics import Registry
 from app.objectstore.memory import MemoryStore
 from app.objectstore.metered import MeteredStore
 from app.records.builder import build_batch
-from app.units import Offset, PartitionIndex, TopicIdPartition, TopicPartition
 from tests.support.broker import RunningBroker, running_broker
 
 BATCH_BYTES = 500_000

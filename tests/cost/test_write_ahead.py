@@ -18,15 +18,15 @@ from app.broker.node import Node, Surroundings
 from app.broker.peers.control_link import KafkaControlLink
 from app.broker.write_ahead import write_ahead
 from app.configs import BrokerConfig, TopicConfig
+from app.core.metrics import Registry
+from app.core.units import Buffer
 from app.cost import requests
 from app.cost.workload import WriteAhead
 from app.metadata.image.cluster import OBJECT_LEVEL
-from app.metrics import Registry
 from app.objectstore.memory import MemoryStore
 from app.objectstore.metered import WAL, MeteredStore
 from app.records.builder import build_batch
 from app.tiering.store.store_work import InlineStoreWork
-from app.units import Buffer
 from app.wal import format as wal_format
 from tests.support.simfs import SimFileSystem
 from tests.support.virtual_loop import VirtualClock, VirtualLoop, VirtualPool, run_virtual

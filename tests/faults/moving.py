@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from confluent_kafka.admin import AdminClient
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,

@@ -17,8 +17,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.client.firn_api import MetricsRequest, MetricsResponse, pack, unpack
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.records.batch import iter_headers
 from app.records.builder import build_batch
 from app.records.record import iter_records
@@ -30,6 +29,7 @@ from app.wire.codec import decode_response
 from app.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
 from app.wire.framing import request_frame
 from app.wire.header import parse_response_header
+from app.wire.private import MetricsRequest, MetricsResponse, pack, unpack
 from app.wire.produce import encode_produce_request
 
 ANSWER_S_MAX = 30.0

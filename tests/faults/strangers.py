@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from app.client.connection import KafkaConnection
-from app.errors import BrokerUnavailable, ErrorCode, RequestRejected
+from app.core.errors import BrokerUnavailable, ErrorCode, RequestRejected
 from app.records.builder import build_batch
 from app.wire.apikeys import ApiKey
 from app.wire.framing import request_frame

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from app.errors import ErrorCode
-from app.limits import MIB
+from app.core.errors import ErrorCode
+from app.core.limits import MIB
 from tests.faults.producing import LATEST_TIERED, Producer, check_all_kept, link, plain_batch, read_log
 from tests.faults.served import SMALL_SEGMENTS, firn, serving, until
 from tests.support.small_disk import fill, put_ballast, small_file_system

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from app.limits import KIB, MIB, REQUEST_BYTES_MAX
+from app.core.limits import KIB, MIB, REQUEST_BYTES_MAX
 from app.records.batch import iter_headers
 from app.transport.connection import BROKEN_TOLD
 from app.wire.apikeys import ApiKey

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from app.limits import MIB
+from app.core.limits import MIB
 from app.wire.apikeys import ApiKey
 from app.wire.apis.metadata import MetadataRequest
 from app.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request

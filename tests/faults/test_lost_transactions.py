@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from app.client.connection import open_connection
+from app.core.units import PartitionIndex
+from app.core.units import TopicPartition as Target
 from app.transactions.decisions import Decision, encode_decision
-from app.units import PartitionIndex
-from app.units import TopicPartition as Target
 from app.wire.apikeys import ApiKey
 from app.wire.apis.describe_producers import DescribeProducersRequest, TopicRequest
 from app.wire.apis.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest

@@ -18,8 +18,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from app.configs.broker import NODE_ID_AUTO
-from app.errors import ErrorCode
-from app.limits import MIB
+from app.core.errors import ErrorCode
+from app.core.limits import MIB
 from app.wire.apikeys import ApiKey
 from app.wire.produce import encode_produce_request
 from tests.faults.object_load import (

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.records.batch import iter_headers
 from tests.faults.faulty_proxy import Fault, FaultyProxy, faulty_proxy
 from tests.faults.producing import EARLIEST_LOCAL, LATEST_TIERED, Link, Producer, check_all_kept, link

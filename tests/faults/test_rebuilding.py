@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.records.batch import iter_headers
 from app.records.builder import build_batch
 from app.wire.apikeys import ApiKey

@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from app.client.connection import KafkaConnection
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.wire.apikeys import ApiKey
 from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
 from tests.faults.every_load import SHORT

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.records.builder import build_batch
 from tests.faults.producing import LATEST, LATEST_TIERED, Producer, check_all_kept, link, plain_batch, read_log
 from tests.faults.served import HTTP_PROCESS, SMALL_SEGMENTS, STORE_PROCESS, Served, firn, refusal_of, serving, until

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from app.cli.session import connected
 from app.client import admin as firn
-from app.client.firn_api import PartitionTierStatus
+from app.wire.private import PartitionTierStatus
 from tests.support.cluster import NODES, PARTITIONS, Writing, brokers_running, create_topics, until
 from tests.support.cluster_faults import Faults
 

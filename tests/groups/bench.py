@@ -7,9 +7,9 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from app.coordinator.timers import Timers
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import BrokerId, LeaderEpoch, LogSequence, PartitionIndex, TimestampMs, TopicId
 from app.metadata.image.cluster import BrokerImage, ClusterImage, PartitionImage, TopicImage
-from app.units import BrokerId, LeaderEpoch, LogSequence, PartitionIndex, TimestampMs, TopicId
 
 START_MS = 1_700_000_000_000
 

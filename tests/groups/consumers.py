@@ -7,12 +7,12 @@ from uuid import UUID
 
 from app.configs import BrokerConfig
 from app.coordinator.records import GROUP_RECORDS
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import TimestampMs
 from app.groups.consumer.consumer import Client, ConsumerGroup, MemberTimer, check_heartbeat
 from app.groups.consumer.consumer_records import from_bytes
 from app.groups.consumer.subscriptions import ResolvedRegex, TopicPattern
 from app.metadata.image.cluster import ClusterImage
-from app.units import TimestampMs
 from app.wire.apis.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,

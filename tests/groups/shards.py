@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 from app.configs import BrokerConfig
 from app.coordinator.partition import ProducerIdAndEpoch, ReplayedBatch
 from app.coordinator.shell import Reply
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import Offset, PartitionIndex, ProducerEpoch, ProducerId, TimestampMs
 from app.groups.classic.classic import ClassicGroup
 from app.groups.classic.classic_member import Join, Protocols, Sync
 from app.groups.shard import GroupShard
 from app.records.control import ControlType, EndTransactionMarker
-from app.units import Offset, PartitionIndex, ProducerEpoch, ProducerId, TimestampMs
 from app.wire.apis.join_group import JoinGroupResponse
 from app.wire.apis.sync_group import SyncGroupResponse
 from tests.groups.bench import FakeTurn, image_of

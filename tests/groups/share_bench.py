@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from app.coordinator.partition import ReplayedBatch
+from app.core.metrics import Registry
+from app.core.units import PartitionIndex
 from app.groups.share.core.share_counters import ShareCounters
 from app.groups.share.core.share_partitions import SharePartition, SharePartitions, stored_runs
 from app.groups.share.core.share_state import ShareKey, ShareSettings, ShareStateShard
 from app.groups.share.core.share_window import Acknowledgement, Acquired, Window
-from app.metrics import Registry
-from app.units import PartitionIndex
 
 
 class Both:

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from app.configs import Durability, TopicConfig
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.limits import OFFSETS_PER_COMMIT_MAX
 from app.handlers.base.commits import COMMITTED_AT_ONCE
 from app.handlers.base.context import Context, Request
 from app.handlers.base.portions import serve_split
 from app.handlers.serving.dispatch import Apis
-from app.limits import OFFSETS_PER_COMMIT_MAX
 from app.records.builder import build_batch
 from app.wire.apikeys import ApiKey
 from tests.interop.peers import make, produce, request

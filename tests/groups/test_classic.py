@@ -8,7 +8,7 @@ import pytest
 
 from app.coordinator.records import GROUP_RECORDS
 from app.coordinator.schemas.classic_group import GroupMetadataKey, GroupMetadataValue
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
 from app.groups.classic import classic
 from app.groups.classic.classic import ClassicState
 from app.groups.classic.classic_member import SUBSCRIBED_TOPICS_MAX, subscribed_topics, topics_of_all

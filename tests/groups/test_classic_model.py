@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from app.coordinator.shell import Reply
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
 from app.groups.classic.classic import NEW_MEMBER_JOIN_TIMEOUT_MS, ClassicGroup, ClassicState
 from app.groups.classic.classic_member import Protocols
 from app.wire.apis.join_group import JoinGroupResponse

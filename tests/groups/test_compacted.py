@@ -9,13 +9,13 @@ import pytest
 
 from app.configs import TopicConfig
 from app.coordinator.partition import CoordinatedLog, ProducerIdAndEpoch
+from app.core.units import PartitionIndex, ProducerEpoch, ProducerId
 from app.groups.classic.classic import ClassicGroup
 from app.groups.offsets import deletion
 from app.groups.shard import GroupShard
 from app.hot.log import PartitionLog
 from app.records.control import ControlType
 from app.replication.partition import Partition
-from app.units import PartitionIndex, ProducerEpoch, ProducerId
 from tests.groups.shards import CONFIG, ShardBench, answered
 from tests.hot.cleaning import COMPACT, cleaner_over
 from tests.hot.helpers import TOPIC_ID, ManualClock, manager_over, sim

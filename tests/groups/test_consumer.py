@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from app.configs import BrokerConfig
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
 from app.groups.consumer.consumer_records import CurrentOfMember, MemberState
 from app.metadata.changes.group_configs import config_of_group
 from tests.groups.bench import image_of, topic_id

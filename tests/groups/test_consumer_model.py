@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from app.configs import BrokerConfig
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
 from app.groups.consumer.consumer import ConsumerGroup
 from tests.groups.bench import image_of, topic_id
 from tests.groups.consumers import Consumer, Coordinator, loaded, settle

@@ -19,13 +19,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import PartitionIndex
 from app.groups.consumer.consumer import Client, check_heartbeat
 from app.groups.consumer.subscriptions import TopicPattern
 from app.groups.group import GroupType
 from app.groups.offsets import deletion
 from app.groups.shard import GroupShard
-from app.units import PartitionIndex
 from tests.groups.bench import image_of, topic_id
 from tests.groups.consumers import Consumer
 from tests.groups.shards import CONFIG, GROUP, ShardBench

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.errors import CorruptionError, ErrorCode, RequestRejected
+from app.core.errors import CorruptionError, ErrorCode, RequestRejected
 from app.groups.offsets import sweeps
 from app.groups.offsets.deletion import RETRY_MS, TOMBSTONES_AT_ONCE
 from app.groups.offsets.offsets import group_prefix, offset_key, offset_place, offset_value

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from app.errors import BrokerUnavailable
+from app.core.errors import BrokerUnavailable
+from app.core.units import BrokerId, Offset, PartitionIndex, TopicPartition
 from app.groups.share.leader_ends import REQUEST_PARTITIONS_MAX, LeaderEnds
-from app.units import BrokerId, Offset, PartitionIndex, TopicPartition
 
 HERE = BrokerId(1)
 

@@ -8,15 +8,15 @@ from types import SimpleNamespace
 from typing import Any
 
 from app.configs import BrokerConfig
+from app.core.metrics import Registry
+from app.core.turns import PORTION_S
+from app.core.units import PartitionIndex, TimestampMs
 from app.groups.consumer import consumer
 from app.groups.consumer.consumer import ConsumerGroup
 from app.groups.consumer.subscriptions import ResolvedRegex
 from app.groups.coordinator import GroupCoordinator
 from app.groups.shard import GroupShard
 from app.metadata.image.cluster import ClusterImage
-from app.metrics import Registry
-from app.turns import PORTION_S
-from app.units import PartitionIndex, TimestampMs
 from tests.support.counted_loop import on_counted_loop, work
 
 GROUPS = 30

@@ -7,12 +7,12 @@ import random
 import pytest
 
 from app.configs import BrokerConfig, TopicConfig
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import TimestampMs
 from app.groups.classic.classic import ClassicGroup
 from app.groups.classic.embedded import encode_assignment
 from app.groups.consumer.consumer import Client, ConsumerGroup
 from app.groups.memory import GROUPS_BYTES_MAX, MEMBER_BYTES, PENDING_BYTES, PER_RECORD, Account, GroupMemory
-from app.units import TimestampMs
 from app.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from tests.groups.shards import RANGE, SESSION_MS, ShardBench, answered
 

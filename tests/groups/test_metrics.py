@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from app.core.metrics import Registry
+from app.core.units import NO_PRODUCER_ID, Offset
 from app.groups.counters import GroupCounters
 from app.groups.metrics import ELSEWHERE, show_groups, show_lag
 from app.groups.offsets.offsets import OffsetStore, offset_key, offset_value
 from app.groups.share.core.share_counters import ShareCounters
 from app.groups.share.core.share_state import ShareKey, ShareSettings
 from app.groups.share.core.share_window import Acknowledgement
-from app.metrics import Registry
 from app.records.builder import build_batch
-from app.units import NO_PRODUCER_ID, Offset
 from app.wire.apikeys import ApiKey
 from tests.groups.bench import topic_id
 from tests.groups.shards import GROUP, SESSION_MS, ShardBench

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.coordinator.shell import Reply
-from app.errors import ErrorCode, ProtocolError, RequestRejected
+from app.core.errors import ErrorCode, ProtocolError, RequestRejected
 from app.groups.classic.classic import ClassicGroup
 from app.groups.classic.embedded import decode_assignment, decode_subscription, encode_assignment, subscription_version
 from app.groups.consumer.consumer import Client, ConsumerGroup, check_heartbeat

@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
 from app.groups.classic.classic import ClassicGroup
 from app.groups.consumer.consumer import ConsumerGroup
 from tests.groups.shards import GROUP

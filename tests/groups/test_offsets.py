@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from app.coordinator.records import GROUP_RECORDS
 from app.coordinator.schemas.classic_group import OffsetCommitKey, OffsetCommitValue
-from app.errors import CorruptionError, ErrorCode, RequestRejected
+from app.core.errors import CorruptionError, ErrorCode, RequestRejected
+from app.core.units import Offset, TimestampMs
 from app.groups.classic.classic import ClassicState
 from app.groups.offsets import offsets
 from app.groups.offsets.cleanup import OFFSETS_AT_ONCE
@@ -21,7 +22,6 @@ from app.groups.offsets.offsets import (
     offset_value,
     parse_offset_value,
 )
-from app.units import Offset, TimestampMs
 from tests.groups.bench import image_of
 from tests.groups.shards import CONFIG, GROUP, ShardBench
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from app.configs import BrokerConfig
 from app.coordinator.records import GROUP_RECORDS
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
 from app.groups.consumer.assignors import MemberSpec, TopicSpec
 from app.groups.consumer.consumer import Client
 from app.groups.share.core import share_records, share_sessions

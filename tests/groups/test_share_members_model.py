@@ -16,7 +16,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from app.configs import BrokerConfig
 from app.coordinator.records import GROUP_RECORDS
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
 from app.groups.consumer.consumer import Client
 from app.groups.consumer.subscriptions import metadata_hash, topic_ids
 from app.groups.share.core import share_records

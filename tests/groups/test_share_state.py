@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import PartitionIndex
 from app.groups.share.core.share_state import (
     ANY_EPOCH,
     NOT_BEGUN,
@@ -19,7 +20,6 @@ from app.groups.share.core.share_state import (
     epoch_after_reset,
 )
 from app.groups.share.core.share_window import RecordState, Run
-from app.units import PartitionIndex
 from tests.groups.bench import topic_id
 from tests.groups.shards import _Turn
 

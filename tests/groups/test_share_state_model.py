@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from app.coordinator.partition import ReplayedBatch
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
 from app.groups.share.core.share_partitions import RETRY_MS
 from app.groups.share.core.share_state import ShareKey, ShareSettings
 from app.groups.share.core.share_window import Acknowledgement, AcknowledgeType, RecordState, Window

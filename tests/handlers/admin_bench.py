@@ -10,7 +10,9 @@ from dataclasses import fields
 from typing import Any
 
 from app.configs import BrokerConfig, TopicConfig
-from app.errors import FirnError, RequestRejected, StorageUnavailable, kafka_code
+from app.core.errors import FirnError, RequestRejected, StorageUnavailable, kafka_code
+from app.core.metrics import Registry
+from app.core.units import BrokerId, LeaderEpoch, TimestampMs
 from app.handlers.base.context import Context, Request
 from app.handlers.serving.dispatch import Apis
 from app.handlers.state.fetch_sessions import FetchSessions
@@ -21,10 +23,8 @@ from app.metadata.image.cluster import Endpoint
 from app.metadata.membership.membership import Membership
 from app.metadata.peers.liveness import ObjectLiveness
 from app.metadata.view.view import ClusterView
-from app.metrics import Registry
 from app.objectstore.memory import MemoryStore
 from app.replication.partition import PartitionTable
-from app.units import BrokerId, LeaderEpoch, TimestampMs
 from app.wire.apikeys import ApiKey
 from app.wire.codec import decode_request, decode_response, encode_request, encode_response
 from app.wire.versions import SERVED

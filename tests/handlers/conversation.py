@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from struct import Struct
 from typing import Any
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.records.builder import build_batch
 from app.wire.codec import decode_response
 from app.wire.framing import request_frame

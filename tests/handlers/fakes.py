@@ -16,8 +16,10 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from app.configs import BrokerConfig, Durability, TopicConfig
-from app.errors import ErrorCode, FirnError, RequestRejected
-from app.faults import Faults
+from app.core.errors import ErrorCode, FirnError, RequestRejected
+from app.core.faults import Faults
+from app.core.metrics import Registry
+from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, TopicIdPartition, TopicPartition
 from app.groups.coordinator import GroupCoordinator
 from app.groups.share.share_coordinator import ShareCoordinator
 from app.handlers.base.context import Context
@@ -27,7 +29,6 @@ from app.handlers.state.fetch_sessions import FetchSessions
 from app.handlers.state.metrics import ApiMetrics
 from app.handlers.state.producer_id_block import ProducerIds
 from app.hot.producers import ProducerStates
-from app.metrics import Registry
 from app.records.batch import HeaderFields, check_batches, check_single, iter_headers, parse_header, patch_batch
 from app.records.builder import recompress
 from app.records.compression import Codec
@@ -36,7 +37,6 @@ from app.replication.reading import PartitionReads
 from app.tiering.read.remote_reader import RemoteRange, RemoteRead, RemoteWait
 from app.tiering.read.waiting import Waiters
 from app.transactions.coordinator import TransactionCoordinator
-from app.units import BrokerId, LeaderEpoch, PartitionIndex, TopicIdPartition, TopicPartition
 
 
 class Appended(NamedTuple):

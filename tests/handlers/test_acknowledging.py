@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from app.errors import FencedError, StorageUnavailable
+from app.core.errors import FencedError, StorageUnavailable
 from app.handlers.state.acknowledging import TICK_S, TOLD_INTERVAL_S, AcknowledgementGate
 from app.metadata.peers.place import ASK_S, STOOD_STILL_S
 from tests.support.virtual_loop import VirtualLoop, run_virtual

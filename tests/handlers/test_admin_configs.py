@@ -12,7 +12,7 @@ from app.configs.definition import ConfigSource, Definition
 from app.configs.kinds import ConfigType, Update
 from app.configs.topic_definitions import TOPIC_BY_SYNONYM, TOPIC_DEFINITIONS
 from app.configs.values import format_value
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
 from app.wire.apikeys import ApiKey
 from app.wire.apis import alter_configs as full
 from app.wire.apis import incremental_alter_configs as incremental

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.errors import ErrorCode, FencedError, FirnError, RequestRejected, StorageUnavailable
+from app.core.errors import ErrorCode, FencedError, FirnError, RequestRejected, StorageUnavailable
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_replica_log_dirs import (
     AlterReplicaLogDir,

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import BrokerId, TimestampMs
 from app.metadata.changes.features import OF_PROTOCOL
 from app.metadata.changes.topic_changes import Planned
 from app.metadata.controller.controller import NAMED_PER_CHANGE_MAX
@@ -20,7 +21,6 @@ from app.metadata.image.cluster import (
     broker_change,
     partition_change,
 )
-from app.units import BrokerId, TimestampMs
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.handlers.policy.client_quotas import ClientQuotas
 from app.metadata.changes.features import FeatureAsked
 from app.metadata.image.cluster import LEVEL_FEATURE, SECURITY_LEVEL

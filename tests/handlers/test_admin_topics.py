@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
 from app.handlers.base.mutations import CHANGES_AT_ONCE_MAX
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_partitions import (

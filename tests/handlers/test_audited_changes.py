@@ -9,8 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from app.client.firn_api import DrainRequest, TierReplaceRequest, TierReplaceResponse, pack
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.handlers.base.authorising import TABLE, Each, Special, Whole
 from app.handlers.policy.audited_changes import CHANGES, COUNTED, NOT_SAMPLED, ONLY_IF, resources_of, shown_value
 from app.metadata.peers.control import RegisterRequest, RegisterResponse
@@ -36,6 +35,7 @@ from app.wire.apis.create_acls import AclCreation, AclCreationResult, CreateAcls
 from app.wire.apis.heartbeat import HeartbeatRequest
 from app.wire.apis.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
 from app.wire.apis.offset_commit import OffsetCommitRequest
+from app.wire.private import DrainRequest, TierReplaceRequest, TierReplaceResponse, pack
 from app.wire.versions import BETWEEN_BROKERS, OPAQUE, SERVED
 
 CHANGES_NOTHING = {

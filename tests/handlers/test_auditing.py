@@ -10,12 +10,12 @@ from uuid import UUID
 
 import pytest
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
+from app.core.metrics import Registry
 from app.handlers.base.context import Request
 from app.handlers.policy.auditing import Audit
 from app.handlers.policy.callers import Caller, Rights
 from app.machine.runtime import SystemClock
-from app.metrics import Registry
 from app.security.audit import COARSE_PER_CALLER_MAX, EVENTS_PER_CALLER_MAX
 from app.security.noting import change
 from app.wire.apikeys import ApiKey

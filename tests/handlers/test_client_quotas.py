@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.buckets import AHEAD_S
 from app.configs import BrokerConfig
-from app.errors import ErrorCode, RequestRejected
+from app.core.buckets import AHEAD_S
+from app.core.errors import ErrorCode, RequestRejected
 from app.handlers.policy import client_quotas
 from app.handlers.policy.callers import UNKNOWN, Caller, Rights
 from app.handlers.policy.client_quotas import FETCH, PRODUCE, ClientQuotas

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.errors import ErrorCode, RequestRejected, StorageUnavailable
+from app.core.errors import ErrorCode, RequestRejected, StorageUnavailable
 from app.handlers.clients.client import Asked
 from app.handlers.fetch.fetch import ParkedFetch
 from app.hot.reads import PageMiss

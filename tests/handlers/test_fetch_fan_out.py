@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.errors import ErrorCode, StorageUnavailable
+from app.core.errors import ErrorCode, StorageUnavailable
 from app.handlers.state import fetch_fan_out
 from app.handlers.state.fetch_fan_out import ANSWERS_MAX, FanOut, FetchKind
 from app.wire.fetch import FetchPartition

@@ -139,7 +139,7 @@ async def test_the_response_of_a_long_fetch_is_put_together_in_portions(
         logs = [broker.log("wide", index) for index in written]
         async with talk(broker.port) as client:
             await client.produce(9, [("wide", [(index, batch()) for index in written])])
-            monkeypatch.setattr("app.turns.PORTION_S", 0.0)
+            monkeypatch.setattr("app.core.turns.PORTION_S", 0.0)
             async with growth_in_turns(lambda: sum(log.sent_records for log in logs)) as sent:
                 answer = await client.ask(ApiKey.FETCH, 17, asked(topic_id, range(PARTITIONS)))
         assert sum(1 for size in found(answer).values() if size) == sum(sent) == len(written)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
+from app.core.limits import TOPIC_NAME_CHARS_MAX
 from app.handlers.state.fetch_sessions import EVICTION_MS, AskedPartition, FetchPlan, FetchSessions
-from app.limits import TOPIC_NAME_CHARS_MAX
 
 NOW = 1_000_000
 

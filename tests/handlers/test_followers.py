@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from app.configs import TopicConfig
-from app.errors import ErrorCode, NotLeader, StorageUnavailable
+from app.core.errors import ErrorCode, NotLeader, StorageUnavailable
+from app.core.units import BrokerId, LeaderEpoch
 from app.handlers.fetch.followers import (
     find_follower,
     moves_wait_ms,
@@ -25,7 +26,6 @@ from app.handlers.state.fetch_sessions import AskedPartition, CachedPartition, F
 from app.handlers.state.parked_followers import EXPECTING_MS, EXPECTING_S, HEARD_S, RESTLESS_MS, ParkedFollowers
 from app.hot.reads import PageMiss
 from app.metadata.image.cluster import Endpoint
-from app.units import BrokerId, LeaderEpoch
 from app.wire.fetch import FetchPartition
 from tests.handlers.conversation import Talk, batch
 from tests.handlers.fakes import Bench, FakeFile, FakeLog, FakeTier

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from app.errors import ErrorCode, RequestRejected, StorageFull
+from app.core.errors import ErrorCode, RequestRejected, StorageFull
 from app.handlers.clients.client import Client
 from app.handlers.policy.callers import Rights
 from app.transport.connection import Connection

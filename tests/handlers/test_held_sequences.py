@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.errors import ErrorCode, RequestRejected, SequenceRefused, StorageUnavailable
+from app.core.errors import ErrorCode, RequestRejected, SequenceRefused, StorageUnavailable
 from app.handlers.clients.held_sequences import HELD_MS, PLACES_MAX, HeldSequences, Sequenced, sequenced
 from app.hot.producers import SEQUENCE_MASK, ProducerEntry
 from tests.handlers.conversation import batch

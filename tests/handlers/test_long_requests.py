@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.handlers.base.api import Api
 from app.handlers.base.context import Context, Request
 from app.handlers.base.portions import LONG_FRAME_BYTES

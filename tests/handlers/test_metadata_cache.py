@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from app import turns
+from app.core import turns
+from app.core.units import PartitionIndex, TopicIdPartition
 from app.handlers.apis import metadata
 from app.handlers.apis.metadata import handle
 from app.handlers.base.context import Request
 from app.handlers.state.metadata_cache import TOPIC_OPERATIONS, with_operations
-from app.units import PartitionIndex, TopicIdPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.metadata import (
     MetadataRequest,

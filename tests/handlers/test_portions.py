@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.turns import PORTION_S
 from app.handlers.base import portions
 from app.handlers.base.context import Request
 from app.handlers.base.portions import SLICE_FIRST, SLICE_S, Split, encode_long, serve_split
-from app.turns import PORTION_S
 from app.wire.apikeys import ApiKey
 from app.wire.apis.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from app.wire.apis.list_offsets import (

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
+from app.core.limits import MIB
 from app.handlers.state.preparations import Preparations
 from app.hot.preparation import DecompressesTooFar
-from app.limits import MIB
 from tests.handlers.conversation import batch
 
 T = TypeVar("T")

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from app import turns
 from app.configs import TopicConfig
-from app.errors import ErrorCode, RequestRejected, StorageFull, StorageUnavailable
+from app.core import turns
+from app.core.errors import ErrorCode, RequestRejected, StorageFull, StorageUnavailable
 from app.handlers.clients.produce_shape import PREFIX_BYTES_MAX, PREFIX_START, ProduceShape, ProduceShapes, learn
 from app.handlers.policy.callers import Rights
 from app.handlers.produce.produce import FIRST_RECORDS_AT_ONCE, MANY_PARTITIONS, PARTITIONS_AT_ONCE

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.errors import ErrorCode, RequestRejected, StorageUnavailable
+from app.core.errors import ErrorCode, RequestRejected, StorageUnavailable
 from app.handlers.apis.producer_ids import handle
 from app.handlers.state.producer_id_block import TAKEN_WITHIN_S, ProducerIds
 from app.metadata.controller.controller import not_controller

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.handlers.apis import committed_offsets, scram_users, transaction_listing
 from app.handlers.base.context import Request
 from app.wire.apis.describe_transactions import DescribeTransactionsRequest

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.core.units import Offset, ProducerEpoch, ProducerId, TimestampMs
 from app.handlers.apis.share_fetch import Read, sorted_out
 from app.hot.indexes import AbortedTransaction
 from app.records.builder import build_batch
 from app.records.control import ControlType, build_marker
-from app.units import Offset, ProducerEpoch, ProducerId, TimestampMs
 
 NOBODY = -1
 EPOCH = ProducerEpoch(0)

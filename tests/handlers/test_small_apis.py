@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.client.firn_api import MetricsRequest, MetricsResponse, pack, unpack
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.handlers.serving.dispatch import Apis
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest
@@ -19,6 +18,7 @@ from app.wire.apis.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from app.wire.private import MetricsRequest, MetricsResponse, pack, unpack
 from app.wire.versions import BETWEEN_BROKERS, PRIVATE, SERVED
 from tests.handlers.conversation import Talk, batch
 from tests.handlers.fakes import Bench

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from app.configs import BrokerConfig
+from app.core.metrics import Registry
 from app.hot.cleaning.cleaner import LogCleaner
 from app.hot.cleaning.plain import PlainEngine
 from app.hot.cleaning.work import CleanerWork, InlineCleanerWork
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
 from app.machine.files import FileSystem
-from app.metrics import Registry
 from app.records.batch import iter_headers
 from app.records.record import Record, iter_records
 from tests.hot.helpers import InlinePool, ManualClock, read_all

@@ -10,12 +10,12 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from app.configs import TopicConfig
+from app.core.units import Offset, PartitionIndex, TimestampMs, TopicId
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
 from app.machine.files import FileSystem
 from app.records.batch import BatchHeader, iter_headers
 from app.records.builder import build_batch
-from app.units import Offset, PartitionIndex, TimestampMs, TopicId
 from tests.support.simfs import SimFileSystem
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.configs import TimestampType
-from app.errors import (
+from app.core.errors import (
     ErrorCode,
     ProtocolError,
     RecordsRejected,
@@ -16,14 +16,14 @@ from app.errors import (
     StorageFull,
     StorageUnavailable,
 )
+from app.core.limits import KIB
+from app.core.units import LeaderEpoch, ProducerEpoch, ProducerId
 from app.hot.log import PartitionLog
 from app.hot.producers import ProducerStates
-from app.limits import KIB
 from app.records.batch import LOG_APPEND_TIME, HeaderFields, check_stored_batch, iter_headers, parse_header
 from app.records.builder import build_batch
 from app.records.control import ControlType
 from app.records.record import iter_records
-from app.units import LeaderEpoch, ProducerEpoch, ProducerId
 from tests.hot.helpers import DATA, NOW, batch, idempotent, manager_over, new_log, read_all, sim
 
 MIB = KIB * KIB

@@ -13,7 +13,9 @@ from typing import Any, TypeVar
 import pytest
 
 from app.configs import Durability, TopicConfig
-from app.errors import ConflictError, ErrorCode, RecordsRejected, StorageUnavailable
+from app.core.errors import ConflictError, ErrorCode, RecordsRejected, StorageUnavailable
+from app.core.metrics import Registry
+from app.core.units import ProducerEpoch, ProducerId
 from app.hot.checkpoints import CLEANER_OFFSETS_FILE, parse_offsets
 from app.hot.cleaning import compaction
 from app.hot.cleaning.engine import SLOT_BYTES
@@ -24,10 +26,8 @@ from app.hot.cleaning.work import InlineCleanerWork
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
 from app.machine.files import File
-from app.metrics import Registry
 from app.records.builder import build_batch
 from app.records.control import ControlType
-from app.units import ProducerEpoch, ProducerId
 from tests.hot.cleaning import COMPACT, cleaner_over, committed, newest, seen_in
 from tests.hot.helpers import (
     DATA,

@@ -11,7 +11,8 @@ from typing import TypeVar
 import pytest
 
 from app.configs import Durability, TopicConfig
-from app.errors import ConflictError, CorruptionError
+from app.core.errors import ConflictError, CorruptionError
+from app.core.units import LeaderEpoch
 from app.hot.cleaning.job import CleaningJob, Indexed
 from app.hot.cleaning.plain import PlainEngine
 from app.hot.cleaning.work import InlineCleanerWork
@@ -19,7 +20,6 @@ from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
 from app.hot.segment_holds import LogCleaning
 from app.records.record import Record
-from app.units import LeaderEpoch
 from tests.hot.cleaning import COMPACT, cleaner_over, records_of
 from tests.hot.helpers import NOW, InlinePool, ManualClock, manager_over, new_log, running, sim
 from tests.hot.test_cleaner import PATH, keyed, opened, roll

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.errors import CorruptionError
+from app.core.errors import CorruptionError
+from app.core.units import Offset, TimestampMs
 from app.hot.cleaning.compiled import CompiledEngine
 from app.hot.cleaning.engine import EMPTIED_KEPT, RECORDS_DROPPED, TRANSACTION_GONE, Engine
 from app.hot.cleaning.plain import PlainEngine
 from app.records.batch import HEADER_BYTES, iter_headers, rewrite_header
 from app.records.builder import build_batch
-from app.units import Offset, TimestampMs
 
 COMPILED = CompiledEngine()
 HASH_KEY = bytes(range(16))

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from app.configs import TopicConfig
+from app.core.units import LeaderEpoch, ProducerEpoch, ProducerId
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
 from app.machine.files import PosixFileSystem
 from app.records.batch import iter_headers
 from app.records.control import ControlType
 from app.records.record import iter_records
-from app.units import LeaderEpoch, ProducerEpoch, ProducerId
 from tests.hot.cleaning import COMPACT, cleaner_over
 from tests.hot.helpers import ManualClock, manager_over, new_log, running
 from tests.hot.test_cleaner import keyed

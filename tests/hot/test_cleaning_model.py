@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from app.configs import Durability, TopicConfig
+from app.core.units import LeaderEpoch, ProducerEpoch, ProducerId
 from app.hot.cleaning import compaction
 from app.hot.cleaning.engine import SLOT_BYTES
 from app.hot.log import PartitionLog
@@ -17,7 +18,6 @@ from app.hot.manager import LogManager
 from app.records.builder import build_batch
 from app.records.control import ControlType
 from app.records.record import Record
-from app.units import LeaderEpoch, ProducerEpoch, ProducerId
 from tests.hot.cleaning import COMPACT, cleaner_over, committed, newest, seen_in
 from tests.hot.helpers import NOW, ManualClock, found_or_new, manager_over, new_log, running, sim
 

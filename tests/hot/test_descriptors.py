@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.errors import StorageUnavailable
+from app.core.errors import StorageUnavailable
 from app.hot.descriptors import DescriptorCache, FileHandle
 from app.hot.manager import IDLE_MS
 from app.machine.files import PosixFileSystem

@@ -9,13 +9,13 @@ from typing import TypeVar
 import pytest
 
 from app.configs import Durability
-from app.errors import RequestRejected, StorageFull, StorageUnavailable
+from app.core.errors import RequestRejected, StorageFull, StorageUnavailable
+from app.core.units import LeaderEpoch
 from app.hot.checkpoints import encode_leader_epochs
 from app.hot.descriptors import FileHandle
 from app.hot.durability import WRITE_BACK_BYTES
 from app.hot.log import PartitionLog
 from app.machine.files import File, read_file
-from app.units import LeaderEpoch
 from tests.hot.helpers import (
     DATA,
     NOW,

@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.errors import CorruptionError
+from app.core.errors import CorruptionError
+from app.core.units import (
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    PartitionIndex,
+    ProducerEpoch,
+    ProducerId,
+    TopicId,
+    TopicPartition,
+)
 from app.hot.checkpoints import (
     EpochStart,
     MetaProperties,
@@ -26,7 +36,6 @@ from app.hot.indexes import AbortedTransaction, SegmentIndex, encode_aborted, pa
 from app.hot.producers import ProducerStates, encode_snapshot, parse_snapshot
 from app.hot.state_file import LogState, PartitionState, encode_states, parse_states
 from app.records.control import ControlType
-from app.units import BrokerId, LeaderEpoch, Offset, PartitionIndex, ProducerEpoch, ProducerId, TopicId, TopicPartition
 from tests.hot.helpers import DATA, NOW, batch, idempotent, manager_over, new_log, sim
 
 HEX_ID = uuid.UUID("00010203-0405-0607-0809-0a0b0c0d0e0f")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from app.core.units import Offset, ProducerEpoch, ProducerId, TimestampMs
 from app.hot.producers import ProducerStates
 from app.records.control import ControlType, EndTransactionMarker
-from app.units import Offset, ProducerEpoch, ProducerId, TimestampMs
 
 
 def marker(producer_id: int) -> EndTransactionMarker:

@@ -8,9 +8,9 @@ import shutil
 
 import pytest
 
+from app.core.units import LeaderEpoch, ProducerEpoch, ProducerId
 from app.machine.files import PosixFileSystem
 from app.records.control import ControlType
-from app.units import LeaderEpoch, ProducerEpoch, ProducerId
 from tests.hot.helpers import NOW, batch, idempotent, manager_over, new_log
 
 LIBRARIES = os.environ.get("FIRN_KAFKA_LIBS", "")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from app.configs import Durability
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import LeaderEpoch, ProducerEpoch, ProducerId
 from app.hot.log import PartitionLog
 from app.records.batch import iter_headers
 from app.records.control import ControlType
-from app.units import LeaderEpoch, ProducerEpoch, ProducerId
 from tests.hot.helpers import NOW, batch, idempotent, manager_over, new_log, sim
 
 

@@ -13,12 +13,12 @@ from typing import TypeVar
 import pytest
 
 from app.configs import Durability, TopicConfig
-from app.errors import ConflictError, CorruptionError, FirnError, StorageFull, StorageUnavailable
+from app.core.errors import ConflictError, CorruptionError, FirnError, StorageFull, StorageUnavailable
+from app.core.metrics import Registry
+from app.core.units import NO_TOPIC_ID, BrokerId, LeaderEpoch
 from app.hot.checkpoints import LOG_STARTS_FILE, RECOVERY_POINTS_FILE, MetaProperties, encode_partition_metadata
 from app.hot.manager import CHECKPOINT_MS, LOADS_AT_ONCE_MAX, TICK_MS
 from app.machine.files import PosixFileSystem, read_file, remove_tree, write_file
-from app.metrics import Registry
-from app.units import NO_TOPIC_ID, BrokerId, LeaderEpoch
 from tests.hot.helpers import (
     DATA,
     NOW,

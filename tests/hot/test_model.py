@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from app.configs import Durability, TopicConfig
-from app.errors import RequestRejected
+from app.core.errors import RequestRejected
+from app.core.units import LeaderEpoch, ProducerEpoch, ProducerId
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
 from app.records.batch import parse_header
 from app.records.control import ControlType
-from app.units import LeaderEpoch, ProducerEpoch, ProducerId
 from tests.hot.helpers import (
     NOW,
     ManualClock,

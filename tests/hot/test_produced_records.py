@@ -9,14 +9,14 @@ import pytest
 
 from app.configs import ProduceValidation, TimestampType, TopicConfig
 from app.configs.numbers import LONG_MAX
-from app.errors import CorruptionError, ErrorCode, ProtocolError, RecordsRejected
+from app.core.errors import CorruptionError, ErrorCode, ProtocolError, RecordsRejected
+from app.core.units import LeaderEpoch, Offset, TimestampMs
 from app.hot.log import PartitionLog, PreparationNeeded
 from app.hot.unreadable import UnreadableBatches
 from app.records.batch import HEADER_BYTES, parse_header, patch_batch, rewrite_header
 from app.records.builder import build_batch
 from app.records.compression import Codec
 from app.records.record import iter_records
-from app.units import LeaderEpoch, Offset, TimestampMs
 from tests.hot.helpers import NOW, batch, manager_over, new_log, read_all, sim
 
 RECORDS = ProduceValidation.RECORDS

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.errors import CorruptionError, ErrorCode, RequestRejected, StorageUnavailable
+from app.core.errors import CorruptionError, ErrorCode, RequestRejected, StorageUnavailable
+from app.core.units import Offset
 from app.hot.log import PartitionLog
 from app.hot.reads import PageMiss
 from app.records.batch import BatchHeader
 from app.records.record import iter_records
-from app.units import Offset
 from tests.hot.helpers import NOW, GatedPool, batch, headers, manager_over, new_log, read_all, sim
 from tests.support.simfs import SimFileSystem
 

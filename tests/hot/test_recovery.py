@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from app.configs import Durability, TopicConfig
-from app.errors import StorageUnavailable
+from app.core.errors import StorageUnavailable
+from app.core.units import LeaderEpoch, Offset, ProducerEpoch, ProducerId
 from app.hot.checkpoints import LEADER_EPOCHS_FILE, RECOVERY_POINTS_FILE, encode_leader_epochs, parse_leader_epochs
 from app.hot.log import PartitionLog
 from app.hot.manager import LoadReport, LogManager
 from app.hot.recovery import list_snapshots
 from app.machine.files import read_file, replace_file
 from app.records.control import ControlType
-from app.units import LeaderEpoch, Offset, ProducerEpoch, ProducerId
 from tests.hot.helpers import DATA, NOW, batch, headers, idempotent, manager_over, new_log, read_all, running, sim
 from tests.support.simfs import SimFileSystem
 

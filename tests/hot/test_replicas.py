@@ -11,11 +11,8 @@ import pytest
 from crc32c import crc32c
 
 from app.configs import Durability, TopicConfig
-from app.errors import ConflictError, CorruptionError, RequestRejected, StorageFull, StorageUnavailable
-from app.hot.high_watermarks import encode_high_watermarks, parse_high_watermarks
-from app.hot.log import PartitionLog
-from app.records.control import ControlType, build_marker
-from app.units import (
+from app.core.errors import ConflictError, CorruptionError, RequestRejected, StorageFull, StorageUnavailable
+from app.core.units import (
     LeaderEpoch,
     Offset,
     PartitionIndex,
@@ -25,6 +22,9 @@ from app.units import (
     TopicId,
     TopicIdPartition,
 )
+from app.hot.high_watermarks import encode_high_watermarks, parse_high_watermarks
+from app.hot.log import PartitionLog
+from app.records.control import ControlType, build_marker
 from tests.hot.helpers import (
     NOW,
     GatedPool,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.errors import StorageUnavailable
+from app.core.errors import StorageUnavailable
 from app.hot import syncing
 from app.hot.log import PartitionLog
 from app.hot.syncing import WRITE_BACK_STEP_BYTES

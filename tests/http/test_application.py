@@ -15,8 +15,8 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 
-from app.errors import StorageUnavailable
-from app.faults import Faults
+from app.core.errors import StorageUnavailable
+from app.core.faults import Faults
 from app.http.application import create_app
 from app.http.gateway import HttpSettings
 from app.http.server import BugLog

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from app.client.connection import open_connection
 from app.client.security import SecureDialer, client_security
 from app.configs.broker import STANDARD_AUTHORIZER
-from app.errors import ConfigError
+from app.core.errors import ConfigError
 from app.http.access import HEALTH_PATHS
 from app.http.application import create_app
 from app.http.callers import BUSY, Caller, CallerLimits, Callers, network_of

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 import uvicorn
 
+from app.core.limits import MIB
+from app.core.metrics import Registry
 from app.http import connections
 from app.http.application import create_app
 from app.http.connections import HEAD_BYTES_MAX, RESERVED, ConnectionLimits, Door, connection_class
 from app.http.gateway import HttpSettings
-from app.limits import MIB
 from app.machine.runtime import SystemClock
-from app.metrics import Registry
 from tests.http.test_process import head, http_process
 from tests.support.broker import running_broker
 from tests.support.ports import free_port

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.errors import ProtocolError
+from app.core.errors import ProtocolError
 from app.http.content_encoding import PIECE_BYTES_MAX, Gunzip, Identity, decoder_for
 
 

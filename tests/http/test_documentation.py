@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 import re
 
+from app.core.units import TimestampMs
 from app.http.application import create_app
 from app.http.documentation import page
 from app.http.gateway import HttpSettings
-from app.units import TimestampMs
 
 
 class _Clock:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.addresses import Networks, parse_networks
+from app.core.addresses import Networks, parse_networks
 from app.http.forwarded import FORWARDED, HOPS_MAX, client_address
 
 PROXIES = Networks(parse_networks("10.0.0.0/24, 2001:db8:1::/48, 127.0.0.1"))

@@ -19,8 +19,9 @@ import psutil
 import pytest
 import uvicorn
 
-from app.errors import ConfigError
-from app.faults import Faults
+from app.core.errors import ConfigError
+from app.core.faults import Faults
+from app.core.metrics import Registry
 from app.http import connections
 from app.http.application import create_app
 from app.http.connections import ConnectionLimits, Door, connection_class
@@ -28,7 +29,6 @@ from app.http.gateway import HttpSettings
 from app.http.tls import HttpTls
 from app.http.tls_settings import read_tls
 from app.machine.runtime import SystemClock
-from app.metrics import Registry
 from tests.support.broker import running_broker
 from tests.support.ports import free_port
 from tests.support.secured import USERS, break_tls, certificates, revocations, store_of

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.errors import LimitExceeded, ProtocolError
+from app.core.errors import LimitExceeded, ProtocolError
 from app.http.json_stream import JsonSplitter
 
 JSON = st.recursive(

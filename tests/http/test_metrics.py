@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.core.metrics import Registry, Sample
+from app.core.turns import whole
 from app.http.metrics import labelled, render_steps
-from app.metrics import Registry, Sample
-from app.turns import whole
 
 
 def render(samples: Iterable[Sample]) -> str:

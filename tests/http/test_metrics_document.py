@@ -11,11 +11,11 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.core.metrics import Registry
+from app.core.usage import show_process
 from app.http.application import create_app
 from app.http.gateway import HttpSettings
 from app.machine.runtime import SystemClock
-from app.metrics import Registry
-from app.usage import show_process
 from tests.support.broker import RunningBroker
 
 ROOT = Path(__file__).parents[2]

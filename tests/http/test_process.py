@@ -237,8 +237,8 @@ async def test_that_a_fault_is_over_is_told_without_another_request(
 ) -> None:
     lines: list[str] = []
     monkeypatch.setattr("app.http.server.log_line", lines.append)
-    monkeypatch.setattr("app.faults.LOOK_S", 0.001)
-    monkeypatch.setattr("app.faults.QUIET_S", 0.01)
+    monkeypatch.setattr("app.core.faults.LOOK_S", 0.001)
+    monkeypatch.setattr("app.core.faults.QUIET_S", 0.01)
     settings = HttpSettings(bootstrap=(("127.0.0.1", free_port()),), retry_budget_ms=1, connections_max=10)
     port = free_port()
     leash, theirs = socket.socketpair()

@@ -8,10 +8,10 @@ from pathlib import Path
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.core.metrics import Registry
 from app.http.application import create_app
 from app.http.gateway import HttpSettings
 from app.machine.runtime import SystemClock
-from app.metrics import Registry
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
 from app.objectstore.metered import MeteredStore
 from tests.broker.test_node import fetch_all, produce, tier_everything, until

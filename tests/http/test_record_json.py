@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from app.client.producer import Acknowledged
-from app.errors import ProtocolError
+from app.core.errors import ProtocolError
+from app.core.units import Offset, PartitionIndex, TimestampMs, TopicPartition
 from app.http.record_json import (
     BASE64_A_STEP,
     HEADERS_MAX,
@@ -18,7 +19,6 @@ from app.http.record_json import (
     format_timestamp,
     receipt,
 )
-from app.units import Offset, PartitionIndex, TimestampMs, TopicPartition
 
 
 def decode(**fields: Any) -> Any:

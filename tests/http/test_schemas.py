@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from app.core.units import TimestampMs
 from app.http import application, compactions, record_batches, record_json, records, topics
 from app.http.application import create_app
 from app.http.errors import Error, RestAnswer
 from app.http.gateway import HttpSettings
-from app.units import TimestampMs
 
 KINDS = {
     kind.__name__: kind

@@ -21,13 +21,13 @@ import lz4.frame
 import pytest
 import zstandard
 
-from app.errors import ErrorCode, ProtocolError
+from app.core.errors import ErrorCode, ProtocolError
+from app.core.units import LeaderEpoch, Offset, TimestampMs
 from app.records.batch import HEADER_BYTES, check_batches, patch_batch, rewrite_header
 from app.records.builder import build_batch, encode_records
 from app.records.compression import Codec, compress
 from app.records.framing import framing_fault, is_readable
 from app.records.record import Record
-from app.units import LeaderEpoch, Offset, TimestampMs
 from app.wire.apis.create_topics import CreatableTopic, CreateTopicsRequest
 from tests.handlers.conversation import talk
 from tests.interop.java_programs import JavaProgram, running

@@ -15,7 +15,7 @@ import pytest
 from app.client.connection import KafkaConnection, open_connection
 from app.client.security import SecureDialer, client_security
 from app.configs.broker import STANDARD_AUTHORIZER
-from app.errors import BrokerUnavailable, ErrorCode, RequestRejected
+from app.core.errors import BrokerUnavailable, ErrorCode, RequestRejected
 from app.security.acls import Operation, PatternType, Permission, ResourceType
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_acls import AclCreation, CreateAclsRequest

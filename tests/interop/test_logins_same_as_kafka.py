@@ -22,7 +22,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from app.configs.listeners import OAUTH_HANDLER
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.security.scram import ScramClient, ScramMechanism, salted_password
 from app.wire import codec
 from app.wire.apikeys import ApiKey

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import pytest
 
-from app.errors import ErrorCode
-from app.units import NO_TOPIC_ID
+from app.core.errors import ErrorCode
+from app.core.units import NO_TOPIC_ID
 from app.wire import codec
 from app.wire.apikeys import ApiKey
 from app.wire.header import encode_request_header, parse_response_header

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from app.configs.broker import STANDARD_AUTHORIZER
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.security.acls import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
 from app.wire.apikeys import ApiKey
 from loadtests.kafka_peer import kafka_running

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.wire.apikeys import ApiKey
 from app.wire.apis.find_coordinator import FindCoordinatorRequest
 from loadtests.kafka_peer import kafka_running

@@ -12,7 +12,15 @@ from typing import NamedTuple
 
 import pytest
 
-from app.errors import RequestRejected
+from app.core.errors import RequestRejected
+from app.core.units import (
+    NO_TIMESTAMP,
+    PartitionIndex,
+    ProducerEpoch,
+    ProducerId,
+    TimestampMs,
+    TopicPartition,
+)
 from app.transactions.state import (
     BUSY,
     EPOCH_MAX,
@@ -28,14 +36,6 @@ from app.transactions.state import (
     check_partition,
     end,
     initialize,
-)
-from app.units import (
-    NO_TIMESTAMP,
-    PartitionIndex,
-    ProducerEpoch,
-    ProducerId,
-    TimestampMs,
-    TopicPartition,
 )
 from tests.interop.java_programs import JavaProgram, running
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.errors import ConfigError
+from app.core.errors import ConfigError
 from app.machine.certificates import Certificates, tls_settings
 from tests.support.secured import certificates, revocations
 

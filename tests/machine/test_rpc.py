@@ -17,8 +17,8 @@ import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app import errors
-from app.errors import ErrorCode, FirnError, LimitExceeded, ProtocolError, RequestRejected, StorageUnavailable
+from app.core import errors
+from app.core.errors import ErrorCode, FirnError, LimitExceeded, ProtocolError, RequestRejected, StorageUnavailable
 from app.machine import rpc
 from app.machine.rpc import Handler, RpcClient, RpcServer
 from app.objectstore import health, proxy

@@ -9,9 +9,9 @@ import weakref
 
 import pytest
 
-from app.errors import StorageUnavailable
+from app.core.errors import StorageUnavailable
+from app.core.notices import one_line
 from app.machine.runtime import ThreadPool
-from app.notices import one_line
 
 
 @pytest.mark.parametrize(

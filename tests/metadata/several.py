@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from app.configs import BrokerConfig
+from app.core.units import BrokerId, LeaderEpoch, LogSequence, TimestampMs, TopicId
 from app.metadata.changes.topic_changes import Planned, Surroundings
 from app.metadata.image.cluster import (
     LEVEL_FEATURE,
@@ -21,7 +22,6 @@ from app.metadata.image.cluster import (
     topic_change,
 )
 from app.metadata.image.wal_ranges import OPEN, PartitionDurability, WalRange
-from app.units import BrokerId, LeaderEpoch, LogSequence, TimestampMs, TopicId
 from tests.metadata.support import uuid_of
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from app.errors import ConflictError, CorruptionError, FencedError, FirnError, StorageUnavailable
+from app.core.errors import ConflictError, CorruptionError, FencedError, FirnError, StorageUnavailable
 from app.metadata.log import layout
 from app.metadata.log.log_format import Entry, decode_entry
 from app.metadata.log.numbered_log import LogTimings, NumberedLog

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
 
-from app.errors import BrokerUnavailable, ErrorCode
+from app.core.errors import BrokerUnavailable, ErrorCode
+from app.core.units import BrokerId, TimestampMs
 from app.metadata.controller.broker_sessions import BrokerSessions
 from app.metadata.controller.candidacy import AskOthers, Candidacy, ReadLog, Seal
 from app.metadata.image.cluster import BrokerImage, Endpoint
 from app.metadata.peers.control import PulseRequest, PulseResponse
 from app.metadata.peers.pace import Pace
 from app.metadata.peers.pulses import PulseSender, Turn, TurnBoard
-from app.units import BrokerId, TimestampMs
 from tests.support.virtual_loop import VirtualLoop, run_virtual
 
 STEP_S: Final = 0.05

@@ -10,13 +10,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
 
-from app.errors import FencedError
+from app.core.errors import FencedError
+from app.core.units import LogSequence, TimestampMs
 from app.metadata.log.log_format import Entry, Versioned, encode_key, encode_value
 from app.metadata.log.numbered_log import LogTimings, NumberedLog
 from app.metadata.membership.membership import Membership
 from app.objectstore.api import ObjectStore
 from app.objectstore.memory import MemoryStore
-from app.units import LogSequence, TimestampMs
 from tests.support.virtual_loop import VirtualClock, VirtualLoop, run_virtual
 
 

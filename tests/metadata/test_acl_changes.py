@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.errors import CorruptionError, ErrorCode, RequestRejected
+from app.core.errors import CorruptionError, ErrorCode, RequestRejected
+from app.core.units import LogSequence
 from app.metadata.changes.acl_changes import ACLS_PER_CHANGE_MAX, create_acls, delete_acls
 from app.metadata.image.cluster import (
     LEVEL_FEATURE,
@@ -18,7 +19,6 @@ from app.metadata.image.cluster import (
 )
 from app.metadata.log.log_format import encode_key
 from app.security.acls import Acl, AclFilter, Operation, Pattern, PatternType, Permission, ResourceType, Rule
-from app.units import LogSequence
 from tests.security.test_authorizer import acl, acls, table
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.core.units import LogSequence, TimestampMs
 from app.metadata.log.append_attempt import (
     BACKOFF_MAX_S,
     Action,
@@ -22,7 +23,6 @@ from app.metadata.log.append_attempt import (
     ReadOutcome,
 )
 from app.metadata.log.log_format import Entry
-from app.units import LogSequence, TimestampMs
 
 SCENARIOS = Path(__file__).with_name("append_scenarios.txt")
 NONCE = bytes(range(16))

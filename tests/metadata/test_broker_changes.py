@@ -8,7 +8,8 @@ from uuid import UUID
 import pytest
 
 from app.configs import BrokerConfig
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import BrokerId, LeaderEpoch, LogSequence, TimestampMs, TopicId, TopicIdPartition
 from app.metadata.changes import broker_changes
 from app.metadata.changes.broker_changes import (
     ANY_NODE_ID,
@@ -37,7 +38,6 @@ from app.metadata.image.cluster import (
 )
 from app.metadata.replicas.elections import NOBODY
 from app.metadata.replicas.replica_changes import Member
-from app.units import BrokerId, LeaderEpoch, LogSequence, TimestampMs, TopicId, TopicIdPartition
 from tests.metadata.support import uuid_of
 
 T = TypeVar("T")

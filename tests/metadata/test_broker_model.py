@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from app.configs import BrokerConfig
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
+from app.core.units import BrokerId, LeaderEpoch, LogSequence, TimestampMs, TopicId
 from app.metadata.changes import broker_changes
 from app.metadata.changes.broker_changes import ProposedSet, RegistrationAsked
 from app.metadata.changes.topic_changes import Surroundings
@@ -32,7 +33,6 @@ from app.metadata.image.cluster import (
 from app.metadata.log.log_format import KeyValue
 from app.metadata.replicas.elections import NOBODY, was_unclean
 from app.metadata.replicas.replica_changes import Member, clear_eligible, effective_min_in_sync
-from app.units import BrokerId, LeaderEpoch, LogSequence, TimestampMs, TopicId
 from tests.metadata.support import uuid_of
 
 NIL = uuid_of(0)

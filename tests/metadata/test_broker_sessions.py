@@ -6,10 +6,10 @@ from uuid import UUID
 
 import pytest
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
+from app.core.units import BrokerId, TimestampMs
 from app.metadata.controller.broker_sessions import BrokerSessions
 from app.metadata.image.cluster import BrokerImage
-from app.units import BrokerId, TimestampMs
 
 A, B, C, D, E = 1, 2, 3, 4, 5
 OTHERS = (91, 92, 93)

@@ -9,7 +9,8 @@ import pytest
 
 from app.configs import BrokerConfig
 from app.configs.validation import TierMustBeEmpty
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, ProducerId, TimestampMs, TopicId, TopicIdPartition
 from app.metadata.changes import topic_changes as changes
 from app.metadata.changes.topic_changes import (
     ConfigChange,
@@ -32,7 +33,6 @@ from app.metadata.image.cluster import (
     feature_change,
     partition_change,
 )
-from app.units import BrokerId, LeaderEpoch, PartitionIndex, ProducerId, TimestampMs, TopicId, TopicIdPartition
 from tests.metadata.support import uuid_of
 
 SET, DELETE, APPEND, SUBTRACT = Operation

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.configs import BrokerConfig
-from app.errors import CorruptionError
+from app.core.errors import CorruptionError
+from app.core.units import BrokerId, LeaderEpoch, LogSequence, PartitionIndex, ProducerId, TimestampMs
 from app.metadata.image.cluster import (
     ALL_BROKERS,
     BrokerRecord,
@@ -41,7 +42,6 @@ from app.metadata.image.cluster import (
 )
 from app.metadata.image.wal_ranges import OPEN, PartitionDurability, WalRange
 from app.metadata.log.log_format import Entry, KeyValue, ValueDecoder, Versioned, encode_key
-from app.units import BrokerId, LeaderEpoch, LogSequence, PartitionIndex, ProducerId, TimestampMs
 from tests.metadata.support import uuid_of
 
 A, B = uuid_of(1), uuid_of(2)

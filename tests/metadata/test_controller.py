@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from app.configs import BrokerConfig
-from app.errors import ErrorCode, FencedError, RequestRejected, StorageUnavailable
+from app.core.errors import ErrorCode, FencedError, RequestRejected, StorageUnavailable
+from app.core.seams import Clock
+from app.core.units import BrokerId, LogSequence, TopicIdPartition
 from app.metadata.changes.topic_changes import ConfigChange, Operation, Planned, Surroundings
 from app.metadata.controller import decisions
 from app.metadata.controller.controller import Controller
@@ -24,8 +26,6 @@ from app.metadata.view.view import ClusterView
 from app.objectstore.api import ObjectStore
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
-from app.seams import Clock
-from app.units import BrokerId, LogSequence, TopicIdPartition
 from tests.metadata.support import QUICK, FixedClock, make_log, on_virtual_time, requests_of, running, uuid_of
 from tests.support.virtual_loop import VirtualClock, VirtualLoop
 

@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.configs import BrokerConfig
-from app.errors import ErrorCode, FirnError, RequestRejected, StorageUnavailable
+from app.core.errors import ErrorCode, FirnError, RequestRejected, StorageUnavailable
+from app.core.units import BrokerId, LogSequence, TimestampMs, TopicId
 from app.metadata.changes import topic_changes as changes
 from app.metadata.changes.topic_changes import Planned, Surroundings
 from app.metadata.controller import decisions
 from app.metadata.controller.decisions import Answer, Decisions, Plan
 from app.metadata.image.cluster import ClusterImage, ImageDraft, Kind, TopicImage, group_configs_change
 from app.metadata.log.log_format import KeyValue, decode_key
-from app.units import BrokerId, LogSequence, TimestampMs, TopicId
 from tests.metadata.support import uuid_of
 
 SCENARIOS = Path(__file__).with_name("decision_scenarios.txt")

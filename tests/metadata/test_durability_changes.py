@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
 from app.metadata.changes.broker_changes import ProposedSet, alter_in_sync, fence_brokers, unfence_brokers
 from app.metadata.changes.reassignments import ReassignmentAsked, alter_reassignments
 from app.metadata.changes.topic_changes import (

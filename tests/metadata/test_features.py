@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import BrokerId, LeaderEpoch, LogSequence, TimestampMs
 from app.metadata.changes.features import OF_PROTOCOL, FeatureAsked, UpgradeType, update_features
 from app.metadata.image.cluster import (
     LEVEL_FEATURE,
@@ -27,7 +28,6 @@ from app.metadata.image.cluster import (
     topic_change,
 )
 from app.metadata.replicas.elections import NOBODY
-from app.units import BrokerId, LeaderEpoch, LogSequence, TimestampMs
 from tests.metadata.several import NOW, TOPIC_ID, applied, around, ids, partition, several
 from tests.metadata.support import uuid_of
 

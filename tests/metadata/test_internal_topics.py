@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from app.configs import BrokerConfig
+from app.core.units import BrokerId, LeaderEpoch, LogSequence, TimestampMs, TopicId
 from app.metadata.changes.internal_topics import PARTITIONS_AT_ONCE, MoreReplicas, add_replicas, missing_replicas
 from app.metadata.changes.reassignments import completed, in_progress
 from app.metadata.changes.topic_changes import Surroundings
@@ -23,7 +24,6 @@ from app.metadata.image.cluster import (
     partition_change,
     topic_change,
 )
-from app.units import BrokerId, LeaderEpoch, LogSequence, TimestampMs, TopicId
 from tests.metadata.several import applied, around, ids
 from tests.metadata.support import uuid_of
 

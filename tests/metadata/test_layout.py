@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.core.units import LogSequence, SegmentId, TopicId, TopicIdPartition
 from app.metadata.log import layout
-from app.units import LogSequence, SegmentId, TopicId, TopicIdPartition
 
 TOPIC = TopicId(uuid.UUID("0198c0de-0000-7000-8000-00000000000a"))
 SEGMENT = SegmentId(uuid.UUID("0198c0de-0000-7000-8000-00000000000b"))

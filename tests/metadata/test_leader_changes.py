@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
+from app.core.units import BrokerId, TopicIdPartition
 from app.metadata.changes.leader_changes import PUT_OFF_MAX, Comebacks, elect_leaders, preferred_leaders_back
 from app.metadata.image.cluster import ImageDraft, partition_change
 from app.metadata.replicas.elections import NOBODY
-from app.units import BrokerId, TopicIdPartition
 from tests.metadata.several import TOPIC_ID, applied, around, change, ids, partition, several
 
 NONE = ErrorCode.NONE

@@ -15,13 +15,13 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from app.errors import StorageUnavailable
+from app.core.errors import StorageUnavailable
+from app.core.units import BrokerId
 from app.metadata.log import layout
 from app.metadata.peers.liveness import SILENCE_MS_MAX, Identity, Liveness, ObjectLiveness
 from app.metadata.peers.redis_liveness import RedisLiveness
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.memory import MemoryStore
-from app.units import BrokerId
 from tests.metadata.support import FixedClock, requests_of, uuid_of
 from tests.support.redis_server import RedisServer, redis_running
 

@@ -7,10 +7,10 @@ from uuid import UUID
 
 import pytest
 
+from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, TimestampMs, TopicId, TopicIdPartition
 from app.metadata.image.cluster import BrokerImage, ClusterImage, PartitionImage, TopicImage
 from app.metadata.image.wal_ranges import PartitionDurability
 from app.metadata.replicas.log_balance import chosen, reassigned, to_give
-from app.units import BrokerId, LeaderEpoch, PartitionIndex, TimestampMs, TopicId, TopicIdPartition
 
 TOPIC = TopicId(UUID(int=1))
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from app.errors import CorruptionError, LimitExceeded
-from app.limits import LOG_ENTRY_BYTES_MAX
+from app.core.errors import CorruptionError, LimitExceeded
+from app.core.limits import LOG_ENTRY_BYTES_MAX
+from app.core.units import LogSequence, TimestampMs
 from app.metadata.log import log_format
 from app.metadata.log.log_format import (
     Entry,
@@ -24,7 +25,6 @@ from app.metadata.log.log_format import (
     iter_snapshot,
 )
 from app.records.builder import build_batch
-from app.units import LogSequence, TimestampMs
 from tests.metadata.support import Number, key, value
 
 NONCE = bytes(range(16))

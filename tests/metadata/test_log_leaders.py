@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from app.configs import BrokerConfig, Durability, TopicConfig
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import LogSequence, TimestampMs, TopicId, TopicIdPartition
 from app.metadata.changes.broker_changes import (
     RegistrationAsked,
     begin_stop,
@@ -28,7 +29,6 @@ from app.metadata.changes.topic_changes import (
 from app.metadata.image.cluster import ImageDraft, TopicImage, broker_change
 from app.metadata.image.wal_ranges import OPEN, PartitionDurability, WalId, WalRange
 from app.metadata.replicas.elections import NOBODY
-from app.units import LogSequence, TimestampMs, TopicId, TopicIdPartition
 from tests.metadata.several import NOW, TOPIC_ID, applied, around, ids, in_logs, partition, several
 from tests.metadata.support import uuid_of
 

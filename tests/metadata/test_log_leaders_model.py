@@ -10,7 +10,8 @@ from random import Random
 import pytest
 
 from app.configs import BrokerConfig
-from app.errors import RequestRejected
+from app.core.errors import RequestRejected
+from app.core.units import LogSequence, TimestampMs
 from app.metadata.changes.broker_changes import (
     ProposedSet,
     RegistrationAsked,
@@ -31,7 +32,6 @@ from app.metadata.peers.control import DropAsked, ReleaseAsked, SwitchAsked
 from app.metadata.replicas.elections import NOBODY
 from app.metadata.replicas.log_leaders import orphaned_logs
 from app.metadata.replicas.replica_changes import Member
-from app.units import LogSequence, TimestampMs
 from tests.metadata.several import TOPIC_ID, ids, several
 from tests.metadata.support import uuid_of
 

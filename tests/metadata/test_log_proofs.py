@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from app.errors import ConfigError, CorruptionError, StorageUnavailable
+from app.core.errors import ConfigError, CorruptionError, StorageUnavailable
+from app.core.units import TimestampMs
 from app.metadata.log import log_format
 from app.metadata.log.log_format import (
     HEADER_KEY,
@@ -31,7 +32,6 @@ from app.metadata.log.log_proofs import NO_MARK, LogKey, Mark, Proofs, Untrusted
 from app.metadata.log.numbered_log import NumberedLog
 from app.objectstore.directory import DirectoryStore
 from app.records.record import iter_records
-from app.units import TimestampMs
 from tests.metadata.support import QUICK, FixedClock, Replay, key, value
 
 A, B, C = (base64.b64encode(bytes([number]) * 32).decode() for number in (1, 2, 3))

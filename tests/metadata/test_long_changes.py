@@ -11,7 +11,9 @@ from uuid import UUID
 import pytest
 
 from app.configs import BrokerConfig
-from app.errors import CorruptionError, ErrorCode, RequestRejected, StorageUnavailable
+from app.core.errors import CorruptionError, ErrorCode, RequestRejected, StorageUnavailable
+from app.core.turns import Steps, run, whole
+from app.core.units import BrokerId, LogSequence, PartitionIndex, TimestampMs, TopicId, TopicIdPartition
 from app.metadata.changes import broker_changes, leader_changes, reassignments
 from app.metadata.changes import topic_changes as changes
 from app.metadata.changes.broker_changes import ProposedSet
@@ -36,8 +38,6 @@ from app.metadata.log.numbered_log import LongState, NumberedLog
 from app.metadata.replicas.replica_changes import Member
 from app.objectstore.memory import MemoryStore
 from app.records.builder import build_batch, build_batch_in_steps
-from app.turns import Steps, run, whole
-from app.units import BrokerId, LogSequence, PartitionIndex, TimestampMs, TopicId, TopicIdPartition
 from tests.metadata.support import FixedClock, uuid_of
 from tests.support.counted_loop import LookedAtLoop, count_turns
 

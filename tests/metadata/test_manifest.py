@@ -9,8 +9,18 @@ from uuid import UUID
 
 import pytest
 
-from app.errors import ConflictError, CorruptionError, FencedError, StorageUnavailable
-from app.faults import Faults
+from app.core.errors import ConflictError, CorruptionError, FencedError, StorageUnavailable
+from app.core.faults import Faults
+from app.core.units import (
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    PartitionIndex,
+    SegmentId,
+    TimestampMs,
+    TopicId,
+    TopicIdPartition,
+)
 from app.metadata.log import layout
 from app.metadata.manifest import manifest as manifest_module
 from app.metadata.manifest.manifest import SegmentEntry, SegmentManifest, SegmentState
@@ -18,7 +28,6 @@ from app.metadata.manifest.manifest_listing import list_manifests
 from app.objectstore.api import ObjectStore
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
-from app.units import BrokerId, LeaderEpoch, Offset, PartitionIndex, SegmentId, TimestampMs, TopicId, TopicIdPartition
 from tests.metadata.support import FixedClock, on_virtual_time, requests_of, uuid_of
 from tests.support.virtual_loop import VirtualLoop
 

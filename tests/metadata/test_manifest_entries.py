@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import uuid
 
+from app.core.units import PartitionIndex, TopicId, TopicIdPartition
 from app.metadata.manifest.manifest_entries import ENTRY_OVERHEAD_BYTES, ManifestEntries
-from app.units import PartitionIndex, TopicId, TopicIdPartition
 
 A = TopicIdPartition(TopicId(uuid.UUID(int=1)), PartitionIndex(0))
 B = TopicIdPartition(TopicId(uuid.UUID(int=1)), PartitionIndex(1))

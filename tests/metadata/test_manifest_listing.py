@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from app.core.units import PartitionIndex, TopicId, TopicIdPartition
 from app.metadata.log import layout
 from app.metadata.manifest.manifest_listing import RUN_PARTITIONS, list_manifests
 from app.objectstore.api import ObjectStore
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
-from app.units import PartitionIndex, TopicId, TopicIdPartition
 from tests.metadata.support import FixedClock, requests_of, uuid_of
 
 TIMEOUT_S = 5.0

@@ -11,7 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.errors import ConflictError, CorruptionError
+from app.core.errors import ConflictError, CorruptionError
+from app.core.units import (
+    BrokerId,
+    LeaderEpoch,
+    LogSequence,
+    Offset,
+    PartitionIndex,
+    TimestampMs,
+    TopicId,
+    TopicIdPartition,
+)
 from app.metadata.log import layout
 from app.metadata.log.log_format import Entry
 from app.metadata.manifest.manifest_state import (
@@ -25,7 +35,6 @@ from app.metadata.manifest.manifest_state import (
     decode_change,
     encode_change,
 )
-from app.units import BrokerId, LeaderEpoch, LogSequence, Offset, PartitionIndex, TimestampMs, TopicId, TopicIdPartition
 from tests.metadata.support import uuid_of
 
 STARTED, FINISHED, DELETING, GONE = SegmentState

@@ -11,7 +11,8 @@ from uuid import UUID
 import pytest
 
 from app.configs import BrokerConfig
-from app.errors import BrokerUnavailable
+from app.core.errors import BrokerUnavailable
+from app.core.units import BrokerId, LeaderEpoch, TimestampMs, TopicId
 from app.metadata.changes.broker_changes import RegistrationAsked, register_broker
 from app.metadata.changes.topic_changes import Planned
 from app.metadata.image.cluster import (
@@ -30,7 +31,6 @@ from app.metadata.peers.liveness import ObjectLiveness
 from app.metadata.peers.place import Holder
 from app.metadata.view.registration import StartRefused
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
-from app.units import BrokerId, LeaderEpoch, TimestampMs, TopicId
 from tests.metadata.support import on_virtual_time, running, uuid_of
 from tests.support.virtual_loop import VirtualClock, VirtualLoop
 

@@ -9,14 +9,14 @@ from typing import TypeVar
 
 import pytest
 
-from app.errors import ConflictError, CorruptionError, FencedError, LimitExceeded, StorageUnavailable
+from app.core.errors import ConflictError, CorruptionError, FencedError, LimitExceeded, StorageUnavailable
+from app.core.turns import Portion, Steps, whole
 from app.metadata.log import layout, numbered_log
 from app.metadata.log.log_format import NO_WRITER
 from app.metadata.log.numbered_log import NumberedLog
 from app.objectstore.api import ObjectStore
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
-from app.turns import Portion, Steps, whole
 from tests.metadata.support import FixedClock, Replay, key, make_log, on_virtual_time, requests_of, value
 from tests.support.virtual_loop import VirtualLoop
 

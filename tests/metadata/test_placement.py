@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import BrokerId, TimestampMs
 from app.metadata.image.cluster import BrokerImage, Endpoint
 from app.metadata.replicas.placement import ROUNDS_MAX, place
-from app.units import BrokerId, TimestampMs
 from tests.metadata.support import uuid_of
 
 Where = tuple[str | None, str]

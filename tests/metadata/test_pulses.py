@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from app.errors import BrokerUnavailable, ErrorCode
+from app.core.errors import BrokerUnavailable, ErrorCode
 from app.metadata.controller.broker_sessions import BrokerSessions
 from app.metadata.controller.candidacy import AskOthers, Candidacy, Wait
 from app.metadata.image.cluster import BrokerImage

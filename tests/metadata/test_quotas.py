@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import LogSequence
 from app.metadata.changes.quotas import (
     CLIENT_ID,
     DEFAULT,
@@ -29,7 +30,6 @@ from app.metadata.image.cluster import (
     QuotaEntity,
     feature_change,
 )
-from app.units import LogSequence
 from tests.metadata.several import around
 
 NAMES = st.one_of(st.none(), st.just(DEFAULT), st.sampled_from(["a", "b", "*", "=", "=a", "ä/ö"]))

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
+from app.core.units import LeaderEpoch, LogSequence, TopicIdPartition
 from app.metadata.changes import broker_changes
 from app.metadata.changes.broker_changes import ProposedSet
 from app.metadata.changes.reassignments import (
@@ -24,7 +25,6 @@ from app.metadata.changes.reassignments import (
 from app.metadata.image.cluster import ImageDraft, PartitionImage
 from app.metadata.replicas.elections import NOBODY
 from app.metadata.replicas.replica_changes import Member
-from app.units import LeaderEpoch, LogSequence, TopicIdPartition
 from tests.metadata.several import TOPIC_ID, applied, around, change, ids, partition, several
 
 NONE = ErrorCode.NONE

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, TimestampMs, TopicId
 from app.metadata.image.cluster import BrokerImage, PartitionImage, TopicImage
 from app.metadata.replicas.elections import NOBODY
 from app.metadata.replicas.replica_changes import (
@@ -23,7 +24,6 @@ from app.metadata.replicas.replica_changes import (
     stopping,
     unfenced,
 )
-from app.units import BrokerId, LeaderEpoch, PartitionIndex, TimestampMs, TopicId
 from tests.metadata.support import uuid_of
 
 A, B, C = BrokerId(1), BrokerId(2), BrokerId(3)

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.errors import CorruptionError
+from app.core.errors import CorruptionError
+from app.core.units import LogSequence, TimestampMs
 from app.metadata.log import append_attempt, layout, numbered_log
 from app.metadata.log.append_attempt import Action, AppendAttempt, Lost, Ours, PutOutcome, ReadOutcome
 from app.metadata.log.log_format import Entry
 from app.metadata.log.numbered_log import NumberedLog
-from app.units import LogSequence, TimestampMs
 from tests.metadata.simulated_writers import LogFactory, Script, Step, Violation, random_script, run_script
 from tests.metadata.support import Replay
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from app.configs import BrokerConfig
-from app.errors import CorruptionError, ErrorCode, RequestRejected
+from app.core.errors import CorruptionError, ErrorCode, RequestRejected
+from app.core.units import BrokerId, LogSequence, TimestampMs
 from app.metadata.changes import token_changes
 from app.metadata.changes.token_changes import TokenAsked, create_token, expire_token, renew_token, sweep_tokens
 from app.metadata.changes.topic_changes import Planned, Surroundings
 from app.metadata.image.cluster import LEVEL_FEATURE, SECURITY_LEVEL, ClusterImage, feature_change, token_change
 from app.metadata.log.log_format import encode_key
 from app.security.delegation import DelegationToken
-from app.units import BrokerId, LogSequence, TimestampMs
 
 NOW, DAY = 1_000_000, 86_400_000
 CONFIG = BrokerConfig(delegation_token_max_lifetime_ms=7 * DAY, delegation_token_expiry_time_ms=DAY)

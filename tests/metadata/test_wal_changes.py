@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 
 from app.configs import BrokerConfig
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import LogSequence, TimestampMs, TopicId
 from app.metadata.changes.broker_changes import (
     ProposedSet,
     alter_in_sync,
@@ -24,7 +25,6 @@ from app.metadata.image.wal_ranges import OPEN, PartitionDurability, WalId, WalR
 from app.metadata.peers.control import ANYBODY, NOTHING_WRITTEN, DropAsked, ReleaseAsked
 from app.metadata.replicas.elections import NOBODY
 from app.metadata.replicas.replica_changes import Member
-from app.units import LogSequence, TimestampMs, TopicId
 from tests.metadata.several import NOW, TOPIC_ID, applied, around, change, ids, in_logs, partition
 from tests.metadata.support import uuid_of
 from tests.metadata.test_log_leaders import telling

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from app.errors import CorruptionError, ErrorCode, RequestRejected
+from app.core.errors import CorruptionError, ErrorCode, RequestRejected
+from app.core.units import LogSequence, TimestampMs
 from app.metadata.changes.broker_changes import RegistrationAsked, fence_brokers, register_broker, unfence_brokers
 from app.metadata.image import cluster as cluster_module
 from app.metadata.image.cluster import (
@@ -26,7 +27,6 @@ from app.metadata.log.log_format import ValueDecoder
 from app.metadata.view.registration import StartRefused
 from app.metadata.view.wal_store import MARKER_BYTES_MAX, Marker, decode_marker, encode_marker, find_wal_store
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
-from app.units import LogSequence, TimestampMs
 from tests.metadata.several import applied, around, in_logs, several
 from tests.metadata.support import uuid_of
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from app.metrics import Registry
+from app.core.metrics import Registry
+from app.core.units import Buffer, TimestampMs
 from app.objectstore import directory_work
 from app.objectstore.api import ObjectStore
 from app.objectstore.check import CheckResult, check_store
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.memory import Fault, FaultKind, MemoryStore, MemoryUpload
 from app.objectstore.metered import MeteredStore
-from app.units import Buffer, TimestampMs
 from tests.objectstore.conftest import opened_s3
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from app.errors import ConfigError, StorageFull, StorageUnavailable
-from app.limits import MIB
+from app.core.errors import ConfigError, StorageFull, StorageUnavailable
+from app.core.limits import MIB
 from app.objectstore import directory_work
 from app.objectstore.api import AlreadyExists, InvalidKey, ObjectMissing, RangeUnsatisfiable
 from app.objectstore.directory import DirectoryStore

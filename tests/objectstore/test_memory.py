@@ -7,10 +7,10 @@ import random
 
 import pytest
 
-from app.errors import FirnError, StorageUnavailable
+from app.core.errors import FirnError, StorageUnavailable
+from app.core.units import TimestampMs
 from app.objectstore.api import AlreadyExists, ObjectMissing
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
-from app.units import TimestampMs
 from tests.support.virtual_loop import run_virtual
 
 

@@ -8,15 +8,15 @@ from uuid import UUID
 
 import pytest
 
-from app.errors import StorageUnavailable
-from app.faults import Faults
+from app.core.errors import StorageUnavailable
+from app.core.faults import Faults
+from app.core.metrics import Registry
+from app.core.units import Offset, SegmentId, TopicId
 from app.metadata.log import layout
-from app.metrics import Registry
 from app.objectstore.api import AlreadyExists, ObjectMissing, ObjectStore
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
 from app.objectstore.metered import CLUSTER, DATA, MANIFESTS, WAL, MeteredStore
 from app.tiering.store.store_process import watch
-from app.units import Offset, SegmentId, TopicId
 from tests.support.virtual_loop import run_virtual
 
 

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator
 import pytest
 from crc32c import crc32c
 
-from app.errors import StorageUnavailable
-from app.metrics import Registry
+from app.core.errors import StorageUnavailable
+from app.core.metrics import Registry
 from app.objectstore.api import AlreadyExists, ObjectMissing, RangeUnsatisfiable
 from app.objectstore.location import S3Location, parse_store_url
 from app.objectstore.metered import MeteredStore

@@ -15,10 +15,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from app.errors import ConfigError, StorageUnavailable
+from app.core.errors import ConfigError, StorageUnavailable
+from app.core.units import TimestampMs
 from app.objectstore.api import AlreadyExists, ObjectInfo, ObjectMissing, RangeUnsatisfiable
 from app.objectstore.s3_short_cut import FAILURES_MAX, PUT_BYTES_MAX
-from app.units import TimestampMs
 from tests.objectstore.scripted_server import CUT, HANG, Request, answer, refusal
 from tests.objectstore.test_s3 import OK, page, scripted
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from app.errors import ConfigError, StorageUnavailable
+from app.core.errors import ConfigError, StorageUnavailable
+from app.core.metrics import Registry
 from app.machine.runtime import ThreadPool
 from app.metadata.log import layout
-from app.metrics import Registry
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.location import check_locations
 from app.objectstore.memory import Fault, FaultKind, MemoryStore

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from app.errors import ConfigError
-from app.metrics import Registry
+from app.core.errors import ConfigError
+from app.core.metrics import Registry
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.location import DirectoryLocation, S3Location, StoreLocation, parse_store_url
 from app.objectstore.metered import MeteredStore, directory_of

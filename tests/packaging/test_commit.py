@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from app.commit import CHANGED, commit_of_checkout
+from app.machine.commit import CHANGED, commit_of_checkout
 from tests.support.checkouts import git, make_checkout
 
 
@@ -83,7 +83,7 @@ def test_wheel_and_sdist_carry_the_commit_and_a_wheel_from_the_sdist_the_same(ch
     assert contents(again) == contents(wheel)
     assert git(checkout, "status", "--porcelain", "--ignored") == ""
     shown = subprocess.run(
-        [sys.executable, "-c", "from app.commit import commit; print(commit())"],
+        [sys.executable, "-c", "from app.machine.commit import commit; print(commit())"],
         cwd=tmp_path,
         env={"PYTHONPATH": str(wheel)},  # as Spark reads --py-files: packed
         capture_output=True,

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from app import __version__
-from app.commit import commit_of_checkout
+from app.machine.commit import commit_of_checkout
 from tests.support.checkouts import ROOT
 from tests.support.ports import free_port
 

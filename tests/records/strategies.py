@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from app.core.units import TimestampMs
 from app.records.record import NewRecord
-from app.units import TimestampMs
 
 NOW_MS = 1_700_000_000_000
 

@@ -7,7 +7,8 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.errors import CorruptionError, ErrorCode, ProtocolError, RequestRejected
+from app.core.errors import CorruptionError, ErrorCode, ProtocolError, RequestRejected
+from app.core.units import LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs
 from app.records.batch import (
     CONTROL,
     CRC_START,
@@ -30,7 +31,6 @@ from app.records.batch import (
 from app.records.builder import build_batch
 from app.records.compression import Codec
 from app.records.record import NewRecord, iter_records
-from app.units import LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs
 from tests.records.strategies import NOW_MS, new_records
 
 MAX = 1 << 20

@@ -15,8 +15,8 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.errors import CorruptionError, LimitExceeded
-from app.limits import MIB
+from app.core.errors import CorruptionError, LimitExceeded
+from app.core.limits import MIB
 from app.records.compression import Codec, compress, decompress
 
 CODECS = list(Codec)

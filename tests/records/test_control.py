@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.errors import CorruptionError, ErrorCode, ProtocolError
+from app.core.errors import CorruptionError, ErrorCode, ProtocolError
+from app.core.units import LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs
 from app.records.batch import check_batches, check_stored_batch, parse_header
 from app.records.builder import build_batch
 from app.records.control import (
@@ -16,7 +17,6 @@ from app.records.control import (
     parse_control_key,
     parse_marker,
 )
-from app.units import LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs
 from tests.records.strategies import NOW_MS
 
 

@@ -11,11 +11,11 @@ import kio.records.readers
 import pytest
 from hypothesis import given, settings
 
+from app.core.units import LeaderEpoch, Offset, TimestampMs
 from app.records.batch import check_batches, check_stored_batch, parse_header
 from app.records.builder import build_batch
 from app.records.compression import Codec
 from app.records.record import NewRecord, Record, iter_records
-from app.units import LeaderEpoch, Offset, TimestampMs
 from tests.records.strategies import NOW_MS, new_records
 
 with warnings.catch_warnings():

@@ -7,13 +7,13 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.errors import CorruptionError, ErrorCode, LimitExceeded, ProtocolError
-from app.limits import MIB, RECORD_HEADERS_MAX
+from app.core.errors import CorruptionError, ErrorCode, LimitExceeded, ProtocolError
+from app.core.limits import MIB, RECORD_HEADERS_MAX
+from app.core.units import LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs
 from app.records.batch import CRC_START, HEADER, check_batches, parse_header
 from app.records.builder import build_batch, recompress
 from app.records.compression import Codec, compress
 from app.records.record import NewRecord, Record, iter_records
-from app.units import LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs
 from tests.records.strategies import NOW_MS, new_records
 
 NOW = TimestampMs(NOW_MS)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from app.errors import CorruptionError, ErrorCode, LimitExceeded, ProtocolError, RecordsRejected
+from app.core.errors import CorruptionError, ErrorCode, LimitExceeded, ProtocolError, RecordsRejected
+from app.core.units import TimestampMs
 from app.records.batch import HEADER, HEADER_BYTES, check_batches, parse_header, rewrite_header
 from app.records.builder import build_batch
 from app.records.compression import compress
@@ -21,7 +22,6 @@ from app.records.validation import (
     check_produced,
     first_at_or_after,
 )
-from app.units import TimestampMs
 from tests.records.strategies import NOW_MS, new_records
 
 ALL_TIMES = (0, 2**62)

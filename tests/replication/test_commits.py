@@ -7,9 +7,9 @@ import asyncio
 import pytest
 import uvloop
 
-from app.errors import FirnError, NotLeader, StorageUnavailable
+from app.core.errors import FirnError, NotLeader, StorageUnavailable
+from app.core.units import BrokerId, LeaderEpoch
 from app.replication.commits import NEVER_S, CommitQueue, FutureWaiter, Waiter
-from app.units import BrokerId, LeaderEpoch
 
 
 class Told(Waiter):

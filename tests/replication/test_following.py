@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
+from app.core.units import LeaderEpoch, Offset
 from app.hot.checkpoints import EpochStart
 from app.hot.epochs import LeaderEpochs
 from app.replication.following import (
@@ -28,7 +29,6 @@ from app.replication.following import (
     Truncate,
     step,
 )
-from app.units import LeaderEpoch, Offset
 
 ASKED = Asked(leader_epoch=7, log_end=100, truncations=2)
 EPOCHS = ((1, 0), (3, 40), (5, 80))

@@ -16,8 +16,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from app.core.units import BrokerId, LeaderEpoch, Offset
 from app.replication.in_sync import AGAIN_MS, LAG_MS_MAX, InSync, Member, Proposal
-from app.units import BrokerId, LeaderEpoch, Offset
 
 ME, B, C = BrokerId(1), BrokerId(2), BrokerId(3)
 ALL = (ME, B, C)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from app.configs import Durability
-from app.errors import ErrorCode, NotLeader, RequestRejected, StorageUnavailable
+from app.core.errors import ErrorCode, NotLeader, RequestRejected, StorageUnavailable
+from app.core.units import BrokerId, LeaderEpoch, Offset, PartitionIndex
 from app.metadata.image.cluster import ClusterImage, PartitionImage
 from app.records.batch import patch_batch
 from app.replication.partition import PartitionTable
-from app.units import BrokerId, LeaderEpoch, Offset, PartitionIndex
 from tests.hot.helpers import NOW, batch, manager_over, new_log, running, sim
 
 ME, OTHER = BrokerId(1), BrokerId(2)

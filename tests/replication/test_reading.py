@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from app.errors import CorruptionError, StorageUnavailable
+from app.core.errors import CorruptionError, StorageUnavailable
+from app.core.units import LeaderEpoch, Offset, TimestampMs
 from app.hot.descriptors import DescriptorCache, FileHandle
 from app.hot.log import PartitionLog
 from app.hot.reads import PageMiss
 from app.replication.reading import RANGES_MAX, SEARCHES_MAX, Awaited, PartitionReads
 from app.tiering.read.remote_reader import RemoteRange, RemoteRead
-from app.units import LeaderEpoch, Offset, TimestampMs
 from tests.handlers.fakes import FakeRemote
 from tests.hot.helpers import NOW, InlinePool, batch, manager_over, new_log, read_all, sim
 from tests.support.simfs import SimFileSystem

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.core.units import BrokerId, LeaderEpoch, PartitionIndex
 from app.metadata.image.cluster import PartitionImage
 from app.replication.roles import TRANSITIONS, Role, Transition, Wanted, wanted_by
-from app.units import BrokerId, LeaderEpoch, PartitionIndex
 
 ME, OTHER, NOBODY = BrokerId(1), BrokerId(2), BrokerId(-1)
 ROLES: tuple[Role | None, ...] = (None, *Role)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
+from app.core.units import NO_TIMESTAMP, LogSequence
 from app.metadata.log.append_attempt import PutOutcome, ReadOutcome
 from app.metadata.log.log_format import NO_NONCE, Entry
-from app.units import NO_TIMESTAMP, LogSequence
 from tests.replication_model.timeline import Timeline
 from tests.replication_model.violation import Violation
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from random import Random
 from uuid import UUID
 
+from app.core.units import LeaderEpoch, Offset
 from app.hot.checkpoints import EpochStart
 from app.hot.epochs import LeaderEpochs
-from app.units import LeaderEpoch, Offset
 
 Record = tuple[int, int]
 """Leader epoch and value."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
+from app.core.units import LeaderEpoch, Offset
 from app.replication.following import Answered, Append, Asked, Damaged, Ignore, Pause, StartAt, StartAtTier, Truncate
-from app.units import LeaderEpoch, Offset
 
 if TYPE_CHECKING:
     from tests.replication_model.disk import Record

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from app.core.units import BrokerId, Offset
 from app.metadata.changes.broker_changes import ProposedSet
 from app.metadata.image.cluster import PartitionImage
 from app.metadata.replicas.replica_changes import Member
-from app.units import BrokerId, Offset
 from tests.replication_model.numbered import Outcome
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from app.errors import ErrorCode, FirnError, RequestRejected, StorageUnavailable
+from app.core.errors import ErrorCode, FirnError, RequestRejected, StorageUnavailable
+from app.core.units import BrokerId, LogSequence, TimestampMs
 from app.metadata.changes.broker_changes import begin_stop
 from app.metadata.changes.topic_changes import (
     ConfigChange,
@@ -22,7 +23,6 @@ from app.metadata.controller.decisions import Answer, Decisions
 from app.metadata.image.cluster import ControllerRecord, ImageDraft, controller_change
 from app.metadata.peers.control import Heartbeat, HeartbeatAnswer
 from app.metadata.replicas.replica_changes import clear_eligible
-from app.units import BrokerId, LogSequence, TimestampMs
 from tests.replication_model.bucket import LogEntry
 from tests.replication_model.numbered import Outcome
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from uuid import UUID
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
 from app.metadata.changes.broker_changes import RegistrationAsked, alter_in_sync, register_broker
 from app.metadata.changes.topic_changes import Planned
 from app.metadata.controller.broker_sessions import BrokerSessions

@@ -7,7 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from app.errors import ErrorCode, FirnError
+from app.core.errors import ErrorCode, FirnError
 from app.metadata.changes.broker_changes import RegistrationAnswer, RegistrationAsked
 from app.metadata.image.cluster import ClusterImage
 from app.metadata.peers.control import Heartbeat

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
+from app.core.units import BrokerId, Offset
 from app.metadata.changes.broker_changes import ProposedSet
 from app.metadata.image.cluster import ClusterImage, PartitionImage
-from app.units import BrokerId, Offset
 from tests.replication_model.checkers import Segment
 from tests.replication_model.clients import LatestAsked, ProduceAsked, Produced
 from tests.replication_model.disk import Record, ReplicaLog

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
+from app.core.units import BrokerId, LeaderEpoch, Offset
 from app.metadata.changes.broker_changes import alter_in_sync, fence_brokers, register_broker, unfence_brokers
 from app.metadata.changes.topic_changes import Planned, Surroundings
 from app.metadata.controller.broker_sessions import BrokerSessions
@@ -15,7 +16,6 @@ from app.metadata.image.cluster import ImageDraft, PartitionImage, partition_cha
 from app.metadata.peers.control import Heartbeat
 from app.replication.following import step
 from app.replication.in_sync import InSync
-from app.units import BrokerId, LeaderEpoch, Offset
 from tests.replication_model.office import TICK_MS, change_min_in_sync
 
 if TYPE_CHECKING:

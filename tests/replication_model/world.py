@@ -9,6 +9,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from app.configs import BrokerConfig
+from app.core.units import BrokerId, LeaderEpoch, LogSequence, TimestampMs
 from app.metadata.image.cluster import (
     LEVEL_FEATURE,
     ClusterImage,
@@ -25,7 +26,6 @@ from app.metadata.image.cluster import (
     topic_change,
 )
 from app.metadata.log.log_format import KeyValue
-from app.units import BrokerId, LeaderEpoch, LogSequence, TimestampMs
 from tests.replication_model.bucket import NO_ENTRY, Bucket, LogEntry
 from tests.replication_model.checkers import Checkers
 from tests.replication_model.clients import Client

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.addresses import plain_address
-from app.limits import ACLS_MAX
+from app.core.addresses import plain_address
+from app.core.limits import ACLS_MAX
 from app.security.acls import (
     CLUSTER_NAME,
     EVERYBODY,

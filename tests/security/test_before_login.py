@@ -14,11 +14,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.addresses import Networks, plain_address
-from app.client.firn_api import ForwardedRequest, unpack
-from app.errors import ProtocolError
+from app.core.addresses import Networks, plain_address
+from app.core.errors import ProtocolError
+from app.core.limits import CLIENT_ID_BYTES_MAX
 from app.handlers.apis.api_versions import SOFTWARE_NAME
-from app.limits import CLIENT_ID_BYTES_MAX
 from app.security.names import NAME_CHARS_MAX, Attribute, PrincipalRules, rfc2253, subject_of
 from app.security.sasl import PlainServer, Refused, plain_message
 from app.security.scram import (
@@ -37,6 +36,7 @@ from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest
 from app.wire.codec import decode_request, encode_request
 from app.wire.header import encode_request_header, parse_request_header
+from app.wire.private import ForwardedRequest, unpack
 from tests.support.cpu import TURN_MS_MAX, cpu_ms
 
 FRAME_BYTES_MAX = 524_288

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.errors import ErrorCode, ProtocolError
+from app.core.errors import ErrorCode, ProtocolError
 from app.security.login import Login, State
 from app.security.sasl import LoggedIn, Mechanism, PlainServer, plain_message
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
+from app.core.units import ProducerEpoch, ProducerId
 from app.records.builder import build_batch
-from app.units import ProducerEpoch, ProducerId
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from app.wire.apis.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic

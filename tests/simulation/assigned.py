@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.wire.apikeys import ApiKey
 from app.wire.apis.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,

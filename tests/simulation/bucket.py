@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable
 from contextvars import Context
 from typing import Any, Protocol, TypeVar
 
+from app.core.seams import Clock
+from app.core.units import Buffer, TimestampMs
 from app.objectstore.api import ObjectInfo, UploadInfo
 from app.objectstore.memory import MemoryStore
-from app.seams import Clock
-from app.units import Buffer, TimestampMs
 from tests.simulation.runtime import Process
 
 T = TypeVar("T")

@@ -10,7 +10,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from app.errors import CorruptionError
+from app.core.errors import CorruptionError
+from app.core.units import BrokerId, LeaderEpoch, TopicIdPartition
 from app.metadata.image.cluster import ClusterImage
 from app.metadata.log import layout
 from app.metadata.log.log_format import NO_NONCE, Entry, decode_entry
@@ -23,7 +24,6 @@ from app.tiering.read.remote_reader import FOOTER_CACHE_BYTES_MAX, STREAMS_MAX
 from app.tiering.repair.verify import verify
 from app.tiering.store.segment_format import check_stored_chunk, decode_footer
 from app.tiering.store.store_work import unfold_chunk
-from app.units import BrokerId, LeaderEpoch, TopicIdPartition
 from tests.simulation.history import Batch, Bound, PartitionHistory, Violation
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from enum import Enum
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
+from app.core.units import ProducerEpoch, ProducerId
 from app.records.builder import build_batch
 from app.records.control import ControlType, parse_marker
 from app.records.record import iter_records
-from app.units import ProducerEpoch, ProducerId
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from app.wire.apis.end_txn import EndTxnRequest

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.wire.apikeys import ApiKey
 from app.wire.apis.find_coordinator import FindCoordinatorRequest
 from app.wire.apis.heartbeat import HeartbeatRequest

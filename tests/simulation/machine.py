@@ -10,14 +10,14 @@ from uuid import UUID
 from app.broker.node import Node, Surroundings
 from app.broker.peers.control_link import KafkaControlLink
 from app.broker.peers.places import holder
-from app.client.firn_api import PlaceRequest, PlaceResponse, pack, unpack
 from app.configs import BrokerConfig
-from app.errors import FirnError
+from app.core.errors import FirnError
 from app.metadata.image.cluster import Endpoint
 from app.metadata.log.numbered_log import LogTimings
 from app.metadata.peers.place import Holder
 from app.tiering.store.store_work import InlineStoreWork
 from app.wire.apikeys import ApiKey
+from app.wire.private import PlaceRequest, PlaceResponse, pack, unpack
 from tests.simulation.bucket import ProcessStore
 from tests.simulation.disk import ProcessFiles, SimDisk
 from tests.simulation.history import PartitionHistory

@@ -13,6 +13,7 @@ from app.broker.partitions import partitions
 from app.broker.partitions.partitions import Partitions
 from app.coordinator.partition import CoordinatedLog, ReplayedBatch
 from app.coordinator.schemas.consumer_group import ConsumerGroupCurrentMemberAssignmentKey
+from app.core.units import Offset
 from app.groups.classic.classic import ClassicGroup
 from app.groups.consumer.consumer import ConsumerGroup
 from app.groups.shard import GroupShard
@@ -32,7 +33,6 @@ from app.tiering.repair import rebuild
 from app.tiering.upload import remote_log_manager
 from app.tiering.upload.remote_log_manager import RemoteLogManager
 from app.transactions.markers import MarkerWriter
-from app.units import Offset
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 

@@ -16,7 +16,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.wire.apikeys import ApiKey
 from app.wire.apis.find_coordinator import FindCoordinatorRequest
 from app.wire.apis.incremental_alter_configs import (

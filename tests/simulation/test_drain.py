@@ -15,9 +15,9 @@ from weakref import WeakSet
 
 import pytest
 
-from app.client.firn_api import DrainRequest, DrainResponse, pack, unpack
 from app.configs import TopicConfig
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import TopicIdPartition
 from app.handlers.base.context import Context
 from app.handlers.state.draining import Drain, DrainState
 from app.hot.log import PartitionLog
@@ -25,9 +25,9 @@ from app.objectstore.memory import Fault, FaultKind
 from app.records.builder import build_batch
 from app.transactions.coordinator import TransactionCoordinator
 from app.transactions.state import TransactionState
-from app.units import TopicIdPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from app.wire.private import DrainRequest, DrainResponse, pack, unpack
 from app.wire.produce import encode_produce_request
 from tests.simulation.actors import EXPECTED, Actor
 from tests.simulation.checkers import CRC_POSITION

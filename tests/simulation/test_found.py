@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.configs import TopicConfig
-from app.errors import ErrorCode, FencedError, StorageUnavailable
+from app.core.errors import ErrorCode, FencedError, StorageUnavailable
 from app.machine.files import replace_file
 from app.metadata.log import layout
 from app.objectstore.memory import Fault, FaultKind

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 
 from app.configs import TopicConfig
-from app.errors import ErrorCode, FencedError
+from app.core.errors import ErrorCode, FencedError
 from app.handlers.state.acknowledging import AcknowledgementGate
 from app.metadata.image.cluster import LEVEL_MAX
 from app.metadata.peers.liveness import BEAT_INTERVAL_MS, SILENCE_MS_MAX

@@ -18,11 +18,11 @@ from enum import Enum
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
+from app.core.units import ProducerEpoch, ProducerId
 from app.records.batch import BatchHeader
 from app.records.builder import build_batch
 from app.records.control import ControlType, parse_marker
-from app.units import ProducerEpoch, ProducerId
 from app.wire.apikeys import ApiKey
 from app.wire.apis.add_offsets_to_txn import AddOffsetsToTxnRequest
 from app.wire.apis.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic

@@ -19,7 +19,8 @@ from uuid import UUID
 
 from app.configs import BrokerConfig, Durability, TierCompression, TopicConfig
 from app.coordinator import topics
-from app.errors import ErrorCode, FencedError
+from app.core.errors import ErrorCode, FencedError
+from app.core.units import TimestampMs, TopicId
 from app.metadata.image.cluster import ClusterImage
 from app.metadata.log import layout
 from app.metadata.log.log_format import decode_entry
@@ -27,7 +28,6 @@ from app.metadata.log.numbered_log import NumberedLog
 from app.metadata.manifest.manifest_state import segment_record_key
 from app.objectstore.memory import Fault, FaultKind
 from app.records.batch import iter_headers
-from app.units import TimestampMs, TopicId
 from tests.simulation import assigned, sharing
 from tests.simulation.actors import Actor, Administrator, Consumer, Producer
 from tests.simulation.assigned import AssignedMember, OneOwner

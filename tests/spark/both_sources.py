@@ -56,7 +56,7 @@ def rows_of(frame: DataFrame) -> list[str]:
 def sentence_of(error: Exception) -> str:
     """Firn's own sentence, if there is one."""
     lines = str(error).splitlines()
-    own = [line for line in lines if line.startswith(("app.errors.", "pyspark_firn."))]
+    own = [line for line in lines if line.startswith(("app.core.errors.", "pyspark_firn."))]
     return own[0].partition(": ")[2] if own else lines[0]
 
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from app.core.units import TopicId
 from app.objectstore.directory import DirectoryStore
-from app.units import TopicId
 from pyspark_firn.batch import plan
 from pyspark_firn.columns import SPARK_TYPES
 from pyspark_firn.options import parse_read_options

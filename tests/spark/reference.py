@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from app.core.units import TopicId
 from app.objectstore.api import ObjectStore
 from app.records.batch import LOG_APPEND_TIME, iter_headers
 from app.records.record import iter_records
 from app.tiering.store.discovery import read_footer
 from app.tiering.store.store_work import unfold_chunk
-from app.units import TopicId
 from tests.support.discovery import longest_chains
 
 Row = dict[str, Any]

@@ -17,9 +17,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from app.errors import ConfigError, CorruptionError, StorageFull
+from app.core.errors import ConfigError, CorruptionError, StorageFull
+from app.core.units import Offset
 from app.records.builder import build_batch
-from app.units import Offset
 from pyspark_firn.columns import arrow_schema
 from pyspark_firn.jobs.archive import ValuesWanted, archive_iceberg, archive_parquet
 from pyspark_firn.jobs.compact import compact

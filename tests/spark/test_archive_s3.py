@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.cli import main
-from app.errors import CorruptionError, StorageUnavailable
+from app.core.errors import CorruptionError, StorageUnavailable
+from app.core.units import Offset
 from app.objectstore.location import S3Location, parse_store_url
 from app.objectstore.s3 import S3Store
 from app.records.builder import build_batch
-from app.units import Offset
 from pyspark_firn.jobs.iceberg import local_catalog, opened_table, warehouse_at
 from pyspark_firn.jobs.targets import CREDENTIALS_MEND, BucketPrefix, bucket_config
 from pyspark_firn.reading import SplitReader

@@ -15,7 +15,7 @@ import pytest
 from app.client.admin import AdminClient
 from app.client.cluster import ClusterClient
 from app.client.producer import Producer
-from app.errors import BrokerUnavailable
+from app.core.errors import BrokerUnavailable
 from app.machine.runtime import SystemClock
 from pyspark_firn.batch import plan
 from pyspark_firn.options import parse_read_options

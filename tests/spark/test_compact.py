@@ -22,7 +22,17 @@ from app.client.admin import AdminClient
 from app.client.cluster import ClusterClient
 from app.client.consumer import Consumer
 from app.client.producer import Producer
-from app.errors import BrokerUnavailable, ConfigError, ConflictError, StorageFull
+from app.core.errors import BrokerUnavailable, ConfigError, ConflictError, StorageFull
+from app.core.units import (
+    Offset,
+    PartitionIndex,
+    ProducerEpoch,
+    ProducerId,
+    SegmentId,
+    TimestampMs,
+    TopicIdPartition,
+    TopicPartition,
+)
 from app.http.application import create_app
 from app.http.gateway import HttpSettings
 from app.machine.runtime import SystemClock
@@ -34,16 +44,6 @@ from app.records.builder import build_batch
 from app.records.control import ControlType, control_key, control_value
 from app.records.record import Record
 from app.tiering.upload.replacement import Replacement
-from app.units import (
-    Offset,
-    PartitionIndex,
-    ProducerEpoch,
-    ProducerId,
-    SegmentId,
-    TimestampMs,
-    TopicIdPartition,
-    TopicPartition,
-)
 from pyspark_firn.jobs.compact import Compaction, HttpLogin, LeaderManifest, OfflineManifest, compact
 from pyspark_firn.jobs.inspection import inspect
 from pyspark_firn.jobs.running import ProcessRunner

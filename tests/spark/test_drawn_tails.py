@@ -18,11 +18,11 @@ from app.client.cluster import ClusterClient
 from app.client.consumer import Consumer
 from app.client.producer import Producer
 from app.client.transactions import Transaction, begin_transaction, end_transaction
+from app.core.units import Offset, PartitionIndex, TopicPartition
 from app.machine.runtime import SystemClock
 from app.records.batch import LOG_APPEND_TIME
 from app.records.compression import Codec
 from app.records.record import NewRecord
-from app.units import Offset, PartitionIndex, TopicPartition
 from pyspark_firn.batch import plan
 from pyspark_firn.options import parse_read_options
 from pyspark_firn.splits import TailSplit

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from app.core.units import LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs
 from app.records.builder import build_batch
 from app.records.control import ControlType, control_key, control_value
-from app.units import LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs
 from tests.records.strategies import NOW_MS, new_records
 from tests.spark.conftest import ALL_COLUMNS, Topic, read
 from tests.spark.reference import projected

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from app.errors import CorruptionError
+from app.core.errors import CorruptionError
 from pyspark_firn.columns import struct_type
 from pyspark_firn.jobs.archive import archive_iceberg, archive_parquet
 from pyspark_firn.jobs.compact import compact

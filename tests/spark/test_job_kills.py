@@ -20,9 +20,9 @@ import pytest
 from app.client.cluster import ClusterClient
 from app.client.consumer import Consumer
 from app.client.producer import Producer
+from app.core.units import Offset, PartitionIndex, TopicPartition
 from app.machine.runtime import SystemClock
 from app.records.builder import build_batch
-from app.units import Offset, PartitionIndex, TopicPartition
 from pyspark_firn.jobs.iceberg import local_catalog, opened_table
 from pyspark_firn.jobs.inspection import inspect
 from pyspark_firn.jobs.running import ProcessRunner

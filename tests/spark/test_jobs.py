@@ -25,15 +25,15 @@ import pytest
 from app.cli import main
 from app.client.cluster import ClusterClient
 from app.client.consumer import Consumer
-from app.errors import ConfigError, StorageFull
+from app.core.errors import ConfigError, StorageFull
+from app.core.units import Offset, PartitionIndex, TimestampMs, TopicIdPartition, TopicPartition
+from app.machine.terminating import ended_by_sigterm
 from app.metadata.log.log_format import decode_entry, encode_entry, encode_value
 from app.metadata.manifest.manifest import SegmentEntry
 from app.objectstore.directory import DirectoryStore
 from app.records.batch import HEADER_BYTES, rewrite_header
 from app.records.builder import build_batch
-from app.terminating import ended_by_sigterm
 from app.tiering.repair.verify import Finding, FindingKind
-from app.units import Offset, PartitionIndex, TimestampMs, TopicIdPartition, TopicPartition
 from pyspark_firn import count
 from pyspark_firn.jobs.audit_report import MENDS, write_report
 from pyspark_firn.jobs.compact import compact

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from app.core.units import Offset
 from app.records.builder import build_batch
-from app.units import Offset
 from tests.objectstore.conftest import aws_credentials, moto_endpoint, opened_s3
 from tests.spark.test_pipelines import run_script
 from tests.support.broker import running_broker

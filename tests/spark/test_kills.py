@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
+from app.core.units import Offset
 from app.records.builder import build_batch
-from app.units import Offset
 from pyspark_firn.jobs.archive import archive_parquet
 from pyspark_firn.jobs.running import SparkRunner
 from tests.spark.conftest import Topic

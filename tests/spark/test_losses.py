@@ -14,11 +14,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from app.client.cluster import ClusterClient
 from app.client.producer import Producer
-from app.errors import ConfigError, CorruptionError
+from app.core.errors import ConfigError, CorruptionError
+from app.core.units import Offset, TopicId
 from app.machine.runtime import SystemClock
 from app.metadata.manifest.manifest_state import SegmentState
 from app.records.builder import build_batch
-from app.units import Offset, TopicId
 from pyspark_firn.batch import plan
 from pyspark_firn.columns import struct_type
 from pyspark_firn.losses import DataLoss

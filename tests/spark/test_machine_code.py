@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from app.core.units import Offset
 from app.records.builder import build_batch
-from app.units import Offset
 from pyspark_firn import batch_table, machine_code
 from pyspark_firn.machine_code import Compiled, Kernels, load_kernels
 from pyspark_firn.relocatable import LoadedObject, UnsupportedObject

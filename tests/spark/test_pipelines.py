@@ -21,7 +21,7 @@ import pytest
 from app.client.admin import AdminClient
 from app.client.cluster import ClusterClient
 from app.client.consumer import Consumer
-from app.units import Offset, PartitionIndex, TopicPartition
+from app.core.units import Offset, PartitionIndex, TopicPartition
 from tests.spark.test_with_spark import SparkSession, grow, session
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.buckets import BucketBuilder

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from app.limits import MIB
-from app.metadata.manifest.manifest_state import ManifestState, SegmentEntry, SegmentState, encode_change
-from app.units import (
+from app.core.limits import MIB
+from app.core.units import (
     BrokerId,
     LeaderEpoch,
     LogSequence,
@@ -20,6 +19,7 @@ from app.units import (
     TopicId,
     TopicIdPartition,
 )
+from app.metadata.manifest.manifest_state import ManifestState, SegmentEntry, SegmentState, encode_change
 from pyspark_firn.planning import PartitionRange, plan_splits, split_bytes_for, stored_bytes
 from pyspark_firn.splits import StoredSplit
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from app.core.units import Offset
 from app.records.builder import build_batch
 from app.records.compression import Codec
-from app.units import Offset
 from pyspark_firn import decoding
 from pyspark_firn.columns import KAFKA_COLUMNS
 from pyspark_firn.decoding import RecordDecoder

@@ -16,9 +16,9 @@ from app.client.admin import AdminClient, ConfigOperation, ResourceType
 from app.client.cluster import ClusterClient
 from app.client.consumer import Consumer
 from app.client.producer import Acknowledged, Producer
-from app.errors import BrokerUnavailable, ConfigError, CorruptionError, RequestRejected
+from app.core.errors import BrokerUnavailable, ConfigError, CorruptionError, RequestRejected
+from app.core.units import Offset, PartitionIndex, TopicId, TopicPartition
 from app.records.builder import build_batch
-from app.units import Offset, PartitionIndex, TopicId, TopicPartition
 from pyspark_firn.jobs.replay import Pace, ReplayRequest, replay
 from pyspark_firn.reading import SplitReader
 from tests.support.broker import RunningBroker, running_broker

@@ -17,14 +17,14 @@ from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 import pyspark_firn
-from app.errors import ConfigError, CorruptionError, StorageUnavailable
+from app.core.errors import ConfigError, CorruptionError, StorageUnavailable
+from app.core.units import Offset
 from app.metadata.log.log_format import decode_entry, encode_entry
 from app.metadata.manifest.manifest_state import SegmentState
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.directory_work import DirectoryWork
 from app.records.builder import build_batch
 from app.tiering.store.segment_format import FOOTER_MAGIC
-from app.units import Offset
 from pyspark_firn.batch import plan
 from pyspark_firn.columns import column_names
 from pyspark_firn.options import parse_read_options

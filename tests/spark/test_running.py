@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from app.errors import ConfigError
+from app.core.errors import ConfigError
 from pyspark_firn.jobs.running import ProcessRunner, WorkerLost
 
 DEADLINE_S = 60

@@ -14,10 +14,10 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 import pyspark_firn
-from app.errors import ConfigError, StorageUnavailable
+from app.core.errors import ConfigError, StorageUnavailable
+from app.core.units import Offset, TopicId
 from app.objectstore import s3
 from app.records.builder import build_batch
-from app.units import Offset, TopicId
 from pyspark_firn.batch import plan
 from pyspark_firn.columns import struct_type
 from pyspark_firn.options import parse_read_options

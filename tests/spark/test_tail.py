@@ -13,10 +13,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from app.client.cluster import ClusterClient, ClusterView
 from app.client.producer import Producer
-from app.errors import ConfigError
+from app.core.errors import ConfigError
+from app.core.units import Offset
 from app.machine.runtime import SystemClock
 from app.records.builder import build_batch
-from app.units import Offset
 from pyspark_firn.batch import plan
 from pyspark_firn.columns import struct_type
 from pyspark_firn.options import parse_read_options

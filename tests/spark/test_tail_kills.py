@@ -18,8 +18,8 @@ from app.client.admin import AdminClient
 from app.client.cluster import EARLIEST_LOCAL, LATEST, ClusterClient
 from app.client.consumer import Consumer
 from app.client.producer import Producer
+from app.core.units import Offset, PartitionIndex, TopicPartition
 from app.machine.runtime import SystemClock
-from app.units import Offset, PartitionIndex, TopicPartition
 from pyspark_firn.batch import plan
 from pyspark_firn.options import parse_read_options
 from pyspark_firn.splits import TailSplit

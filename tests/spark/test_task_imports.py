@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from app.core.units import Offset, ProducerEpoch, ProducerId
 from app.records.builder import build_batch
-from app.units import Offset, ProducerEpoch, ProducerId
 from tests.support.buckets import BucketBuilder
 
 LOADS_MACHINE_CODE = sys.platform.startswith("linux") and platform.machine() == "x86_64"

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from app.core.units import Offset, TopicId
 from app.records.builder import build_batch
-from app.units import Offset, TopicId
 from pyspark_firn.columns import struct_type
 from pyspark_firn.streaming import FirnStreamReader
 from tests.spark.conftest import rows_of

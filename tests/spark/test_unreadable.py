@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app.errors import StorageUnavailable
+from app.core.errors import StorageUnavailable
 from pyspark_firn.batch import plan
 from pyspark_firn.options import parse_read_options
 from tests.objectstore.conftest import aws_credentials, moto_endpoint

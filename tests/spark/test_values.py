@@ -16,10 +16,10 @@ import fastavro
 import pyarrow.dataset as ds
 import pytest
 
-from app.errors import ConfigError
+from app.core.errors import ConfigError
+from app.core.units import Offset, TopicId
 from app.objectstore.directory import DirectoryStore
 from app.records.builder import build_batch
-from app.units import Offset, TopicId
 from pyspark_firn.jobs.archive import ArchiveSummary, ValuesWanted, archive_iceberg, archive_parquet
 from pyspark_firn.jobs.running import ProcessRunner
 from tests.spark.conftest import Topic

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from app.core.units import Offset
 from app.records.builder import build_batch
-from app.units import Offset
 from tests.spark.conftest import Topic
 from tests.spark.reference import Row
 from tests.spark.test_requests import flip, of_the_future
@@ -162,7 +162,9 @@ def sentence_of(error: PySparkException) -> str:
     """The line of Spark's text that is Firn's; there is no traceback of Firn's own around it."""
     lines = str(error).splitlines()
     [at] = [
-        number for number, line in enumerate(lines) if line.startswith(("app.errors.", "app.tiering.", "pyspark_firn."))
+        number
+        for number, line in enumerate(lines)
+        if line.startswith(("app.core.errors.", "app.tiering.", "pyspark_firn."))
     ]
     assert not [line for line in lines if "/app/" in line or "asyncio" in line], lines
     assert sum("/pyspark_firn/" in line for line in lines[:at]) <= 3, lines

@@ -17,7 +17,7 @@ import pytest
 from app.client.cluster import ClusterClient
 from app.client.producer import Producer
 from app.client.transactions import begin_transaction, end_transaction
-from app.errors import CorruptionError, FencedError
+from app.core.errors import CorruptionError, FencedError
 from app.machine.runtime import SystemClock
 from pyspark_firn.writing import FirnStreamWriter, Intent, OpenTransaction, decode_intent, read_intent
 from tests.spark.test_writing import WriteOptions, committed, rows, served, values

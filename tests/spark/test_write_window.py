@@ -18,9 +18,9 @@ from app.client.admin import AdminClient
 from app.client.cluster import ClusterClient
 from app.client.consumer import Consumer
 from app.client.transactions import Transaction, is_open
-from app.errors import ConfigError
+from app.core.errors import ConfigError
+from app.core.units import Offset, PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from app.records.builder import build_batch
-from app.units import Offset, PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.list_transactions import ListTransactionsRequest
 from pyspark_firn.writing import FirnStreamWriter, OpenTransaction, parse_write_options

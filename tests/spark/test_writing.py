@@ -19,9 +19,9 @@ from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, 
 from app.client.cluster import ClusterClient
 from app.client.consumer import Consumer
 from app.client.transactions import Transaction, begin_transaction, end_transaction
-from app.errors import BrokerUnavailable, ConfigError, CorruptionError, ErrorCode, RequestRejected
+from app.core.errors import BrokerUnavailable, ConfigError, CorruptionError, ErrorCode, RequestRejected
+from app.core.units import Offset, PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from app.records.compression import Codec
-from app.units import Offset, PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.list_transactions import ListTransactionsRequest
 from pyspark_firn.source import FirnDataSource

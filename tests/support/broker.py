@@ -23,17 +23,17 @@ from app.broker.peers.places import KafkaPlaces
 from app.broker.quota_tokens import Tokens
 from app.broker.start.node_id import with_node_id
 from app.configs import BrokerConfig, TopicConfig
-from app.errors import FencedError
+from app.core.errors import FencedError
+from app.core.metrics import Registry, Sample
+from app.core.seams import Clock
 from app.machine.files import FileSystem, PosixFileSystem
 from app.machine.runtime import SystemClock, ThreadPool
 from app.metadata.image.cluster import LEVEL_MAX
 from app.metadata.peers.liveness import Liveness
 from app.metadata.peers.place import Places
 from app.metadata.peers.pulses import StartPulses
-from app.metrics import Registry, Sample
 from app.objectstore.api import ObjectStore
 from app.objectstore.directory import DirectoryStore
-from app.seams import Clock
 from app.tiering.store.store_work import InlineStoreWork
 from app.transport.replays import loop_time_s
 

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from app.core.units import BrokerId, LeaderEpoch, Offset, PartitionIndex, SegmentId, TimestampMs, TopicId
 from app.machine.files import PosixFileSystem
 from app.metadata.image.cluster import (
     ClusterRecord,
@@ -31,7 +32,6 @@ from app.objectstore.api import ObjectStore
 from app.objectstore.directory import DirectoryStore, DirectPool
 from app.records.batch import iter_headers
 from app.tiering.store.store_work import InlineStoreWork, UploadJob
-from app.units import BrokerId, LeaderEpoch, Offset, PartitionIndex, SegmentId, TimestampMs, TopicId
 
 BROKER = BrokerId(1)
 CREATED_MS = TimestampMs(1_700_000_000_000)

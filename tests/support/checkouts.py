@@ -18,7 +18,8 @@ COPIED: Final = (
     "README.md",
     "LICENSE",
     "app/__init__.py",
-    "app/commit.py",
+    "app/machine/__init__.py",
+    "app/machine/commit.py",
     "tools/build_hook.py",
     "tools/wheelhouse.py",
 )

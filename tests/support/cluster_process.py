@@ -37,7 +37,7 @@ from app.broker.security.log_keys import with_log_keys
 from app.broker.start.late_tls import came_too_late
 from app.client.connection import Dialer, KafkaConnection, dial_tcp
 from app.configs import BrokerConfig, InternalDurability
-from app.errors import StorageUnavailable
+from app.core.errors import StorageUnavailable
 from app.machine.runtime import ThreadPool, boot_id
 from app.metadata.image.cluster import LEVEL_MAX
 from app.metadata.peers.liveness import Liveness

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from app.client import firn_api as own
+from app.core.units import TopicId
 from app.metadata.image.cluster import Endpoint
 from app.metadata.peers import control
 from app.metadata.peers.control import HoldId, HoldRequest
 from app.security.acls import Operation
-from app.units import TopicId
+from app.wire import private as own
 from app.wire.apikeys import ApiKey
 from app.wire.apis.envelope import EnvelopeRequest
 from app.wire.framing import request_frame

@@ -1,4 +1,4 @@
-"""An event loop whose clock of CPU time is moved by the work itself, for tests of portions (``app/turns.py``)."""
+"""An event loop whose clock of CPU time is moved by the work itself, for tests of portions (``app/core/turns.py``)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from functools import wraps
 from typing import Any, ParamSpec
 
-from app.turns import PORTION_S
+from app.core.turns import PORTION_S
 
 P = ParamSpec("P")
 

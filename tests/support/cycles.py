@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Awaitable, Callable
 
-from app.errors import FirnError
+from app.core.errors import FirnError
 
 
 async def kept_in_cycles(work: Callable[[], Awaitable[object]]) -> list[str]:

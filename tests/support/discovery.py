@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
-from app.errors import CorruptionError
+from app.core.errors import CorruptionError
+from app.core.units import TopicIdPartition
 from app.objectstore.api import ObjectInfo, ObjectMissing, ObjectStore
 from app.tiering.store.discovery import list_segment_objects, read_footer
 from app.tiering.store.segment_format import SegmentFooter
-from app.units import TopicIdPartition
 
 
 class DiscoveredSegment(NamedTuple):

@@ -20,11 +20,11 @@ from app.broker.security.listener_doors import inter_broker_dial
 from app.configs import BrokerConfig
 from app.configs.broker import STANDARD_AUTHORIZER
 from app.configs.listeners import ListenerConfig
+from app.core.units import BrokerId
 from app.machine.files import PosixFileSystem
 from app.metadata.image.cluster import SECURITY_LEVEL
 from app.security.acls import WILDCARD, Operation, PatternType, Permission
 from app.security.sasl import plain_message
-from app.units import BrokerId
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_acls import AclCreation, CreateAclsRequest
 from app.wire.apis.init_producer_id import InitProducerIdRequest

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 from app.broker.node import Node
+from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, TimestampMs
 from app.metadata.changes.topic_changes import Planned, Surroundings
 from app.metadata.image.cluster import (
     BrokerRecord,
@@ -16,7 +17,6 @@ from app.metadata.image.cluster import (
     broker_change,
     partition_change,
 )
-from app.units import BrokerId, LeaderEpoch, PartitionIndex, TimestampMs
 
 OTHER = BrokerId(2)
 """A broker that is registered and does not run."""

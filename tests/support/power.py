@@ -38,8 +38,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
+from app.core.units import Buffer
 from app.machine.files import PRIVATE_DIRECTORY, PosixFile, PosixFileSystem
-from app.units import Buffer
 
 PAGE_BYTES: Final = 4096
 SECTOR_BYTES: Final = 512

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
+from app.core.units import ProducerEpoch, ProducerId
 from app.records.builder import build_batch
-from app.units import ProducerEpoch, ProducerId
 from app.wire.apikeys import ApiKey
 from app.wire.versions import SERVED
 from tests.interop.peers import make, request

@@ -29,7 +29,7 @@ from confluent_kafka.admin import (
 from app.broker.security.first_users import FirstUser, write_first_users
 from app.client.connection import KafkaConnection, open_connection
 from app.client.security import SecureDialer, client_security
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
 from app.machine.files import PosixFileSystem
 from app.security.scram import SALT_BYTES, ScramMechanism, credential_of, salted_password
 from app.wire.apikeys import ApiKey

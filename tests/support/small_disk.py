@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app.limits import MIB
+from app.core.limits import MIB
 
 DISK_BYTES = 48 * MIB
 

@@ -12,8 +12,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from app.turns import PORTION_S
-from app.units import TimestampMs
+from app.core.turns import PORTION_S
+from app.core.units import TimestampMs
 
 T = TypeVar("T")
 

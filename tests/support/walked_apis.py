@@ -14,16 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from app.client.firn_api import (
-    ClusterRequest,
-    DrainRequest,
-    ForwardedRequest,
-    MetricsRequest,
-    PlaceRequest,
-    TierReplaceRequest,
-    TierSegmentsRequest,
-    TierStatusRequest,
-)
+from app.core.units import TopicId
 from app.metadata.peers.control import (
     RAISE_EPOCHS,
     ChangeRequest,
@@ -37,10 +28,19 @@ from app.metadata.peers.control import (
     RaiseChange,
 )
 from app.records.builder import build_batch
-from app.units import TopicId
 from app.wire.apikeys import ApiKey
 from app.wire.bounds import BYTES_MAX
 from app.wire.codec import encode_opaque, shape_of
+from app.wire.private import (
+    ClusterRequest,
+    DrainRequest,
+    ForwardedRequest,
+    MetricsRequest,
+    PlaceRequest,
+    TierReplaceRequest,
+    TierSegmentsRequest,
+    TierStatusRequest,
+)
 from app.wire.versions import BETWEEN_BROKERS, OPAQUE, PRIVATE, SERVED
 from tests.support.crowded import CROWD, ENDED, LONG, WIDE, Crowded
 from tests.support.fillings import Filler, Filling, Names, fillings_of

@@ -15,13 +15,13 @@ from uuid import UUID
 
 import uvicorn
 
+from app.core.limits import MIB
+from app.core.metrics import Registry
 from app.http.application import create_app
 from app.http.connections import ConnectionLimits, Door, connection_class
 from app.http.gateway import ADMIN_BODY_BYTES_MAX, RECORD_BYTES_MAX, HttpSettings
 from app.http.record_batches import BATCH_BYTES_MAX, ENTRIES_MAX
-from app.limits import MIB
 from app.machine.runtime import SystemClock
-from app.metrics import Registry
 from tests.support.turns import RESPONSE_WAIT_S
 
 STREAM_BYTES: Final = 2 * MIB

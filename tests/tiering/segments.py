@@ -5,6 +5,16 @@ from __future__ import annotations
 import random
 import uuid
 
+from app.core.units import (
+    FilePosition,
+    LeaderEpoch,
+    Offset,
+    PartitionIndex,
+    ProducerId,
+    SegmentId,
+    TimestampMs,
+    TopicId,
+)
 from app.records.batch import parse_header
 from app.records.builder import build_batch
 from app.tiering.store.segment_format import (
@@ -15,16 +25,6 @@ from app.tiering.store.segment_format import (
     SegmentFooter,
 )
 from app.tiering.store.store_work import UploadJob
-from app.units import (
-    FilePosition,
-    LeaderEpoch,
-    Offset,
-    PartitionIndex,
-    ProducerId,
-    SegmentId,
-    TimestampMs,
-    TopicId,
-)
 
 TOPIC = TopicId(uuid.UUID("0198c0de-0000-7000-8000-00000000000a"))
 SEGMENT = SegmentId(uuid.UUID("0198c0de-0000-7000-8000-00000000000b"))

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from app.configs import ProduceValidation, TimestampType
 from app.configs.numbers import LONG_MAX
-from app.metrics import Registry
+from app.core.metrics import Registry
+from app.core.units import LeaderEpoch, Offset, PartitionIndex, TimestampMs, TopicIdPartition
 from app.records.batch import HEADER_BYTES, parse_header, patch_batch, rewrite_header
 from app.records.builder import build_batch
 from app.records.record import iter_records
 from app.tiering.read.remote_reader import RemoteReader
-from app.units import LeaderEpoch, Offset, PartitionIndex, TimestampMs, TopicIdPartition
 from tests.tiering.segments import TOPIC
 from tests.tiering.world import CONFIG, KEY, World, run_world
 

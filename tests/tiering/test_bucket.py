@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from app.errors import CorruptionError
+from app.core.errors import CorruptionError
+from app.core.units import BrokerId, LeaderEpoch, Offset, SegmentId, TimestampMs, TopicId, TopicIdPartition
 from app.metadata.image.cluster import ClusterImage, PartitionImage, TopicImage
 from app.metadata.log import layout
 from app.metadata.manifest.manifest import ManifestState, SegmentEntry, SegmentState
@@ -21,7 +22,6 @@ from app.tiering.store.discovery import list_manifests
 from app.tiering.store.segment_format import SegmentFooter
 from app.tiering.upload.deletion import delete_of_topics, delete_segments
 from app.tiering.upload.sweeper import delete_topic, sweep_partition, sweep_unknown_topics
-from app.units import BrokerId, LeaderEpoch, Offset, SegmentId, TimestampMs, TopicId, TopicIdPartition
 from tests.support.discovery import discover, longest_chains
 from tests.tiering.segments import TOPIC
 from tests.tiering.world import CONFIG, KEY, World, run_world

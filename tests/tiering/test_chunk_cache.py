@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.errors import CorruptionError, FirnError, StorageUnavailable
+from app.core.errors import CorruptionError, FirnError, StorageUnavailable
+from app.core.metrics import Registry
+from app.core.units import FilePosition, Offset, TimestampMs
 from app.hot.descriptors import DescriptorCache
 from app.machine.files import PosixFileSystem
-from app.metrics import Registry
 from app.tiering.read import chunk_cache
 from app.tiering.read.chunk_cache import ERROR_S, PIN_S, CachedChunk, ChunkCache
 from app.tiering.store.segment_format import ChunkCodec, ChunkEntry
 from app.tiering.store.store_work import BatchIndex, ChunkLocation, FooterBytes, UploadedSegment, UploadJob
-from app.units import FilePosition, Offset, TimestampMs
 from tests.support.virtual_loop import VirtualPool, run_virtual
 from tests.tiering.segments import batch
 

@@ -11,13 +11,13 @@ from uuid import UUID
 import pytest
 
 from app.broker.peers.control_link import HOLD_MS
-from app.errors import CorruptionError, ErrorCode, FirnError, LimitExceeded, RequestRejected, StorageUnavailable
-from app.faults import Faults
+from app.core.errors import CorruptionError, ErrorCode, FirnError, LimitExceeded, RequestRejected, StorageUnavailable
+from app.core.faults import Faults
+from app.core.units import BrokerId, LeaderEpoch, LogSequence, PartitionIndex, TimestampMs, TopicId, TopicIdPartition
 from app.metadata.changes.topic_changes import LeadersHaveChanged
 from app.metadata.image.cluster import BrokerImage, ClusterImage, ControllerImage, PartitionImage, TopicImage
 from app.metadata.peers.control import HoldId, HoldRequest, HoldResponse
 from app.tiering.upload.copy_holds import HOLD_WAIT_S, CopyHolds, HoldLink, HoldsOfLeaders
-from app.units import BrokerId, LeaderEpoch, LogSequence, PartitionIndex, TimestampMs, TopicId, TopicIdPartition
 
 TOPIC = TopicId(UUID(int=5))
 ONE = BrokerId(1)

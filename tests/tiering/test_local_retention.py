@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from app.core.units import TimestampMs
 from app.tiering.upload.local_retention import drop_local
-from app.units import TimestampMs
 
 NOW = TimestampMs(1_000_000)
 

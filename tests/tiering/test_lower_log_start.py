@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from app.core.units import Offset
 from app.tiering.repair.rebuild import disagreement, lower_log_start
-from app.units import Offset
 
 
 class Log:

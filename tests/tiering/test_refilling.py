@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from app.configs import BrokerConfig, Durability
-from app.errors import CorruptionError, StorageUnavailable
+from app.core.errors import CorruptionError, StorageUnavailable
+from app.core.units import LeaderEpoch, Offset, ProducerEpoch, ProducerId
 from app.hot.cleaning.cleaner import LogCleaner
 from app.hot.cleaning.plain import PlainEngine
 from app.hot.cleaning.work import InlineCleanerWork
@@ -20,7 +21,6 @@ from app.records.batch import iter_headers
 from app.records.builder import build_batch
 from app.records.record import iter_records
 from app.tiering.repair.refilling import is_whole, refill
-from app.units import LeaderEpoch, Offset, ProducerEpoch, ProducerId
 from tests.tiering.world import CONFIG, World, run_world
 
 COMPACT = replace(

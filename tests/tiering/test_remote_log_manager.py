@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from app.errors import StorageUnavailable
+from app.core.errors import StorageUnavailable
+from app.core.units import Offset, PartitionIndex, ProducerEpoch, ProducerId, TopicIdPartition
 from app.hot.log import PartitionLog
 from app.metadata.log import layout
 from app.metadata.manifest.manifest import SegmentState
@@ -22,7 +23,6 @@ from app.tiering.store.segment_format import decode_footer
 from app.tiering.store.store_work import InlineStoreWork
 from app.tiering.upload import remote_log_manager
 from app.tiering.upload.tier_status import SegmentStatus
-from app.units import Offset, PartitionIndex, ProducerEpoch, ProducerId, TopicIdPartition
 from tests.tiering.segments import TOPIC, upload_job
 from tests.tiering.world import CONFIG, KEY, World, run_world
 

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from app.errors import CorruptionError, ErrorCode, RequestRejected, StorageUnavailable
+from app.core.errors import CorruptionError, ErrorCode, RequestRejected, StorageUnavailable
+from app.core.metrics import Registry
+from app.core.units import Buffer, Offset, PartitionIndex, TimestampMs, TopicIdPartition
 from app.machine.files import PosixFile
 from app.metadata.log import layout
 from app.metadata.manifest.manifest import SegmentState
-from app.metrics import Registry
 from app.objectstore.memory import Fault, FaultKind
 from app.records.batch import iter_headers
 from app.tiering.read import chunk_cache, remote_reader
 from app.tiering.read.remote_reader import RemoteRead, RemoteReader, RemoteWait
 from app.tiering.repair.rebuild import lost_beginning
 from app.tiering.store import store_work
-from app.units import Buffer, Offset, PartitionIndex, TimestampMs, TopicIdPartition
 from tests.tiering.segments import TOPIC
 from tests.tiering.world import CONFIG, KEY, World, run_world
 

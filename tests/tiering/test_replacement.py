@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import pytest
 
-from app.errors import ConflictError
+from app.core.errors import ConflictError
+from app.core.units import BrokerId, Offset, SegmentId, TimestampMs
 from app.machine.files import PosixFileSystem
 from app.metadata.log import layout
 from app.metadata.manifest.manifest import SegmentEntry, SegmentManifest, SegmentState
@@ -20,7 +21,6 @@ from app.records.builder import build_batch
 from app.tiering.store.store_work import InlineStoreWork, UploadJob
 from app.tiering.upload import replacement
 from app.tiering.upload.replacement import Replacement
-from app.units import BrokerId, Offset, SegmentId, TimestampMs
 from tests.support.buckets import CREATED_MS, BucketBuilder
 
 

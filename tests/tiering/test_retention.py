@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.core.units import Offset, TimestampMs
 from app.tiering.upload.retention import Span, coverage_faults, expired_end
-from app.units import Offset, TimestampMs
 
 
 def spans(*rows: tuple[int, int]) -> list[Span]:

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.configs import TierCompression
-from app.errors import CorruptionError
+from app.core.errors import CorruptionError
+from app.core.units import FilePosition, LeaderEpoch, Offset, ProducerId, TimestampMs
 from app.tiering.store.segment_format import (
     TRAILER_BYTES,
     AbortedTransaction,
@@ -28,7 +29,6 @@ from app.tiering.store.segment_format import (
     scan_chunk,
     store_compressed,
 )
-from app.units import FilePosition, LeaderEpoch, Offset, ProducerId, TimestampMs
 from tests.tiering.segments import SEGMENT, TOPIC, batch, segment_bytes, small_footer
 
 NAME = "x.seg"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from app.errors import CorruptionError, StorageUnavailable
+from app.core.errors import CorruptionError, StorageUnavailable
 from app.machine.rpc import RpcClient
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.proxy import StoreProxy
@@ -116,7 +116,7 @@ async def test_that_a_fault_is_over_is_told_without_another_operation(
     lines: list[str] = []
     monkeypatch.setattr("app.tiering.store.store_process.log_line", lines.append)
     monkeypatch.setattr("app.tiering.store.store_process.LOOK_S", 0.001)
-    monkeypatch.setattr("app.faults.QUIET_S", 0.01)
+    monkeypatch.setattr("app.core.faults.QUIET_S", 0.01)
     monkeypatch.setattr(DirectoryStore, "get", away)
     ours, theirs = socket.socketpair()
     serving = asyncio.create_task(serve(f"file://{tmp_path}/store", theirs))

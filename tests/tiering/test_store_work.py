@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.errors import ConflictError, CorruptionError, StorageUnavailable
+from app.core.errors import ConflictError, CorruptionError, StorageUnavailable
 from app.machine.files import PosixFileSystem
 from app.objectstore.api import ObjectMissing
 from app.objectstore.directory import DirectoryStore

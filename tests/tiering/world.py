@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from app.configs import TierCompression, TopicConfig
-from app.errors import FirnError
-from app.faults import Faults
+from app.core.errors import FirnError
+from app.core.faults import Faults
+from app.core.metrics import Registry
+from app.core.units import BrokerId, LeaderEpoch, Offset, PartitionIndex, TopicId, TopicIdPartition
 from app.hot.descriptors import DescriptorCache
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
 from app.machine.files import PosixFileSystem
 from app.metadata.manifest.manifest import SegmentManifest
-from app.metrics import Registry
 from app.objectstore.memory import MemoryStore
 from app.records.batch import iter_headers
 from app.tiering.read.chunk_cache import ChunkCache
@@ -31,7 +32,6 @@ from app.tiering.store.store_work import InlineStoreWork, StoreWork
 from app.tiering.upload.remote_log_manager import RemoteLogManager
 from app.tiering.upload.retention import coverage_faults
 from app.tiering.upload.tier_status import PartitionTierStatus
-from app.units import BrokerId, LeaderEpoch, Offset, PartitionIndex, TopicId, TopicIdPartition
 from tests.support.virtual_loop import VirtualClock, VirtualLoop, VirtualPool, run_virtual
 from tests.tiering.segments import TOPIC, batch
 

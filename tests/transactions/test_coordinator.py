@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from app.configs import Durability
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from app.records.builder import build_batch
 from app.transactions.coordinator import STORED_WITHIN_S
 from app.transactions.state import VERSION_1, VERSION_2, ProducerIdentity, Transaction, TransactionState
-from app.units import PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from tests.support.virtual_loop import VirtualLoop, run_virtual
 from tests.transactions import world as world_module
 from tests.transactions.world import DATA_TOPICS, World

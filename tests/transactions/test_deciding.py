@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from app.core.units import PartitionIndex, ProducerEpoch, ProducerId, TimestampMs, TopicPartition
 from app.transactions.deciding import Doubt, OpenTransaction, Outcome, decide, doubts, outcome_of
 from app.transactions.decisions import Decision, decided_ms, encode_decision, parse_decision
 from app.transactions.state import (
@@ -18,7 +19,6 @@ from app.transactions.state import (
     complete,
     end,
 )
-from app.units import PartitionIndex, ProducerEpoch, ProducerId, TimestampMs, TopicPartition
 
 A, B, C = (TopicPartition(name, PartitionIndex(0)) for name in "abc")
 ID = ProducerId(7)

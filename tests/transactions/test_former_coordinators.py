@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import ProducerEpoch, ProducerId
 from app.hot.producers import ProducerStates
 from app.transactions.markers import Marker, check_still_coordinates
 from app.transactions.state import VERSION_2, ProducerIdentity
-from app.units import ProducerEpoch, ProducerId
 
 
 def image_of(*epochs: int) -> Any:

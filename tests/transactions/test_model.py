@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from app.configs import Durability
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import PartitionIndex, TopicPartition
 from app.handlers.clients.admission import ADDS_PARTITIONS
 from app.records.builder import build_batch
 from app.transactions.state import VERSION_1, VERSION_2, ProducerIdentity
-from app.units import PartitionIndex, TopicPartition
 from app.wire.apis.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,

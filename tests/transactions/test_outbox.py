@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.errors import BrokerUnavailable, RequestRejected
+from app.core.errors import BrokerUnavailable, RequestRejected
 from app.transactions.outbox import Outbox
 
 

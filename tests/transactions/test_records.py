@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from app.coordinator.records import TRANSACTION_RECORDS
 from app.coordinator.schemas.transaction import PartitionsSchema, TransactionLogKey, TransactionLogValue
-from app.errors import CorruptionError
+from app.core.errors import CorruptionError
+from app.core.units import PartitionIndex, ProducerEpoch, ProducerId, TimestampMs, TopicPartition
 from app.transactions import records
 from app.transactions.state import AT_REST, NO_EPOCH, Transaction, TransactionState
-from app.units import PartitionIndex, ProducerEpoch, ProducerId, TimestampMs, TopicPartition
 
 int64 = st.integers(-1, (1 << 63) - 1)
 partitions = st.builds(

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import uvloop
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
+from app.core.limits import OFFSETS_PER_COMMIT_MAX
 from app.hot.log import PartitionLog
-from app.limits import OFFSETS_PER_COMMIT_MAX
 from app.records.builder import build_batch
 from app.wire.apikeys import ApiKey
 from app.wire.apis.add_offsets_to_txn import AddOffsetsToTxnRequest

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from app.configs import Durability
+from app.core.units import ProducerEpoch, ProducerId
 from app.hot.log import PartitionLog
 from app.records.control import ControlType
-from app.units import ProducerEpoch, ProducerId
 from tests.hot.helpers import NOW, idempotent, manager_over, new_log, running, sim
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import PartitionIndex, ProducerEpoch, ProducerId, TimestampMs, TopicPartition
 from app.transactions.state import (
     EPOCH_MAX,
     LAST_CLIENT_EPOCH,
@@ -24,7 +25,6 @@ from app.transactions.state import (
     fence,
     initialize,
 )
-from app.units import PartitionIndex, ProducerEpoch, ProducerId, TimestampMs, TopicPartition
 
 NOW = TimestampMs(1_700_000_000_000)
 A = TopicPartition("a", PartitionIndex(0))

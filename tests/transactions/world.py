@@ -11,7 +11,9 @@ from typing import Any
 
 from app.configs import BrokerConfig, Durability, TopicConfig
 from app.coordinator.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
-from app.faults import Faults
+from app.core.faults import Faults
+from app.core.metrics import Registry
+from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, ProducerId, TimestampMs, TopicId
 from app.groups.coordinator import GroupCoordinator
 from app.groups.offsets.offsets import NO_COMMITTED_OFFSET
 from app.handlers.apis import transactional_offsets
@@ -22,14 +24,12 @@ from app.handlers.state.metrics import ApiMetrics
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
 from app.metadata.image.cluster import PartitionImage, TopicImage
-from app.metrics import Registry
 from app.records.batch import iter_headers
 from app.records.control import ControlType, parse_marker
 from app.records.record import iter_records
 from app.replication.partition import PartitionTable
 from app.transactions.coordinator import TransactionCoordinator
 from app.transactions.state import PREPARED
-from app.units import BrokerId, LeaderEpoch, PartitionIndex, ProducerId, TimestampMs, TopicId
 from app.wire.apikeys import ApiKey
 from app.wire.apis.txn_offset_commit import TxnOffsetCommitRequest
 from app.wire.produce import PartitionResult, ProduceRequest

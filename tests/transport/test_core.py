@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.errors import ProtocolError
+from app.core.errors import ProtocolError
 from app.transport.buffers import BufferPool
 from app.transport.core import OUT_BYTES_MAX, OWN_FRAME_BYTES_MIN, SLOTS_MAX, ConnectionCore, Slot
 from app.transport.frame_memory import CLAIM_BYTES_MIN

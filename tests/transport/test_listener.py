@@ -6,7 +6,7 @@ import asyncio
 import socket
 from typing import cast
 
-from app.faults import Faults
+from app.core.faults import Faults
 from app.transport.listener import Listener
 
 

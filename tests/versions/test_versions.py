@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from app.errors import CorruptionError
+from app.core.errors import CorruptionError
 from app.metadata.changes.features import FeatureAsked
 from app.metadata.image import cluster
 from app.metadata.image.cluster import WalStoreClusterRecord

@@ -5,13 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from app.hot.checkpoints import EpochStart
-from app.hot.producers import ProducerStates
-from app.metadata.image.wal_ranges import WalId
-from app.records.batch import parse_header
-from app.records.builder import build_batch
-from app.records.control import ControlType, build_marker
-from app.units import (
+from app.core.units import (
     LeaderEpoch,
     Offset,
     PartitionIndex,
@@ -21,6 +15,12 @@ from app.units import (
     TopicId,
     TopicIdPartition,
 )
+from app.hot.checkpoints import EpochStart
+from app.hot.producers import ProducerStates
+from app.metadata.image.wal_ranges import WalId
+from app.records.batch import parse_header
+from app.records.builder import build_batch
+from app.records.control import ControlType, build_marker
 from app.wal.format import BatchFields, PartitionState, SectionDraft, WalFooter, batch_fields, encode_object
 from app.wal.states import captured
 

@@ -11,12 +11,12 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.errors import CorruptionError
+from app.core.errors import CorruptionError
+from app.core.units import LeaderEpoch, Offset, PartitionIndex, TimestampMs, TopicIdPartition
 from app.hot.checkpoints import EpochStart
 from app.hot.epochs import LeaderEpochs
 from app.hot.producers import ProducerStates
 from app.metadata.image.wal_ranges import WalId
-from app.units import LeaderEpoch, Offset, PartitionIndex, TimestampMs, TopicIdPartition
 from app.wal.format import (
     SectionDraft,
     WalFooter,

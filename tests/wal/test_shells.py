@@ -8,13 +8,13 @@ from random import Random
 
 import pytest
 
-from app.errors import CorruptionError, FencedError, StorageUnavailable
+from app.core.errors import CorruptionError, FencedError, StorageUnavailable
+from app.core.units import Buffer, TimestampMs
 from app.metadata.image.wal_ranges import WalRange
 from app.metadata.log import layout
 from app.objectstore.api import AlreadyExists, ObjectStore
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
-from app.units import Buffer, TimestampMs
 from app.wal.format import encode_object, encode_seal
 from app.wal.objects import READS, list_sizes, read_footer, read_footers, read_whole
 from app.wal.owner import WalOwner

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from app.errors import CorruptionError, LimitExceeded
+from app.core.errors import CorruptionError, LimitExceeded
+from app.core.units import LeaderEpoch, Offset, ProducerId, TopicIdPartition
 from app.hot.checkpoints import EpochStart
 from app.hot.epochs import LeaderEpochs
 from app.hot.indexes import AbortedTransaction
 from app.hot.producers import ProducerStates
 from app.metadata.image.wal_ranges import WalId, WalRange
-from app.units import LeaderEpoch, Offset, ProducerId, TopicIdPartition
 from app.wal.format import (
     BatchFields,
     PartitionState,

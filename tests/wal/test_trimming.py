@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from app.errors import CorruptionError
+from app.core.errors import CorruptionError
+from app.core.units import LeaderEpoch, Offset, TopicIdPartition
 from app.metadata.image.wal_ranges import OPEN, WalId, WalRange, dropped, opened, released, sealed
-from app.units import LeaderEpoch, Offset, TopicIdPartition
 from app.wal.format import WINDOW
 from app.wal.trimming import Registration, WalNeeds, deletable, has_ended
 from app.wal.writer import DurableObject, DurableSection

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.errors import CorruptionError, ErrorCode, FencedError, RequestRejected
+from app.core.errors import CorruptionError, ErrorCode, FencedError, RequestRejected
+from app.core.units import Offset, PartitionIndex, TopicIdPartition
 from app.hot.producers import ProducerStates
 from app.metadata.log.append_attempt import PutOutcome, ReadOutcome
-from app.units import Offset, PartitionIndex, TopicIdPartition
 from app.wal.format import (
     STATE_NUMBERS_MAX,
     WINDOW,

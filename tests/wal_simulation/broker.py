@@ -6,10 +6,10 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from app.errors import FencedError
+from app.core.errors import FencedError
+from app.core.units import TopicIdPartition
 from app.metadata.image.wal_ranges import WalId
 from app.metadata.log.append_attempt import PutOutcome, ReadOutcome
-from app.units import TopicIdPartition
 from app.wal.format import WalFooter
 from app.wal.writer import Action, Done, Put, ReadBack, WalWriter
 from tests.wal_simulation.bucket import Stored

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from app.errors import CorruptionError
+from app.core.errors import CorruptionError
+from app.core.units import TopicIdPartition
 from app.hot.indexes import AbortedTransaction
 from app.metadata.image.wal_ranges import WalId
-from app.units import TopicIdPartition
 from app.wal.format import PartitionState, WalFooter, decode_whole
 from tests.replication_model.timeline import Timeline
 from tests.replication_model.violation import Violation

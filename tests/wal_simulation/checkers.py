@@ -25,8 +25,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from app.core.units import TopicIdPartition
 from app.metadata.image.wal_ranges import WalId
-from app.units import TopicIdPartition
 from app.wal.format import WalFooter
 from app.wal.trimming import has_ended
 from app.wal.writer import WalWriter

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from app.core.units import ProducerEpoch, ProducerId, TimestampMs, TopicIdPartition
 from app.records.builder import build_batch
 from app.records.control import ControlType, build_marker
-from app.units import ProducerEpoch, ProducerId, TimestampMs, TopicIdPartition
 from tests.wal_simulation.leading import Fetched
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
+from app.core.units import TopicIdPartition
 from app.metadata.image.wal_ranges import WalId, WalRange
-from app.units import TopicIdPartition
 from app.wal.trimming import Registration
 
 if TYPE_CHECKING:

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from app.errors import CorruptionError, FirnError, RequestRejected
+from app.core.errors import CorruptionError, FirnError, RequestRejected
+from app.core.units import LeaderEpoch, Offset, TopicIdPartition
 from app.hot.epochs import LeaderEpochs
 from app.hot.indexes import AbortedTransaction
 from app.hot.producers import ProducerStates, aborted_entry
 from app.metadata.image.wal_ranges import WalId, WalRange
 from app.records.batch import BatchHeader, parse_header, patch_batch
 from app.records.control import EndTransactionMarker, parse_marker
-from app.units import LeaderEpoch, Offset, TopicIdPartition
 from app.wal.format import Marker, WalFooter, batch_fields
 from app.wal.states import captured, restored
 from app.wal.takeover import NeedsManifest, Piece, TakeOver, Tiered, narrowed, ranges_are_done

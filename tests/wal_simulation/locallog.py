@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from app.core.units import LeaderEpoch, Offset
 from app.hot.epochs import LeaderEpochs
 from app.hot.indexes import AbortedTransaction
 from app.hot.producers import ProducerStates
-from app.units import LeaderEpoch, Offset
 from app.wal.format import BatchFields, PartitionState
 from app.wal.states import restored
 

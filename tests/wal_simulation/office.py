@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from app.errors import CorruptionError
+from app.core.errors import CorruptionError
+from app.core.units import TopicIdPartition
 from app.metadata.image.wal_ranges import WalId, WalRange, dropped, released
-from app.units import TopicIdPartition
 from tests.wal_simulation.cluster import NOBODY, BrokerRecord, Image, Mode, PartitionRecord
 from tests.wal_simulation.sealer import end_log
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import NO_TIMESTAMP, Offset, TimestampMs, TopicIdPartition
 from app.hot.checkpoints import EpochStart
 from app.hot.producers import ProducerStates
 from app.metadata.image.wal_ranges import WalId, WalRange
 from app.metadata.log.append_attempt import PutOutcome
-from app.units import NO_TIMESTAMP, Offset, TimestampMs, TopicIdPartition
 from app.wal import takeover
 from app.wal.format import SectionDraft, write_object
 from app.wal.sealing import Action as SealAction

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from app.core.units import TimestampMs
 from app.metadata.image.wal_ranges import WalId
-from app.units import TimestampMs
 from app.wal.format import encode_seal
 from app.wal.sealing import Action, Found, List, PutSeal, ReadTails, Sealed
 from tests.wal_simulation.bucket import Stored

@@ -8,10 +8,10 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
+from app.core.units import PartitionIndex, TopicId, TopicIdPartition
 from app.records.batch import iter_headers
 from app.records.control import parse_marker
 from app.records.record import iter_records
-from app.units import PartitionIndex, TopicId, TopicIdPartition
 from tests.replication_model.timeline import Timeline
 from tests.replication_model.violation import Violation
 from tests.wal_simulation.broker import Broker

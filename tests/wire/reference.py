@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.wire.apis import APIS
 from app.wire.compiler import FIXED
 from app.wire.schema import ZERO_UUID, Field, Rows, fields_of

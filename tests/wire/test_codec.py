@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.serial import entity_reader, entity_writer
 
-from app.errors import ErrorCode, ProtocolError
-from app.turns import whole
+from app.core.errors import ErrorCode, ProtocolError
+from app.core.turns import whole
 from app.wire import codec
 from app.wire.apikeys import ApiKey
 from app.wire.apis import APIS

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.errors import ErrorCode, ProtocolError
+from app.core.errors import ErrorCode, ProtocolError
 from app.wire import codec, fetch
 from app.wire.apikeys import ApiKey
 from app.wire.apis import fetch as messages

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.serial import entity_reader
 
-from app.errors import ErrorCode, ProtocolError
+from app.core.errors import ErrorCode, ProtocolError
 from app.wire import codec, framing, negotiation, versions
 from app.wire.apikeys import ApiKey
 from app.wire.apis import APIS

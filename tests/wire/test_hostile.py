@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.errors import ProtocolError
-from app.limits import REQUEST_ELEMENTS_MAX, TAGGED_FIELDS_MAX
-from app.turns import whole
+from app.core.errors import ProtocolError
+from app.core.limits import REQUEST_ELEMENTS_MAX, TAGGED_FIELDS_MAX
+from app.core.turns import whole
 from app.wire import codec
 from app.wire.apikeys import ApiKey
 from app.wire.apis import APIS

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.errors import ErrorCode, ProtocolError
+from app.core.errors import ErrorCode, ProtocolError
 from app.wire.primitives import (
     UUIDS_KEPT_MAX,
     UVARINTS,

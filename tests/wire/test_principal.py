@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kio.schema.default_principal_data.v0.data import DefaultPrincipalData
 from kio.serial import entity_reader
 
-from app.errors import ErrorCode, ProtocolError
+from app.core.errors import ErrorCode, ProtocolError
 from app.wire.primitives import STRING_BYTES_MAX, uvarint
 from app.wire.principal import Principal, decode_principal, encode_principal
 

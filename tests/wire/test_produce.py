@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.errors import ErrorCode, ProtocolError
+from app.core.errors import ErrorCode, ProtocolError
 from app.wire import codec, produce
 from app.wire.apikeys import ApiKey
 from app.wire.apis import produce as messages

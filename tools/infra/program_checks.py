@@ -22,12 +22,12 @@ from typing import Any, Final
 from botocore.session import get_session
 
 from app.configs import BrokerConfig
-from app.errors import ConfigError
+from app.core.errors import ConfigError
+from app.core.units import TopicId
 from app.iam.calls import DOCTOR_NEEDS, NEEDS, TARGET_NEEDS
 from app.iam.policy import policy_of
 from app.objectstore.location import S3Location, parse_store_url
 from app.settings import ALIASES, catalogue, from_assignments, parse_address, resolve
-from app.units import TopicId
 from tools.infra.bucket_policy import WRITTEN_ONCE, bucket_policy
 from tools.infra.findings import Finding, blocks, files, without_comments
 from tools.infra.iam import actions_of, allowed, normal

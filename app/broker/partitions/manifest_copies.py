@@ -21,14 +21,14 @@ from uuid import UUID
 import msgspec
 from crc32c import crc32c
 
-from app.faults import Faults
+from app.core.faults import Faults
+from app.core.seams import BlockingPool
+from app.core.turns import Portion
+from app.core.units import LeaderEpoch, PartitionIndex, TopicIdPartition
 from app.machine.files import FileSystem, read_file, replace_file, unlink_quietly
 from app.metadata.log import layout
 from app.metadata.manifest.manifest import SegmentManifest
-from app.seams import BlockingPool
 from app.tiering.upload.remote_log_manager import manifest_cache_name
-from app.turns import Portion
-from app.units import LeaderEpoch, PartitionIndex, TopicIdPartition
 
 ENDS_FILE: Final = "manifest-ends"
 LED_BY_FILE: Final = "led-by"

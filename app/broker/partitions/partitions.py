@@ -19,7 +19,7 @@ from app.broker.partitions.lost_directory import Back, BegunAnew, back_from_the_
 from app.broker.partitions.manifest_copies import READ_AT_ONCE, ManifestCopies, ManifestEnds
 from app.broker.partitions.tier_views import TierViews
 from app.configs import BrokerConfig, Durability, TopicConfig
-from app.errors import (
+from app.core.errors import (
     ConfigError,
     ConflictError,
     CorruptionError,
@@ -29,7 +29,18 @@ from app.errors import (
     StorageUnavailable,
     clause,
 )
-from app.faults import Faults
+from app.core.faults import Faults
+from app.core.seams import Clock
+from app.core.turns import Portion
+from app.core.units import (
+    NO_TOPIC_ID,
+    BrokerId,
+    LeaderEpoch,
+    ProducerEpoch,
+    TopicId,
+    TopicIdPartition,
+    TopicPartition,
+)
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
 from app.metadata.image.cluster import ClusterImage, ImageDelta, PartitionImage, TopicImage
@@ -44,7 +55,6 @@ from app.objectstore.api import ObjectStore
 from app.records.control import ControlType
 from app.replication.partition import Partition, PartitionTable
 from app.replication.roles import TRANSITIONS, Role, Transition, Wanted, wanted_by
-from app.seams import Clock
 from app.tiering.repair.rebuild import (
     LostMarker,
     RestorePlan,
@@ -62,16 +72,6 @@ from app.tiering.repair.unnamed import check_nothing_is_unnamed
 from app.tiering.store.store_work import StoreWork
 from app.tiering.upload.deadlines import loop_time_s
 from app.tiering.upload.remote_log_manager import RemoteLogManager
-from app.turns import Portion
-from app.units import (
-    NO_TOPIC_ID,
-    BrokerId,
-    LeaderEpoch,
-    ProducerEpoch,
-    TopicId,
-    TopicIdPartition,
-    TopicPartition,
-)
 
 if TYPE_CHECKING:
     from app.broker.write_ahead.write_ahead import WriteAhead

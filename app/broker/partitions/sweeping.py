@@ -10,15 +10,15 @@ from importlib import import_module
 from typing import Final
 from uuid import UUID
 
-from app.errors import ErrorCode, FencedError, FirnError, RequestRejected, StorageUnavailable
-from app.faults import Faults
+from app.core.errors import ErrorCode, FencedError, FirnError, RequestRejected, StorageUnavailable
+from app.core.faults import Faults
+from app.core.metrics import Registry
+from app.core.seams import Clock
+from app.core.units import TopicId
 from app.metadata.image.cluster import OBJECT_LEVEL, ClusterImage, ImageDelta
 from app.metadata.membership.membership import Membership
-from app.metrics import Registry
 from app.objectstore.api import ObjectStore
-from app.seams import Clock
 from app.tiering.upload.sweeper import Swept, delete_topic, sweep_unknown_topics
-from app.units import TopicId
 
 RETRY_S: Final = 30.0
 DELETE_DEADLINE_S: Final = 600.0

@@ -15,8 +15,11 @@ from typing import Final, Protocol
 from uuid import UUID
 
 from app.broker.partitions.manifest_copies import READ_AT_ONCE, ManifestCopies
-from app.errors import BrokerUnavailable, CorruptionError, ErrorCode, FirnError, ProtocolError, RequestRejected
-from app.faults import Faults
+from app.core.errors import BrokerUnavailable, CorruptionError, ErrorCode, FirnError, ProtocolError, RequestRejected
+from app.core.faults import Faults
+from app.core.seams import Clock
+from app.core.turns import STRIDE, Steps, run, whole
+from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
 from app.hot.log import PartitionLog
 from app.metadata.image.cluster import BrokerImage, ClusterImage, ImageDelta
 from app.metadata.manifest.manifest import SegmentManifest
@@ -24,11 +27,8 @@ from app.metadata.peers.control import ManifestInfo, ManifestsRequest, Manifests
 from app.replication.followed_tier import FollowedTier
 from app.replication.partition import Partition, PartitionTable
 from app.replication.roles import Role
-from app.seams import Clock
 from app.tiering.repair.rebuild import lower_log_start
 from app.tiering.upload.local_retention import drop_local
-from app.turns import STRIDE, Steps, run, whole
-from app.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
 
 WAIT_MS: Final = 2_000
 """How long a leader parks a request. A partition that is newly followed waits for the end of it at most."""

@@ -18,8 +18,8 @@ import msgspec
 
 from app.broker.peers import transaction_calls
 from app.client.connection import Dialer, KafkaConnection, dial_tcp, open_connection
-from app.client.firn_api import pack, unpack
-from app.errors import BrokerUnavailable, ErrorCode, RequestRejected
+from app.core.errors import BrokerUnavailable, ErrorCode, RequestRejected
+from app.core.units import Offset, PartitionIndex, TopicPartition
 from app.metadata.image.cluster import BrokerImage, Endpoint
 from app.metadata.peers.control import (
     ENVELOPE_SEQUENCE,
@@ -51,7 +51,6 @@ from app.metadata.peers.control import (
     encode_ranges,
 )
 from app.transactions.link import AddAnswer, AddAsked, MarkerAsked
-from app.units import Offset, PartitionIndex, TopicPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_partition import (
     AlterPartitionRequest,
@@ -70,6 +69,7 @@ from app.wire.apis.list_offsets import (
 )
 from app.wire.apis.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from app.wire.fetch import Fetched, FetchRequest, decode_fetched, encode_fetch_body
+from app.wire.private import pack, unpack
 from app.wire.versions import BETWEEN_BROKERS, SERVED
 
 T = TypeVar("T", bound=msgspec.Struct)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from uuid import UUID
 
 from app.client.connection import Dialer, dial_tcp, open_connection
-from app.client.firn_api import PlaceRequest, PlaceResponse, pack, unpack
 from app.configs.listeners import SecurityProtocol
-from app.errors import BrokerUnavailable, NotTrusted, ProtocolError, RequestRejected
+from app.core.errors import BrokerUnavailable, NotTrusted, ProtocolError, RequestRejected
 from app.metadata.image.cluster import Endpoint
 from app.metadata.peers.place import ASK_S, Holder, Stranger
 from app.wire.apikeys import ApiKey
+from app.wire.private import PlaceRequest, PlaceResponse, pack, unpack
 
 TIMEOUT_MS = int(ASK_S * 1000)
 

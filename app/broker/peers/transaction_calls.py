@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from app.client.connection import KafkaConnection
-from app.errors import ErrorCode, ProtocolError
+from app.core.errors import ErrorCode, ProtocolError
+from app.core.units import PartitionIndex, TopicPartition
 from app.transactions.link import AddAnswer, AddAsked, MarkerAsked
 from app.transactions.markers import Marker
-from app.units import PartitionIndex, TopicPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,

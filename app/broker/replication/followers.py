@@ -18,7 +18,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Final, Protocol
 
-from app.errors import (
+from app.core.errors import (
     BrokerUnavailable,
     ConflictError,
     CorruptionError,
@@ -29,7 +29,9 @@ from app.errors import (
     StorageFull,
     StorageUnavailable,
 )
-from app.faults import Faults
+from app.core.faults import Faults
+from app.core.seams import Clock
+from app.core.units import BrokerId, LeaderEpoch, TopicIdPartition
 from app.handlers.state.parked_followers import RESTLESS_MS
 from app.hot.log import PartitionLog
 from app.metadata.image.cluster import BrokerImage, ClusterImage
@@ -48,8 +50,6 @@ from app.replication.following import (
 from app.replication.partition import Partition, PartitionTable
 from app.replication.roles import Role
 from app.replication.throttle import UNLIMITED, Throttle
-from app.seams import Clock
-from app.units import BrokerId, LeaderEpoch, TopicIdPartition
 from app.wire.fetch import Fetched, FetchedPartition, FetchPartition, FetchRequest
 
 WAIT_MS: Final = 2_000

@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from app.faults import Faults
+from app.core.faults import Faults
+from app.core.seams import BlockingPool
+from app.core.turns import Portion
+from app.core.units import TopicIdPartition
 from app.hot.high_watermarks import HIGH_WATERMARKS_FILE, encode_high_watermarks, parse_high_watermarks
 from app.machine.files import FileSystem, read_file, replace_file
 from app.replication.partition import PartitionTable
 from app.replication.roles import Role
-from app.seams import BlockingPool
-from app.turns import Portion
-from app.units import TopicIdPartition
 
 EVERY_S: Final = 5.0
 """``replica.high.watermark.checkpoint.interval.ms``."""

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
-from app.errors import FirnError
-from app.faults import Faults
+from app.core.errors import FirnError
+from app.core.faults import Faults
+from app.core.seams import shared_wait_s
 from app.metadata.image.cluster import ClusterImage
 from app.metadata.peers.control import DropAsked, InSyncAnswer, InSyncAsked, MemberEpoch, ReleaseAsked, SwitchAsked
 from app.replication.partition import Partition, PartitionTable
-from app.seams import shared_wait_s
 
 ROUND_S: Final = 0.05
 """From the first wish for a look until the round begins."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
+from app.core.metrics import Labels, Registry
 from app.metadata.image.cluster import ClusterImage
-from app.metrics import Labels, Registry
 from app.replication.partition import PartitionTable
 
 AT_ONCE: Final = 500

@@ -11,17 +11,17 @@ from collections.abc import Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Protocol
 
-from app.errors import ConfigError
-from app.limits import MIB
+from app.core.errors import ConfigError
+from app.core.limits import MIB
+from app.core.metrics import Counter, Registry
 from app.machine.rotated_file import RotatedFile
-from app.metrics import Counter, Registry
 from app.security.audit import Lines, lost_line
 
 if TYPE_CHECKING:
     from app.configs import BrokerConfig
-    from app.faults import Faults
+    from app.core.faults import Faults
+    from app.core.seams import BlockingPool, Clock
     from app.handlers.policy.auditing import Audit
-    from app.seams import BlockingPool, Clock
 
 BUFFER_BYTES_MAX: Final = 4 * MIB
 """Limit of the lines that wait for the file. The lines that wait for the topic have the same limit."""

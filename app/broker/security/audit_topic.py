@@ -10,18 +10,18 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
-from app.errors import ErrorCode, FirnError, RequestRejected
-from app.limits import KIB
+from app.core.errors import ErrorCode, FirnError, RequestRejected
+from app.core.limits import KIB
+from app.core.units import BrokerId, TimestampMs
 from app.records.builder import build_batch
 from app.security.noting import AUDIT_TOPIC
-from app.units import BrokerId, TimestampMs
 
 if TYPE_CHECKING:
+    from app.core.seams import BlockingPool, Clock
     from app.metadata.controller.cluster_changes import ClusterChanges
     from app.metadata.image.cluster import BrokerImage, TopicImage
     from app.metadata.view.view import ClusterView
     from app.replication.partition import PartitionTable
-    from app.seams import BlockingPool, Clock
 
 BATCH_BYTES_MAX: Final = 256 * KIB
 WITHIN_S: Final = 30.0

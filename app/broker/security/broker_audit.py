@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from app.broker.security.audit_log import AuditWriter, FilePlace, Place
     from app.broker.security.audit_topic import TopicPlace
     from app.configs import BrokerConfig
-    from app.faults import Faults
+    from app.core.faults import Faults
+    from app.core.metrics import Registry
+    from app.core.seams import BlockingPool, Clock
     from app.handlers.policy.callers import Caller
     from app.metadata.controller.cluster_changes import ClusterChanges
     from app.metadata.view.view import ClusterView
-    from app.metrics import Registry
     from app.replication.partition import PartitionTable
-    from app.seams import BlockingPool, Clock
     from app.security.authorizer import Authorizer
 
 

@@ -13,12 +13,12 @@ from typing import Final
 import msgspec
 
 from app.configs import BrokerConfig
-from app.errors import ConfigError, ErrorCode, FirnError, RequestRejected, clause
+from app.core.errors import ConfigError, ErrorCode, FirnError, RequestRejected, clause
+from app.core.seams import BlockingPool
 from app.handlers.base.context import Context
 from app.machine.files import FileSystem, read_file, replace_file, storage_error
 from app.metadata.changes.scram_changes import ScramAnswer, ScramAsked
 from app.metadata.image.cluster import LEVEL_FEATURE, SECURITY_LEVEL
-from app.seams import BlockingPool
 from app.security.noting import change
 from app.security.scram import SECRET_BYTES, ScramCredential
 

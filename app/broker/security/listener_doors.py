@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from app.addresses import Networks
 from app.client.connection import Dialer, dial_tcp
 from app.client.security import ClientSecurity, NoWay, SecureDialer
 from app.configs import BrokerConfig
@@ -22,7 +21,8 @@ from app.configs.listeners import (
     overridden,
     own_of,
 )
-from app.errors import ConfigError, clause
+from app.core.addresses import Networks
+from app.core.errors import ConfigError, clause
 from app.handlers.policy.callers import ANONYMOUS
 from app.handlers.serving.doors import Door
 from app.machine.certificates import Certificates, TlsSettings, tls_settings
@@ -43,8 +43,8 @@ from app.security.scram import (
 
 if TYPE_CHECKING:
     from app.broker.security.token_keys import TokenKeys
-    from app.faults import Faults
-    from app.seams import BlockingPool
+    from app.core.faults import Faults
+    from app.core.seams import BlockingPool
     from app.security.delegation import TokenSecrets
 
 LOOK_S: Final = 5.0

@@ -7,7 +7,7 @@ import stat
 from dataclasses import replace
 
 from app.configs import BrokerConfig
-from app.errors import ConfigError
+from app.core.errors import ConfigError
 from app.metadata.log.log_proofs import Proofs
 
 LOCATION = "firn.cluster.log.key.location"

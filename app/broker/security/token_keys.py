@@ -14,17 +14,17 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from app.addresses import is_loopback
 from app.configs.listeners import ListenerConfig
-from app.errors import ConfigError
-from app.extras import install_hint
+from app.core.addresses import is_loopback
+from app.core.errors import ConfigError
+from app.core.extras import install_hint
 from app.machine.certificates import Pem, TlsSettings, new_context, read
 from app.machine.web import NotFetched, fetch
 from app.security.tokens import ALGORITHMS, Keys, TokenRules, read_keys
 
 if TYPE_CHECKING:
-    from app.faults import Faults
-    from app.seams import BlockingPool
+    from app.core.faults import Faults
+    from app.core.seams import BlockingPool
 
 DOCUMENT_BYTES_MAX: Final = 1 << 20
 FETCH_S: Final = 10.0

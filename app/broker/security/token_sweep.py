@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from app.errors import FirnError
-from app.faults import Faults
+from app.core.errors import FirnError
+from app.core.faults import Faults
+from app.core.seams import Clock
 from app.metadata.controller.controller import Controller
 from app.metadata.view.view import ClusterView
-from app.seams import Clock
 
 MS_PER_S = 1000
 

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from app.configs.environment import PREFIX
-from app.interpreter import python_command, python_environment
+from app.machine.interpreter import python_command, python_environment
 
 RESTART_DELAY_S_MIN: Final = 0.1
 RESTART_DELAY_S_MAX: Final = 10.0

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from app.broker.start.children import Child
-from app.errors import FirnError, StorageUnavailable, clause
+from app.core.errors import FirnError, StorageUnavailable, clause
 from app.hot.cleaning.job import CleaningJob, Indexed, SegmentFile
 from app.hot.cleaning.work import ProxyCleanerWork
 from app.hot.segments import CleanedSegment

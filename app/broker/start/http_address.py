@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from errno import EADDRINUSE
 from typing import Final
 
-from app.errors import ConfigError
+from app.core.errors import ConfigError
 from app.machine.listeners import Listener, listeners_on
 
 HTTP_MODULE: Final = "app.http"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from traceback import walk_tb
 from typing import Any, Final
 
-from app.faults import place_of
+from app.core.faults import place_of
 
 UVLOOP_TLS_FAILED: Final = frozenset(("Fatal error on SSL protocol", "Error occurred during shutdown"))
 """The messages of uvloop for errors of its TLS: of an open connection, and of one that is being closed."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from app.configs import BrokerConfig
 from app.configs.broker import NODE_ID_AUTO
+from app.core.seams import BlockingPool, Clock
 from app.hot.checkpoints import MetaProperties
 from app.hot.manager import read_meta, write_meta
 from app.machine.files import FileSystem
@@ -19,7 +20,6 @@ from app.metadata.log.numbered_log import LogTimings
 from app.metadata.membership.node_ids import NodeIds
 from app.metadata.peers.control import ControlLink
 from app.objectstore.api import ObjectStore
-from app.seams import BlockingPool, Clock
 
 
 async def with_node_id(

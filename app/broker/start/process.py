@@ -33,16 +33,16 @@ from app.configs.broker import NODE_ID_AUTO, OFF
 from app.configs.listeners import SecurityProtocol
 from app.configs.topic import Durability
 from app.configs.without_effect import set_aside
-from app.errors import ConfigError, ConflictError, StorageUnavailable
-from app.faults import Faults, met_bug
+from app.core.errors import ConfigError, ConflictError, StorageUnavailable
+from app.core.faults import Faults, met_bug
+from app.core.metrics import Sample
+from app.core.notices import log_line
+from app.core.usage import show_process
 from app.machine.files import DirectoryLock, FileSystem, PosixFileSystem, claim_directory, make_private
 from app.machine.garbage import ShortCollections
 from app.machine.rpc import RpcClient
 from app.machine.runtime import SystemClock, ThreadPool, boot_id, boot_s, raise_descriptor_limit, settle_memory
-from app.metrics import Sample
-from app.notices import log_line
 from app.objectstore.location import check_locations
-from app.usage import show_process
 
 if TYPE_CHECKING:
     from app.broker.node import Node

@@ -15,7 +15,7 @@ import socket
 from collections.abc import Callable, MutableMapping
 from typing import Final
 
-from app.notices import log_line
+from app.core.notices import log_line
 
 SOCKET: Final = "NOTIFY_SOCKET"
 WATCHDOG: Final = "WATCHDOG_USEC"

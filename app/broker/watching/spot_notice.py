@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 from urllib.parse import urlsplit
 
-from app.faults import Faults
+from app.core.faults import Faults
 from app.machine.web import NOT_FOUND, NotFetched, fetch
 
 INTERVAL_S: Final = 5.0

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from app.errors import (
+from app.core.errors import (
     BrokerUnavailable,
     ErrorCode,
     FirnError,
@@ -20,10 +20,10 @@ from app.errors import (
     StorageUnavailable,
     clause,
 )
+from app.core.units import BrokerId, TopicIdPartition
 from app.metadata.image.cluster import ClusterImage, PartitionImage
 from app.metadata.peers.control import ANYBODY, InSyncAnswer, ReleaseAsked
 from app.metadata.replicas.log_balance import chosen, may_move, reassigned, to_give
-from app.units import BrokerId, TopicIdPartition
 
 if TYPE_CHECKING:
     from app.broker.write_ahead.write_ahead import WriteAhead

@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from app.broker.write_ahead.write_ahead import SealedLogs
-from app.errors import CorruptionError, StorageUnavailable
+from app.core.errors import CorruptionError, StorageUnavailable
+from app.core.units import Offset, TimestampMs, TopicIdPartition
 from app.hot.log import PartitionLog
 from app.metadata.image.cluster import PartitionImage
 from app.metadata.image.wal_ranges import WalId, WalRange
@@ -20,7 +21,6 @@ from app.objectstore.api import ObjectMissing
 from app.tiering.repair.rebuild import RestorePlan, apply_plan, plan_restore
 from app.tiering.repair.refilling import is_whole, wait_quiet
 from app.tiering.store.store_work import StoreWork
-from app.units import Offset, TimestampMs, TopicIdPartition
 from app.wal.format import WalFooter
 from app.wal.takeover import NeedsManifest, TakeOver, Tiered, begins_at_zero, continue_from, local_end
 

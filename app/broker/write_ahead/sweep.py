@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+from app.core.seams import Clock
+from app.core.units import BrokerId
 from app.metadata.image.cluster import ClusterImage
 from app.metadata.image.wal_ranges import WalId
 from app.metadata.log import layout
 from app.objectstore.api import ObjectStore
 from app.objectstore.keys import LIST_LIMIT_MAX
-from app.seams import Clock
-from app.units import BrokerId
 from app.wal.taker import seal
 from app.wal.trimming import Registration, deletable, has_ended
 

@@ -17,15 +17,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from app.errors import ErrorCode, FirnError, RequestRejected
-from app.faults import Faults
+from app.core.errors import ErrorCode, FirnError, RequestRejected
+from app.core.faults import Faults
+from app.core.units import BrokerId, TopicIdPartition
 from app.hot.log import PartitionLog
 from app.metadata.image.cluster import OBJECT_LEVEL, ClusterImage, ImageDelta, PartitionImage
 from app.metadata.image.wal_ranges import PartitionDurability
 from app.metadata.peers.control import DropAsked, InSyncAnswer, SwitchAsked
 from app.replication.partition import Partition, PartitionTable
 from app.tiering.upload.remote_log_manager import RemoteLogManager
-from app.units import BrokerId, TopicIdPartition
 
 if TYPE_CHECKING:
     from app.broker.write_ahead.write_ahead import WriteAhead

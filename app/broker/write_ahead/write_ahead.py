@@ -17,24 +17,24 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Final, NamedTuple
 
-from app.allocator import keep_freed_memory
 from app.configs import BrokerConfig
-from app.errors import ErrorCode, FencedError, FirnError, RequestRejected, StorageUnavailable
-from app.faults import Faults
+from app.core.errors import ErrorCode, FencedError, FirnError, RequestRejected, StorageUnavailable
+from app.core.faults import Faults
+from app.core.limits import MIB, WAL_OBJECT_BYTES_MAX
+from app.core.metrics import Registry
+from app.core.seams import Clock
+from app.core.turns import Portion
+from app.core.units import BrokerId, LeaderEpoch, Offset, TopicIdPartition
 from app.hot.log import PartitionLog
-from app.limits import MIB, WAL_OBJECT_BYTES_MAX
+from app.machine.allocator import keep_freed_memory
 from app.metadata.image.cluster import ClusterImage, PartitionImage
 from app.metadata.image.wal_ranges import WalId, WalRange
 from app.metadata.log import layout
 from app.metadata.peers.control import DropAsked, InSyncAnswer
-from app.metrics import Registry
 from app.objectstore.api import AlreadyExists, ObjectMissing, ObjectStore
 from app.objectstore.keys import LIST_LIMIT_MAX
 from app.records.batch import CONTROL, parse_header
 from app.records.control import parse_marker
-from app.seams import Clock
-from app.turns import Portion
-from app.units import BrokerId, LeaderEpoch, Offset, TopicIdPartition
 from app.wal.format import (
     NO_COORDINATOR,
     NONCE_BYTES,

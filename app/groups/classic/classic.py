@@ -28,7 +28,8 @@ from uuid import UUID
 from app.configs import BrokerConfig
 from app.coordinator.records import GROUP_RECORDS, CoordinatorRecord
 from app.coordinator.schemas.classic_group import GroupMetadataKey, GroupMetadataValue, MemberMetadata
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.limits import GROUP_PENDING_MEMBERS_MAX
 from app.groups.classic.classic_member import (
     CONSUMER_PROTOCOL,
     NO_MEMBER,
@@ -43,7 +44,6 @@ from app.groups.classic.classic_member import (
 )
 from app.groups.group import GroupType
 from app.groups.memory import MEMBER_BYTES, PENDING_BYTES, Account
-from app.limits import GROUP_PENDING_MEMBERS_MAX
 from app.wire.apis.join_group import JoinGroupResponse, JoinGroupResponseMember
 from app.wire.apis.sync_group import SyncGroupResponse
 from app.wire.primitives import STRING_BYTES_MAX

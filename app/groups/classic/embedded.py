@@ -12,7 +12,7 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812 (it is a class)
 from typing import Final, NamedTuple
 
-from app.errors import ErrorCode, ProtocolError, clause
+from app.core.errors import ErrorCode, ProtocolError, clause
 
 NEWEST: Final = 3
 OWNED_FROM: Final = 1

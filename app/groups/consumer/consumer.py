@@ -22,7 +22,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import TimestampMs
 from app.groups.consumer.assignors import ASSIGNORS, NO_PARTITIONS, Assignment, MemberSpec
 from app.groups.consumer.consumer_records import (
     NOBODY,
@@ -51,7 +52,6 @@ from app.groups.consumer.subscriptions import (
     topics_of_regex,
 )
 from app.groups.group import GroupType
-from app.units import TimestampMs
 from app.wire.apis.consumer_group_heartbeat import (
     Assignment as HeartbeatAssignment,
 )

@@ -32,9 +32,9 @@ from app.coordinator.schemas.consumer_group import (
     TopicPartition,
     TopicPartitions,
 )
+from app.core.units import TimestampMs
 from app.groups.consumer.assignors import NO_PARTITIONS, Assignment
 from app.groups.consumer.subscriptions import ResolvedRegex
-from app.units import TimestampMs
 
 
 class MemberState(IntEnum):

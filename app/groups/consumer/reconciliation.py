@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
 from app.groups.consumer.assignors import NO_PARTITIONS, Assignment
 from app.groups.consumer.consumer_records import NO_EPOCHS, AssignmentEpochs, CurrentAssignment, MemberState
 

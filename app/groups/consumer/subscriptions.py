@@ -12,11 +12,11 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.limits import REGEX_BYTES_MAX, REGEX_CACHE_MAX, REGEX_PROGRAM_SIZE_MAX
+from app.core.units import TimestampMs
 from app.groups.consumer.assignors import TopicSpec
-from app.limits import REGEX_BYTES_MAX, REGEX_CACHE_MAX, REGEX_PROGRAM_SIZE_MAX
 from app.metadata.image.cluster import INTERNAL_TOPICS, ClusterImage, TopicImage
-from app.units import TimestampMs
 
 if TYPE_CHECKING:
     from uuid import UUID

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
 from app.groups.classic.classic_member import CONSUMER_PROTOCOL, Join, Sync
 from app.groups.classic.embedded import (
     ClassicSubscription,

@@ -12,7 +12,7 @@ import random
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from app.errors import ErrorCode, ProtocolError, RequestRejected, clause
+from app.core.errors import ErrorCode, ProtocolError, RequestRejected, clause
 from app.groups.classic.classic import ClassicGroup
 from app.groups.classic.classic_member import CONSUMER_PROTOCOL, ClassicMember
 from app.groups.classic.embedded import decode_assignment, decode_subscription, encode_assignment, subscription_version

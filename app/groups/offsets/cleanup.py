@@ -14,12 +14,12 @@ from typing import Final
 
 from app.configs import BrokerConfig
 from app.coordinator.shell import Turn
-from app.errors import CorruptionError, RequestRejected
+from app.core.errors import CorruptionError, RequestRejected
+from app.core.units import NO_OFFSET, NO_TIMESTAMP, Offset
 from app.groups.classic.classic import ClassicGroup, ClassicState
 from app.groups.classic.classic_member import CONSUMER_PROTOCOL
 from app.groups.group import Group, GroupType
 from app.groups.offsets.offsets import CommittedOffset, OffsetStore
-from app.units import NO_OFFSET, NO_TIMESTAMP, Offset
 
 MINUTE_MS: Final = 60_000
 

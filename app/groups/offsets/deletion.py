@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 
 from app.coordinator.partition import RawRecord
 from app.coordinator.shell import Turn
-from app.errors import RequestRejected
+from app.core.errors import RequestRejected
+from app.core.limits import KIB
+from app.core.metrics import Counter
 from app.groups.offsets.offsets import OffsetStore, group_prefix
 from app.groups.offsets.sweeps import TEXT_BYTES_MAX, sweep_tombstones
-from app.limits import KIB
-from app.metrics import Counter
 
 TOMBSTONES_AT_ONCE: Final = 1_000
 """Tombstones of one batch, and offsets that are checked before the event loop serves other work."""

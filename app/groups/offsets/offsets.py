@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 from app.coordinator.partition import RawRecord
 from app.coordinator.records import GROUP_RECORDS, NUMBER, NUMBER_BYTES
 from app.coordinator.schemas.classic_group import OffsetCommitKey
-from app.errors import CorruptionError, clause
+from app.core.errors import CorruptionError, clause
+from app.core.units import NO_OFFSET, NO_PRODUCER_ID, NO_TIMESTAMP, Offset, TimestampMs
 from app.groups.offsets import sweeps
-from app.units import NO_OFFSET, NO_PRODUCER_ID, NO_TIMESTAMP, Offset, TimestampMs
 
 _OFFSET_PREFIXES: Final = (b"\0\1", b"\0\0")
 """First bytes of keys of committed offsets. Keys of Kafka before 0.9 have the second form."""

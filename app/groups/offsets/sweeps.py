@@ -16,9 +16,9 @@ import msgspec
 from app.coordinator.partition import RawRecord
 from app.coordinator.records import GROUP_RECORDS
 from app.coordinator.schemas.classic_group import OffsetCommitKey, OffsetCommitValue
-from app.errors import CorruptionError, clause
-from app.limits import KIB
-from app.units import NO_OFFSET
+from app.core.errors import CorruptionError, clause
+from app.core.limits import KIB
+from app.core.units import NO_OFFSET
 
 TOPIC: Final = ""
 """Topic name in the key. The partition in the key is the sweep's number."""

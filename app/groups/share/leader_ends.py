@@ -11,11 +11,11 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
-from app.errors import FirnError
+from app.core.errors import FirnError
+from app.core.turns import Portion
+from app.core.units import BrokerId, Offset, TopicPartition
 from app.metadata.image.cluster import BrokerImage
 from app.metadata.view.view import ClusterView
-from app.turns import Portion
-from app.units import BrokerId, Offset, TopicPartition
 
 REQUEST_PARTITIONS_MAX: Final = 1_000
 """Partitions in one request. A leader answers so many within a portion of 10 ms."""

@@ -14,8 +14,11 @@ from typing import Final, Protocol
 from app.configs import BrokerConfig
 from app.coordinator.shell import Coordinator, Turn
 from app.coordinator.topics import SHARE_GROUP_STATE, ensure_topic
-from app.errors import ErrorCode, RequestRejected
-from app.faults import Faults, Limited
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.faults import Faults, Limited
+from app.core.metrics import Registry
+from app.core.seams import Clock
+from app.core.units import BrokerId
 from app.groups.share.core.share_counters import ShareCounters
 from app.groups.share.core.share_partitions import SharePartition
 from app.groups.share.core.share_sessions import ShareSession
@@ -53,10 +56,7 @@ from app.metadata.changes.group_configs import (
 from app.metadata.controller.cluster_changes import ClusterChanges
 from app.metadata.image.cluster import ClusterImage, ImageDelta
 from app.metadata.view.view import ClusterView
-from app.metrics import Registry
 from app.replication.partition import PartitionTable
-from app.seams import Clock
-from app.units import BrokerId
 
 LOAD_WAIT_S: Final = 10.0
 """How long an operator's request waits for partitions of ``__share_group_state`` that are loading."""

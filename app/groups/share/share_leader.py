@@ -19,8 +19,9 @@ from uuid import UUID
 from app.configs import BrokerConfig
 from app.coordinator.timers import Timers
 from app.coordinator.topics import SHARE_GROUP_STATE, partition_for
-from app.errors import ErrorCode, FirnError, RequestRejected, copy_of
-from app.faults import Faults, Limited
+from app.core.errors import ErrorCode, FirnError, RequestRejected, copy_of
+from app.core.faults import Faults, Limited
+from app.core.units import BrokerId
 from app.groups.share.core.share_counters import ShareCounters
 from app.groups.share.core.share_partitions import SharePartition, SharePartitions, stored_runs
 from app.groups.share.core.share_sessions import Place, ShareSession, ShareSessions
@@ -29,7 +30,6 @@ from app.groups.share.core.share_state_wire import Answered, Read, Write
 from app.groups.share.core.share_window import DONE, Acknowledgement, Acquired, Run, Window
 from app.groups.share.share_states import NOT_YET, ShareStates
 from app.metadata.image.cluster import ClusterImage
-from app.units import BrokerId
 
 STORED_WITHIN_S: Final = 15.0
 """How long an acknowledgement waits until it is stored by another broker. It stays outgoing afterwards."""

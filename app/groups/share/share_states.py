@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol
 
 from app.coordinator.topics import SHARE_GROUP_STATE, partition_for
-from app.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected, kafka_code
+from app.core.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected, kafka_code
+from app.core.units import BrokerId
 from app.groups.share.core.share_state import ShareKey
 from app.groups.share.core.share_state_wire import Answered, Asked, from_response, to_request
 from app.metadata.image.cluster import BrokerImage
 from app.metadata.peers.control import NotSent
 from app.metadata.view.view import ClusterView
-from app.units import BrokerId
 from app.wire.apikeys import ApiKey
 
 NOT_YET: Final = frozenset(

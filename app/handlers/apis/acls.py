@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from app.errors import ErrorCode, FirnError, RequestRejected
+from app.core.errors import ErrorCode, FirnError, RequestRejected
+from app.core.turns import Portion
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.context import Context, Request
 from app.handlers.base.mutations import Refusal, refusal
 from app.security.acls import Acl, AclFilter, Pattern, Rule, exact_filter
-from app.turns import Portion
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
 from app.wire.apis.delete_acls import (

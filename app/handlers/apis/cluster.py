@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Final
 
-from app.client.firn_api import ClusterBroker, ClusterMove, ClusterRequest, ClusterResponse, pack, unpack
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.turns import Portion, ordered
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.authorising import cluster_operations, may, operations
 from app.handlers.base.context import Context, Request
@@ -17,7 +17,6 @@ from app.metadata.image.cluster import LEVEL_MAX, PartitionImage, TopicImage
 from app.metadata.view.standing import standing
 from app.security.acls import Operation, ResourceType
 from app.security.noting import note
-from app.turns import Portion, ordered
 from app.wire.apikeys import ApiKey
 from app.wire.apis.describe_cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
 from app.wire.apis.describe_topic_partitions import (
@@ -27,6 +26,7 @@ from app.wire.apis.describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
+from app.wire.private import ClusterBroker, ClusterMove, ClusterRequest, ClusterResponse, pack, unpack
 
 BROKERS: Final = 1
 CONTROLLERS: Final = 2

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Generator, Mapping, Sequence
 from typing import Final
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.turns import STRIDE, Portion
+from app.core.units import NO_TOPIC_ID
 from app.groups.offsets.offsets import NO_COMMITTED_OFFSET, CommittedOffset
 from app.groups.shard import CommittedPartition, GroupShard
 from app.handlers.base.api import Api, ApiTable
@@ -14,8 +16,6 @@ from app.handlers.base.commits import COMMITS, check_count, sort_partitions
 from app.handlers.base.context import Context, Request
 from app.security.acls import Operation, ResourceType
 from app.security.noting import note
-from app.turns import STRIDE, Portion
-from app.units import NO_TOPIC_ID
 from app.wire.apikeys import ApiKey
 from app.wire.apis.offset_commit import (
     OffsetCommitRequest,

@@ -13,7 +13,7 @@ from typing import Final
 from app.configs.describing import DescribedConfig, describe_broker
 from app.configs.validation import TierMustBeEmpty
 from app.configs.without_effect import GROUP_WITHOUT_EFFECT, TOPIC_WITHOUT_EFFECT, told
-from app.errors import ErrorCode, FirnError, RequestRejected
+from app.core.errors import ErrorCode, FirnError, RequestRejected
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.context import Context, Request
 from app.handlers.base.mutations import Refusal, each, refusal, repeated

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from app.coordinator.shell import Turn
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.groups.consumer.assignors import NO_PARTITIONS, Assignment
 from app.groups.consumer.consumer import Client, ConsumerGroup, check_heartbeat
 from app.groups.consumer.consumer import Member as GroupMember

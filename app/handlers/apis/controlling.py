@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from app.client.firn_api import pack, unpack
-from app.errors import ErrorCode, FirnError, RequestRejected, kafka_code
+from app.core.errors import ErrorCode, FirnError, RequestRejected, kafka_code
+from app.core.units import BrokerId, PartitionIndex, TopicId, TopicIdPartition
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.context import Context, Request
 from app.metadata.changes.broker_changes import ANY_NODE_ID, AlteredSet, ProposedSet, RegistrationAsked
@@ -51,7 +51,6 @@ from app.metadata.peers.control import (
 )
 from app.metadata.replicas.replica_changes import Member
 from app.security.scram import SECRET_BYTES
-from app.units import BrokerId, PartitionIndex, TopicId, TopicIdPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_partition import (
     AlterPartitionRequest,
@@ -61,6 +60,7 @@ from app.wire.apis.alter_partition import (
     AlterPartitionResponseTopicData,
 )
 from app.wire.apis.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from app.wire.private import pack, unpack
 
 if TYPE_CHECKING:
     from app.metadata.controller.desk import Desk

@@ -16,14 +16,14 @@ from app.coordinator.topics import (
     ensure_topic,
     partition_for,
 )
-from app.errors import ErrorCode, FirnError, RequestRejected, clause
+from app.core.errors import ErrorCode, FirnError, RequestRejected, clause
+from app.core.units import BrokerId
 from app.groups.share.core.share_state import ShareKey
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.context import Context, Request
 from app.handlers.base.partitions import others_that_may_lead
 from app.handlers.base.portions import Split
 from app.metadata.image.cluster import BrokerImage, Endpoint, TopicImage
-from app.units import BrokerId
 from app.wire.apikeys import ApiKey
 from app.wire.apis.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 

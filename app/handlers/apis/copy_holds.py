@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from app.client.firn_api import pack, unpack
-from app.errors import ErrorCode, FirnError
+from app.core.errors import ErrorCode, FirnError
+from app.core.units import LeaderEpoch, PartitionIndex
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.context import Context, Request
 from app.metadata.peers.control import HoldRequest, HoldResponse
 from app.tiering.upload.copy_holds import answer_of
-from app.units import LeaderEpoch, PartitionIndex
 from app.wire.apikeys import ApiKey
+from app.wire.private import pack, unpack
 
 
 async def handle_hold(context: Context, request: Request, message: bytes) -> bytes:

@@ -6,7 +6,7 @@ from base64 import urlsafe_b64encode
 from typing import Final
 
 from app.configs.listeners import SecurityProtocol
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.authorising import may, refuse
 from app.handlers.base.context import Context, Request

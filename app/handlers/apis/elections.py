@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.context import Context, Request
 from app.wire.apikeys import ApiKey

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import LeaderEpoch
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.context import Context, Request
 from app.handlers.base.partitions import led_in_epoch
 from app.handlers.base.portions import Split
-from app.units import LeaderEpoch
 from app.wire.apikeys import ApiKey
 from app.wire.apis.offset_for_leader_epoch import (
     EpochEndOffset,

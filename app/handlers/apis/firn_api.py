@@ -1,4 +1,4 @@
-"""Firn's own keys: metrics and the state of the tier, for HTTP and the command line (``app.client.firn_api``)."""
+"""Firn's own keys: metrics and the state of the tier, for HTTP and the command line (``app.wire.private``)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,29 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from app.client.firn_api import (
+from app.core.errors import (
+    ConflictError,
+    ErrorCode,
+    FirnError,
+    ProtocolError,
+    RequestRejected,
+    StorageUnavailable,
+    clause,
+    kafka_code,
+)
+from app.core.metrics import Registry, Sample
+from app.core.turns import Portion, ordered
+from app.core.units import Offset, SegmentId, TopicIdPartition
+from app.handlers.base.api import Api, ApiTable
+from app.handlers.base.authorising import may, require
+from app.handlers.base.context import Context, Request
+from app.hot.log import PartitionLog
+from app.security.acls import Operation, ResourceType
+from app.security.noting import note
+from app.tiering.upload import replacement
+from app.tiering.upload import tier_status as tier
+from app.wire.apikeys import ApiKey
+from app.wire.private import (
     FOLLOWING,
     LEARNING,
     LEFT_PER_ANSWER_MAX,
@@ -35,28 +57,6 @@ from app.client.firn_api import (
     pack_sample,
     unpack,
 )
-from app.errors import (
-    ConflictError,
-    ErrorCode,
-    FirnError,
-    ProtocolError,
-    RequestRejected,
-    StorageUnavailable,
-    clause,
-    kafka_code,
-)
-from app.handlers.base.api import Api, ApiTable
-from app.handlers.base.authorising import may, require
-from app.handlers.base.context import Context, Request
-from app.hot.log import PartitionLog
-from app.metrics import Registry, Sample
-from app.security.acls import Operation, ResourceType
-from app.security.noting import note
-from app.tiering.upload import replacement
-from app.tiering.upload import tier_status as tier
-from app.turns import Portion, ordered
-from app.units import Offset, SegmentId, TopicIdPartition
-from app.wire.apikeys import ApiKey
 
 if TYPE_CHECKING:
     from app.replication.followed_tier import FollowedTier

@@ -10,7 +10,8 @@ from collections.abc import Awaitable
 from typing import Final
 
 from app.coordinator.shell import Reply, Turn
-from app.errors import ErrorCode, ProtocolError, RequestRejected
+from app.core.errors import ErrorCode, ProtocolError, RequestRejected
+from app.core.turns import Portion
 from app.groups.classic.classic import ClassicGroup, ClassicState, refused_join
 from app.groups.classic.classic_member import Join, Sync
 from app.groups.group import Group, GroupType
@@ -22,7 +23,6 @@ from app.handlers.base.context import Context, Request
 from app.handlers.base.group_requests import client_host, describe_each
 from app.handlers.base.operations import GROUP_OPERATIONS
 from app.security.acls import ResourceType
-from app.turns import Portion
 from app.wire.apikeys import ApiKey
 from app.wire.apis.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from app.wire.apis.describe_groups import (

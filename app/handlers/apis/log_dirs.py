@@ -6,13 +6,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from app.errors import ErrorCode, FirnError, RequestRejected, StorageUnavailable, kafka_code
+from app.core.errors import ErrorCode, FirnError, RequestRejected, StorageUnavailable, kafka_code
+from app.core.turns import Portion, ordered
+from app.core.units import Offset, PartitionIndex, TopicIdPartition
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.context import Context, Request
 from app.handlers.base.mutations import Refusal, each
 from app.handlers.base.partitions import check_not_internal
-from app.turns import Portion, ordered
-from app.units import Offset, PartitionIndex, TopicIdPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.context import Context, Request
 from app.wire.apikeys import ApiKey

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
-from app.client.firn_api import pack, unpack
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
+from app.core.units import BrokerId, PartitionIndex, TopicId, TopicIdPartition
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.context import Context, Request
 from app.metadata.manifest.manifest_entries import ManifestEntries
 from app.metadata.peers.control import ManifestInfo, ManifestsRequest, ManifestsResponse
-from app.units import BrokerId, PartitionIndex, TopicId, TopicIdPartition
 from app.wire.apikeys import ApiKey
+from app.wire.private import pack, unpack
 
 WAIT_MS_MAX: Final = 10_000
 BYTES_MAX: Final = 4 * 1024 * 1024

@@ -9,7 +9,9 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from app.coordinator.topics import INTERNAL, ensure_topic
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.turns import Portion, slices
+from app.core.units import NO_TOPIC_ID
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.authorising import cluster_operations, judge, may, operations
 from app.handlers.base.context import Context, Request
@@ -21,8 +23,6 @@ from app.metadata.changes.topic_changes import check_topic_name
 from app.metadata.image.cluster import ClusterImage, PartitionImage, TopicImage
 from app.security.acls import Operation, ResourceType
 from app.security.noting import change, note
-from app.turns import Portion, slices
-from app.units import NO_TOPIC_ID
 from app.wire.apikeys import ApiKey
 from app.wire.apis.metadata import (
     MetadataRequest,

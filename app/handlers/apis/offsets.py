@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Final
 
-from app.errors import ErrorCode, FirnError, RequestRejected, kafka_code
+from app.core.errors import ErrorCode, FirnError, RequestRejected, kafka_code
+from app.core.units import Offset, TimestampMs
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.context import Context, Request
 from app.handlers.base.partitions import check_epoch, led_in_epoch
 from app.handlers.base.portions import Split
-from app.units import Offset, TimestampMs
 from app.wire.apikeys import ApiKey
 from app.wire.apis.list_offsets import (
     ListOffsetsPartition,

@@ -11,7 +11,7 @@ from asyncio import CancelledError
 from inspect import isawaitable
 from typing import Any, Final
 
-from app.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, kafka_code
+from app.core.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, kafka_code
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.context import Context, Request
 from app.handlers.policy.callers import ANONYMOUS, Caller

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Final
 
-from app.errors import ErrorCode, FirnError, RequestRejected, clause
+from app.core.errors import ErrorCode, FirnError, RequestRejected, clause
+from app.core.units import ProducerEpoch, ProducerId
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.context import Context, Request
 from app.transactions.state import ProducerIdentity
-from app.units import ProducerEpoch, ProducerId
 from app.wire.apikeys import ApiKey
 from app.wire.apis.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.context import Context, Request
 from app.metadata.image.cluster import BrokerImage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.context import Context, Request
 from app.handlers.base.mutations import Refusal, each

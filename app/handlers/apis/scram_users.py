@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
+from app.core.turns import Portion, ordered
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.context import Context, Request
 from app.metadata.changes.scram_changes import ScramAsked
 from app.security.scram import SECRET_BYTES
-from app.turns import Portion, ordered
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,

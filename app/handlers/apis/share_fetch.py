@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from app.errors import ErrorCode, FirnError, RequestRejected, copy_of, kafka_code
+from app.core.errors import ErrorCode, FirnError, RequestRejected, copy_of, kafka_code
+from app.core.limits import REQUEST_BYTES_MAX, SHARE_FETCH_WAIT_MS_MAX, SHARE_MEMBER_ID_CHARS_MAX
+from app.core.units import Offset, TimestampMs
 from app.groups.share.core.share_partitions import SharePartition
 from app.groups.share.core.share_sessions import FINAL, FIRST, Place, ShareSession
 from app.groups.share.core.share_state import ShareKey
@@ -24,12 +26,10 @@ from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.authorising import require
 from app.handlers.base.context import Context, Request
 from app.handlers.base.partitions import LEADER_CODES, hint, led_log, node_endpoints
-from app.limits import REQUEST_BYTES_MAX, SHARE_FETCH_WAIT_MS_MAX, SHARE_MEMBER_ID_CHARS_MAX
 from app.metadata.changes.group_configs import reset_duration_ms
 from app.records.batch import iter_headers
 from app.replication.reading import Awaited
 from app.security.acls import Operation, ResourceType
-from app.units import Offset, TimestampMs
 from app.wire.apikeys import ApiKey
 from app.wire.apis.share_acknowledge import (
     LeaderIdAndEpoch as AcknowledgedLeader,

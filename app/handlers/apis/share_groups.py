@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 from typing import Final
 
 from app.coordinator.shell import Turn
-from app.errors import ErrorCode, FirnError
+from app.core.errors import ErrorCode, FirnError
 from app.groups.consumer.consumer import Client
 from app.groups.shard import GroupShard
 from app.groups.share.core.share import SIMPLE, ShareGroup, check_share_heartbeat

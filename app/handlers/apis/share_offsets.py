@@ -6,7 +6,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from app.errors import ErrorCode, FirnError, RequestRejected, copy_of, kafka_code
+from app.core.errors import ErrorCode, FirnError, RequestRejected, copy_of, kafka_code
+from app.core.turns import Portion, each
+from app.core.units import Offset, PartitionIndex, TopicPartition
 from app.groups.shard import GroupShard
 from app.groups.share.core.share_records import SharedTopic, SharedTopics
 from app.groups.share.core.share_state import NOT_BEGUN, ShareKey
@@ -18,8 +20,6 @@ from app.metadata.image.cluster import TopicImage
 from app.replication.roles import Role
 from app.security.acls import Operation, ResourceType
 from app.security.noting import note
-from app.turns import Portion, each
-from app.units import Offset, PartitionIndex, TopicPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Any, Final
 
-from app.errors import ErrorCode, FirnError, kafka_code
+from app.core.errors import ErrorCode, FirnError, kafka_code
 from app.groups.share.core.share_state_wire import Answered, Asked, Initialize, from_request, to_response
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.context import Context, Request

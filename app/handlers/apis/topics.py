@@ -8,15 +8,15 @@ from uuid import UUID
 
 from app.configs.without_effect import TOPIC_WITHOUT_EFFECT, told
 from app.coordinator.topics import INTERNAL, topic_configs
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.limits import PARTITIONS_MADE_MAX, PARTITIONS_PER_TOPIC_MAX
+from app.core.turns import Portion
+from app.core.units import NO_TOPIC_ID
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.context import Context, Request
 from app.handlers.base.mutations import Refusal, each, repeated
 from app.handlers.base.topic_settings import described_topic
-from app.limits import PARTITIONS_MADE_MAX, PARTITIONS_PER_TOPIC_MAX
 from app.metadata.image.cluster import ClusterImage, TopicImage
-from app.turns import Portion
-from app.units import NO_TOPIC_ID
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_partitions import (
     CreatePartitionsRequest,

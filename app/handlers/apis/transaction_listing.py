@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Final
 
-from app.errors import ErrorCode, FirnError, RequestRejected, kafka_code
+from app.core.errors import ErrorCode, FirnError, RequestRejected, kafka_code
+from app.core.turns import Portion, ordered
+from app.core.units import TopicPartition
 from app.groups.consumer.subscriptions import TopicPattern
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.context import Context, Request
 from app.handlers.base.partitions import led_log
 from app.handlers.base.portions import Split
 from app.transactions.state import Transaction, TransactionState
-from app.turns import Portion, ordered
-from app.units import TopicPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.describe_producers import (
     DescribeProducersRequest,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from app.client.firn_api import pack, unpack
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.context import Context, Request
 from app.metadata.peers.control import LookRequest, LookResponse
 from app.wire.apikeys import ApiKey
+from app.wire.private import pack, unpack
 
 
 async def handle_look(context: Context, request: Request, message: bytes) -> bytes:

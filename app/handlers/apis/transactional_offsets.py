@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Final
 
 from app.coordinator.partition import ProducerIdAndEpoch
 from app.coordinator.topics import CONSUMER_OFFSETS
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.turns import Portion
+from app.core.units import ProducerEpoch, ProducerId, TopicPartition
 from app.groups.shard import CommittedPartition
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.commits import COMMITS, check_count, sort_partitions
 from app.handlers.base.context import Context, Request
 from app.handlers.clients.admission import ASK_AGAIN, SETTLE_WAIT_S, ask_elsewhere, check_guard, continues
 from app.transactions.state import VERSION_2, ProducerIdentity, Transaction
-from app.turns import Portion
-from app.units import ProducerEpoch, ProducerId, TopicPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.txn_offset_commit import (
     TxnOffsetCommitRequest,

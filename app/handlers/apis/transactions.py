@@ -12,7 +12,9 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from app.coordinator.topics import CONSUMER_OFFSETS, ensure_topic, partition_for
-from app.errors import ErrorCode, FirnError, RequestRejected, kafka_code
+from app.core.errors import ErrorCode, FirnError, RequestRejected, kafka_code
+from app.core.turns import Portion, slices
+from app.core.units import PartitionIndex, ProducerEpoch, ProducerId, TopicId, TopicPartition
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.authorising import may
 from app.handlers.base.context import Context, Request
@@ -20,8 +22,6 @@ from app.security.acls import Operation, ResourceType
 from app.security.noting import note
 from app.transactions.markers import Marker, check_still_coordinates
 from app.transactions.state import VERSION_1, VERSION_2, ProducerIdentity, Transaction
-from app.turns import Portion, slices
-from app.units import PartitionIndex, ProducerEpoch, ProducerId, TopicId, TopicPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from app.wire.apis.add_partitions_to_txn import (

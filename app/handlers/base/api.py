@@ -7,7 +7,7 @@ then makes the response that carries the code the way that API carries it; ``Non
 
 A synchronous handler runs inside the socket's callback and must be done in well under 10 ms for every request (INV-15). If its
 work grows with the request alone, a ``split`` bounds it. If its work grows with the number of topics, partitions or groups on the
-broker, the handler is ``async`` and rests between portions (``app/turns.py``).
+broker, the handler is ``async`` and rests between portions (``app/core/turns.py``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
 from app.handlers.base.context import Context, Request
 from app.handlers.base.portions import Split
 from app.wire.apikeys import ApiKey

@@ -15,12 +15,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from app.configs import BrokerConfig
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import NO_TOPIC_ID
 from app.handlers.base.api import Api
 from app.security.acls import CLUSTER_NAME, Operation, ResourceType
 from app.security.authorizer import Authorizer, split_super_users
 from app.security.noting import note
-from app.units import NO_TOPIC_ID
 from app.wire.apikeys import ApiKey
 
 if TYPE_CHECKING:

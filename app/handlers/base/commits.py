@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.limits import OFFSETS_PER_COMMIT_MAX
+from app.core.turns import PORTION_S
 from app.groups.shard import CommittedPartition
 from app.handlers.base.portions import Split
-from app.limits import OFFSETS_PER_COMMIT_MAX
-from app.turns import PORTION_S
 from app.wire.apis.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition
 from app.wire.apis.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitRequestPartition
 

@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from app.configs import BrokerConfig
 from app.configs.broker import RACK_AWARE_SELECTOR
-from app.errors import ErrorCode, FirnError, StorageFull
-from app.faults import Faults, Limited
+from app.core.errors import ErrorCode, FirnError, StorageFull
+from app.core.faults import Faults, Limited
+from app.core.metrics import Registry, Sample
+from app.core.notices import log_line
+from app.core.seams import BlockingPool, Clock
+from app.core.units import BrokerId
 from app.handlers.policy.callers import Caller, Doorkeeper, KnownRights, OpenDoor, Quotas
 from app.handlers.state.acknowledging import AcknowledgementGate
 from app.handlers.state.draining import Drain
 from app.handlers.state.fetch_fan_out import FanOut
 from app.handlers.state.metadata_cache import MetadataCache
 from app.handlers.state.parked_followers import ParkedFollowers
-from app.metrics import Registry, Sample
-from app.notices import log_line
 from app.replication.throttle import Throttle
-from app.seams import BlockingPool, Clock
 from app.transport.replays import ReplayTurns, loop_time_s
-from app.units import BrokerId
 
 if TYPE_CHECKING:
     from app.groups.coordinator import GroupCoordinator

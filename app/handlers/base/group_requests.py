@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
-from app.errors import RequestRejected
+from app.core.errors import RequestRejected
+from app.core.turns import Portion
 from app.groups.shard import GroupShard
 from app.handlers.base.context import Context, Request
-from app.turns import Portion
 
 D = TypeVar("D")
 

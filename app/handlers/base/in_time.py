@@ -11,7 +11,7 @@ from collections.abc import Awaitable
 from inspect import isawaitable
 from typing import Any, Final
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
 from app.handlers.base.api import Api
 from app.handlers.base.context import Context, Request
 

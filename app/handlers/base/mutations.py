@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from app.errors import ErrorCode, FencedError, FirnError, LimitExceeded, StorageUnavailable, kafka_code
+from app.core.errors import ErrorCode, FencedError, FirnError, LimitExceeded, StorageUnavailable, kafka_code
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from app.errors import ErrorCode, FirnError, NotLeader, RequestRejected, kafka_code
+from app.core.errors import ErrorCode, FirnError, NotLeader, RequestRejected, kafka_code
+from app.core.units import BrokerId
 from app.handlers.base.context import Context
 from app.metadata.image.cluster import INTERNAL_TOPICS, PartitionImage, TopicImage
-from app.units import BrokerId
 from app.wire.endpoints import NodeEndpoint
 
 if TYPE_CHECKING:

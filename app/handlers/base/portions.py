@@ -17,9 +17,9 @@ from collections.abc import Awaitable, Callable, Generator, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from app.errors import ErrorCode, FirnError, RequestRejected, kafka_code
-from app.limits import RESPONSE_BYTES_MAX
-from app.turns import PORTION_S, STRIDE, Portion, run
+from app.core.errors import ErrorCode, FirnError, RequestRejected, kafka_code
+from app.core.limits import RESPONSE_BYTES_MAX
+from app.core.turns import PORTION_S, STRIDE, Portion, run
 from app.wire.codec import Encoded, decode_request, decode_request_steps, encode_response_steps
 from app.wire.framing import frame
 from app.wire.header import response_header

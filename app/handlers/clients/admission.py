@@ -15,15 +15,15 @@ from collections.abc import Awaitable, Collection, Mapping
 from struct import Struct
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from app.errors import ErrorCode, FirnError, RequestRejected, SequenceRefused
+from app.core.errors import ErrorCode, FirnError, RequestRejected, SequenceRefused
+from app.core.limits import BATCH_OVERHEAD_BYTES
+from app.core.units import PartitionIndex, TopicPartition
 from app.handlers.base.partitions import topic_name
 from app.hot.producers import TransactionGuard
-from app.limits import BATCH_OVERHEAD_BYTES
 from app.records.batch import TRANSACTIONAL
 from app.transactions.coordinator import check_coordinator_epoch
 from app.transactions.link import AddAsked
 from app.transactions.state import VERSION_2, ProducerIdentity, Transaction
-from app.units import PartitionIndex, TopicPartition
 from app.wire.produce import ProduceRequest, TopicRef
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from app.errors import (
+from app.core.errors import (
     ErrorCode,
     FirnError,
     ProtocolError,
@@ -25,6 +25,9 @@ from app.errors import (
     kafka_code,
     without_frames,
 )
+from app.core.seams import shared_wait_s
+from app.core.turns import Portion, slices
+from app.core.units import BrokerId, LeaderEpoch, Offset
 from app.handlers.base.authorising import denial, may
 from app.handlers.base.partitions import check_epoch, hint, node_endpoints, topic_name
 from app.handlers.clients.client import Asked
@@ -54,11 +57,8 @@ from app.handlers.state.parked_followers import RESTLESS_MS
 from app.hot.reads import FileRange, PageMiss
 from app.replication.reading import Awaited
 from app.replication.throttle import UNLIMITED
-from app.seams import shared_wait_s
 from app.security.acls import CLUSTER_NAME, Operation, ResourceType
 from app.security.noting import Resource
-from app.turns import Portion, slices
-from app.units import BrokerId, LeaderEpoch, Offset
 from app.wire.fetch import (
     ANY_REPLICA,
     ENDPOINTS,

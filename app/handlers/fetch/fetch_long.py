@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from app.errors import FirnError, ProtocolError, without_frames
-from app.turns import Portion, slices
+from app.core.errors import FirnError, ProtocolError, without_frames
+from app.core.turns import Portion, slices
 
 if TYPE_CHECKING:
     from app.handlers.clients.client import Client

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import LeaderEpoch, TopicIdPartition
 from app.handlers.base.partitions import check_leader_epoch, check_reader
 from app.hot.reads import FileRange
 from app.replication.partition import LEVEL_OF_FOLLOWERS
-from app.units import LeaderEpoch, TopicIdPartition
 
 if TYPE_CHECKING:
     from app.handlers.base.context import Context

@@ -14,10 +14,10 @@ import msgspec
 
 from app.configs.broker_definitions import BROKER_DEFINITIONS
 from app.configs.topic_definitions import TOPIC_DEFINITIONS
-from app.errors import ErrorCode, ProtocolError
+from app.core.errors import ErrorCode, ProtocolError
+from app.core.units import NO_TOPIC_ID
 from app.security.acls import Operation, PatternType, Permission, ResourceType
 from app.security.noting import Change, Resource, change, named, short
-from app.units import NO_TOPIC_ID
 from app.wire.apikeys import ApiKey
 
 M = TypeVar("M", bound=msgspec.Struct)
@@ -199,7 +199,7 @@ def _features(message: Any, response: Any) -> list[Change]:
 
 def _read(kind: type[M], data: bytes | None) -> M | None:
     """A message of Firn's own; None if it is not there, or is none: the handler has said so then."""
-    from app.client.firn_api import unpack
+    from app.wire.private import unpack
 
     if data is None:
         return None
@@ -227,7 +227,7 @@ def _register(message: Any, response: Any) -> list[Change]:
 
 
 def _drain(message: Any, response: Any) -> list[Change]:
-    from app.client.firn_api import DrainRequest
+    from app.wire.private import DrainRequest
 
     asked = _read(DrainRequest, message)
     if asked is None or response is None or asked.step == "status":
@@ -236,7 +236,7 @@ def _drain(message: Any, response: Any) -> list[Change]:
 
 
 def _replace_segments(message: Any, response: Any) -> list[Change]:
-    from app.client.firn_api import TierReplaceRequest, TierReplaceResponse
+    from app.wire.private import TierReplaceRequest, TierReplaceResponse
 
     asked, answer = _read(TierReplaceRequest, message), _read(TierReplaceResponse, response)
     if asked is None or answer is None:

@@ -11,15 +11,15 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from app.core.metrics import Registry
 from app.handlers.policy.audited_changes import CHANGES, COUNTED, NOT_SAMPLED, ONLY_IF, Tell, resources_of
 from app.handlers.policy.callers import Caller
-from app.metrics import Registry
 from app.security.audit import Event, Kind, Outcome, Tally, event, line_of, portions
 from app.security.noting import Change, Resource
 from app.wire.apikeys import ApiKey
 
 if TYPE_CHECKING:
-    from app.seams import Clock
+    from app.core.seams import Clock
 
 WRITE_TXN_MARKERS: Final = int(ApiKey.WRITE_TXN_MARKERS)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
-from app.buckets import NO_LIMIT, Bucket
+from app.core.buckets import NO_LIMIT, Bucket
 from app.wire.apikeys import ApiKey
 
 ANONYMOUS: Final = "User:ANONYMOUS"

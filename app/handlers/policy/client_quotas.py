@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from app.buckets import NO_LIMIT, Bucket
-from app.errors import ErrorCode, RequestRejected
+from app.core.buckets import NO_LIMIT, Bucket
+from app.core.errors import ErrorCode, RequestRejected
 from app.handlers.policy.callers import Quotas, Shares
 from app.metadata.changes.quotas import DEFAULT
 from app.metadata.image.cluster import QuotaEntity

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from app.buckets import AHEAD_S, Bucket
+from app.core.buckets import AHEAD_S, Bucket
 
 BLOCK_S: Final = 0.2
 """So many seconds' worth of a limit is one block."""

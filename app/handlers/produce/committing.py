@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from app.errors import ErrorCode, FirnError, RequestRejected
+from app.core.errors import ErrorCode, FirnError, RequestRejected
 from app.handlers.clients.client import Asked
 from app.handlers.produce.produce import encode_failures, failure, serve_shaped
 from app.replication.commits import Waiter

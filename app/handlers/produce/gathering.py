@@ -16,7 +16,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from app.errors import FirnError, ProtocolError
+from app.core.errors import FirnError, ProtocolError
 from app.handlers.clients.admission import continues
 from app.handlers.produce.committing import answer_by_commit, may_commit
 from app.handlers.produce.produce import serve_produce, shaped_records

@@ -19,7 +19,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from app.configs import Durability
-from app.errors import (
+from app.core.errors import (
     RETRIABLE,
     ErrorCode,
     FirnError,
@@ -30,6 +30,8 @@ from app.errors import (
     copy_of,
     kafka_code,
 )
+from app.core.limits import BATCH_OVERHEAD_BYTES
+from app.core.turns import Portion
 from app.handlers.base.authorising import denial, may
 from app.handlers.base.partitions import check_not_internal, hint, node_endpoints, topic_name
 from app.handlers.base.portions import look_at_error
@@ -51,13 +53,11 @@ from app.handlers.clients.serving import request_of, spawn_told
 from app.handlers.state.zones import record_bytes
 from app.hot.preparation import looks_at_records
 from app.hot.producers import TransactionGuard
-from app.limits import BATCH_OVERHEAD_BYTES
 from app.metadata.image.cluster import INTERNAL_TOPICS
 from app.records.batch import CODEC_MASK, CONTROL, LENGTH_PREFIX_BYTES, TRANSACTIONAL
 from app.records.compression import Codec
 from app.security.acls import Operation, ResourceType
 from app.security.noting import AUDIT_TOPIC, Resource
-from app.turns import Portion
 from app.wire.header import parse_request_header
 from app.wire.produce import (
     VERSION_FIRST,

@@ -6,9 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
-from app.addresses import ADDRESS_CHARS_MAX, Networks, read_address
-from app.client.firn_api import ForwardedRequest, ForwardedResponse, pack, unpack
-from app.errors import ProtocolError
+from app.core.addresses import ADDRESS_CHARS_MAX, Networks, read_address
+from app.core.errors import ProtocolError
 from app.handlers.policy.callers import ANONYMOUS
 from app.handlers.serving.session import API_VERSIONS, FRAME_HEAD, FRAME_HEAD_BYTES, Session
 from app.security.login import Login, Reply, State
@@ -20,6 +19,7 @@ from app.wire.apis.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResp
 from app.wire.codec import decode_request
 from app.wire.framing import response_frame
 from app.wire.header import parse_request_header
+from app.wire.private import ForwardedRequest, ForwardedResponse, pack, unpack
 from app.wire.versions import is_served
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from collections.abc import Coroutine
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from app.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, kafka_code
+from app.core.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, kafka_code
 from app.handlers.apis.passing_on import PASSED_ON, address_of, principal_of
 from app.handlers.base.context import PassesOn, Request
 from app.handlers.base.portions import LONG_FRAME_BYTES, as_coroutine, decode_long, encode_long, serve_split

@@ -15,9 +15,9 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from app.errors import CorruptionError, StorageUnavailable
+from app.core.errors import CorruptionError, StorageUnavailable
+from app.core.seams import shared_wait_s
 from app.metadata.peers.place import STOOD_STILL_S
-from app.seams import shared_wait_s
 
 TICK_S: Final = STOOD_STILL_S / 6
 LOOK_AGAIN_S: Final = 0.5

@@ -18,19 +18,19 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from app.configs import TopicConfig
-from app.errors import ConflictError, ErrorCode, FirnError, RequestRejected, clause
+from app.core.errors import ConflictError, ErrorCode, FirnError, RequestRejected, clause
+from app.core.units import TopicIdPartition
 from app.transactions.state import Transaction
-from app.units import TopicIdPartition
 
 if TYPE_CHECKING:
     from app.configs import BrokerConfig
+    from app.core.metrics import Registry
+    from app.core.seams import Clock
     from app.hot.log import PartitionLog
     from app.hot.manager import LogManager
     from app.metadata.image.cluster import ClusterImage
     from app.metadata.view.view import ClusterView
-    from app.metrics import Registry
     from app.replication.partition import PartitionTable
-    from app.seams import Clock
     from app.tiering.upload.remote_log_manager import RemoteLogManager
     from app.transactions.coordinator import TransactionCoordinator
 

@@ -19,8 +19,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from uuid import UUID
 
-from app.errors import ErrorCode
-from app.limits import TOPIC_NAME_CHARS_MAX
+from app.core.errors import ErrorCode
+from app.core.limits import TOPIC_NAME_CHARS_MAX
 
 if TYPE_CHECKING:
     from app.hot.log import PartitionLog

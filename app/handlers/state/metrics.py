@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
+from app.core.metrics import Counter, Histogram, Registry
 from app.handlers.state.zones import ZoneMeter
-from app.metrics import Counter, Histogram, Registry
 from app.wire.apikeys import ApiKey
 
 

@@ -12,12 +12,12 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from app.core.limits import MIB
 from app.hot.preparation import DecompressesTooFar
-from app.limits import MIB
 
 if TYPE_CHECKING:
+    from app.core.seams import BlockingPool
     from app.hot.log import PartitionLog
-    from app.seams import BlockingPool
     from app.transport.core import ConnectionCore
 
 EXPANSION_EXPECTED: Final = 16

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from app.errors import ErrorCode, RequestRejected
-from app.units import ProducerId
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import ProducerId
 
 if TYPE_CHECKING:
     from app.metadata.controller.cluster_changes import ClusterChanges

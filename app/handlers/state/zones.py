@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from app.metrics import Counter, Registry
+from app.core.metrics import Counter, Registry
 from app.wire.produce import ProduceRequest
 
 CLIENTS_MAX: Final = 10_000

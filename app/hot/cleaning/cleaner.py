@@ -13,8 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from app.configs import BrokerConfig
-from app.errors import ConflictError, CorruptionError, FirnError, StorageUnavailable
-from app.faults import Faults
+from app.core.errors import ConflictError, CorruptionError, FirnError, StorageUnavailable
+from app.core.faults import Faults
+from app.core.metrics import Labels, Registry
+from app.core.seams import BlockingPool, Clock
+from app.core.units import Offset
 from app.hot.cleaning.job import CleaningJob, SegmentFile
 from app.hot.cleaning.selection import Dirt, find_dirt, group_segments, is_due
 from app.hot.cleaning.work import CleanerWork
@@ -26,9 +29,6 @@ from app.hot.segments import CleanedSegment, RolledSegment, SegmentHold
 from app.hot.swapping import commit, remove_cleaned
 from app.machine.files import FileSystem, storage_error
 from app.machine.runtime import look_at_error
-from app.metrics import Labels, Registry
-from app.seams import BlockingPool, Clock
-from app.units import Offset
 
 T = TypeVar("T")
 

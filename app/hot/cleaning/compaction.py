@@ -22,7 +22,9 @@ from typing import Final
 
 from crc32c import crc32c
 
-from app.errors import ConflictError, CorruptionError, clause
+from app.core.errors import ConflictError, CorruptionError, clause
+from app.core.limits import KIB, MIB, REQUEST_BYTES_MAX
+from app.core.units import Offset
 from app.hot.cleaning.engine import EMPTIED_KEPT, RECORDS_DROPPED, SLOT_BYTES, TRANSACTION_GONE, Engine, Scanned
 from app.hot.cleaning.job import CleaningJob, Indexed, SegmentFile
 from app.hot.cleaning.transactions import CleanedTransactions
@@ -37,11 +39,9 @@ from app.hot.segments import (
     file_name,
 )
 from app.hot.swapping import CLEANED_SUFFIX
-from app.limits import KIB, MIB, REQUEST_BYTES_MAX
 from app.machine.files import File, FileSystem, unlink_quietly, write_whole
 from app.records.batch import HEADER_BYTES, BatchHeader, parse_header
 from app.records.control import EndTransactionMarker, parse_marker
-from app.units import Offset
 
 WINDOW_BYTES_MIN: Final = 64 * KIB
 """Minimum bytes read and written at once, even if ``log.cleaner.io.buffer.size`` is smaller. A larger batch takes more."""

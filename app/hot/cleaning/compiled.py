@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from app.errors import CorruptionError, LimitExceeded, clause
+from app.core.errors import CorruptionError, LimitExceeded, clause
 from app.hot.cleaning import kernels
 from app.hot.cleaning.engine import EMPTIED_KEPT, TRANSACTION_GONE, Scanned, SegmentSum, Stop
 from app.hot.indexes import SegmentIndex

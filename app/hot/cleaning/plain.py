@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from app.errors import CorruptionError
+from app.core.errors import CorruptionError
 from app.hot.cleaning.engine import EMPTIED_KEPT, RECORDS_DROPPED, TRANSACTION_GONE, Scanned, SegmentSum
 from app.hot.indexes import SegmentIndex
 from app.records.batch import HEADER_BYTES, BatchHeader, check_stored_batch, parse_header

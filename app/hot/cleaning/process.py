@@ -25,13 +25,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
 
+from app.core.units import Buffer
 from app.hot.cleaning.work import InlineCleanerWork, cleaner_handlers
-from app.interpreter import python_command
 from app.machine.files import PosixFileSystem
+from app.machine.interpreter import python_command
+from app.machine.priority import give_way
 from app.machine.rpc import RpcServer
-from app.priority import give_way
-from app.terminating import end_with_parent
-from app.units import Buffer
+from app.machine.terminating import end_with_parent
 
 T = TypeVar("T")
 

@@ -8,6 +8,8 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from app.core.seams import BlockingPool
+from app.core.units import Buffer
 from app.hot.cleaning.compaction import Compaction
 from app.hot.cleaning.engine import Engine
 from app.hot.cleaning.job import CleaningJob, Indexed, SegmentFile
@@ -15,8 +17,6 @@ from app.hot.segments import CleanedSegment
 from app.machine.files import FileSystem, storage_error
 from app.machine.rpc import Handler, RpcClient
 from app.machine.runtime import look_at_error
-from app.seams import BlockingPool
-from app.units import Buffer
 
 T = TypeVar("T")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from app.errors import ErrorCode, RequestRejected
-from app.limits import ACLS_MAX
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.limits import ACLS_MAX
 from app.metadata.changes.topic_changes import Planned
 from app.metadata.image.cluster import LEVEL_FEATURE, SECURITY_LEVEL, ImageDraft, acl_change
 from app.security.acls import Acl, AclFilter, why_invalid

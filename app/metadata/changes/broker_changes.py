@@ -15,7 +15,9 @@ from typing import NamedTuple
 from uuid import UUID
 
 from app.configs.resolving import apply_broker_overrides, resolve_topic_config
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.turns import STRIDE, Steps, Stepwise, slices
+from app.core.units import BrokerId, LogSequence, TopicId, TopicIdPartition
 from app.metadata.changes.topic_changes import Planned, Surroundings, changes_of
 from app.metadata.changes.wal_store_changes import change_wal_store
 from app.metadata.image.cluster import (
@@ -47,8 +49,6 @@ from app.metadata.replicas.replica_changes import (
     unchanged,
     unfenced,
 )
-from app.turns import STRIDE, Steps, Stepwise, slices
-from app.units import BrokerId, LogSequence, TopicId, TopicIdPartition
 
 ANY_NODE_ID = -1
 """As the node id of a registration: one that was never used (``--node-id auto``, M10)."""

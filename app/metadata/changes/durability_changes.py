@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import BrokerId, LeaderEpoch
 from app.metadata.image.cluster import BrokerImage, PartitionImage
 from app.metadata.image.wal_ranges import PartitionDurability, WalRange, released
 from app.metadata.replicas.elections import stamped
 from app.metadata.replicas.log_leaders import may_lead, opened_by
 from app.metadata.replicas.replica_changes import effective_min_in_sync
-from app.units import BrokerId, LeaderEpoch
 
 
 def to_object(partition: PartitionImage) -> PartitionImage:

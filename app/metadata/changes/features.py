@@ -13,7 +13,9 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from app.configs.broker import NEWEST_LEVEL
-from app.errors import ConfigError, ErrorCode, RequestRejected
+from app.core.errors import ConfigError, ErrorCode, RequestRejected
+from app.core.turns import Steps, Stepwise
+from app.core.units import BrokerId
 from app.metadata.changes.terms import TermsOfTopics
 from app.metadata.changes.topic_changes import Planned, Surroundings
 from app.metadata.image.cluster import (
@@ -28,8 +30,6 @@ from app.metadata.image.cluster import (
 )
 from app.metadata.log.log_format import KeyValue
 from app.metadata.replicas.replica_changes import fenced
-from app.turns import Steps, Stepwise
-from app.units import BrokerId
 
 OF_PROTOCOL: Final[Mapping[str, int]] = MappingProxyType(
     {"group.version": 1, "share.version": 1, "transaction.version": 2}

@@ -19,7 +19,7 @@ from app.configs.group_bounds import BOUND_OF_GROUP, HEARTBEAT, SESSION, check_w
 from app.configs.kinds import ConfigType
 from app.configs.values import format_value, parse_value
 from app.configs.without_effect import GROUP_WITHOUT_EFFECT, checked_text
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
 
 AUTO_OFFSET_RESET: Final = "share.auto.offset.reset"
 ISOLATION_LEVEL: Final = "share.isolation.level"

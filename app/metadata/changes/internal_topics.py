@@ -12,12 +12,12 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from app.configs import BrokerConfig
+from app.core.turns import Steps, Stepwise
+from app.core.units import BrokerId
 from app.metadata.changes.reassignments import Reassigned, ReassignmentAsked, alter_reassignments, in_progress
 from app.metadata.changes.topic_changes import Planned, Surroundings
 from app.metadata.image.cluster import BrokerImage, ClusterImage, ImageDraft, TopicImage
 from app.metadata.replicas.placement import staying
-from app.turns import Steps, Stepwise
-from app.units import BrokerId
 
 PARTITIONS_AT_ONCE: Final = 10
 """Partitions of one topic that get replicas at the same time (N2)."""

@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
+from app.core.turns import STRIDE, Steps, Stepwise
+from app.core.units import BrokerId, PartitionIndex, TopicId, TopicIdPartition
 from app.metadata.changes.topic_changes import Planned, Surroundings, changes_of
 from app.metadata.image.cluster import ImageDraft, PartitionImage
 from app.metadata.replicas.elections import NOBODY, elect, preferred
 from app.metadata.replicas.log_leaders import LogLeaders, orphaned
-from app.turns import STRIDE, Steps, Stepwise
-from app.units import BrokerId, PartitionIndex, TopicId, TopicIdPartition
 
 ELECTIONS_PER_CHANGE_MAX: Final = 10_000
 """Maximum leaders that one change elects: about 0.7 MB of records."""

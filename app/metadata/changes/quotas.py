@@ -11,9 +11,9 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from app.addresses import plain_address, read_address
 from app.configs.numbers import INT_MAX, LONG_MAX
-from app.errors import ErrorCode, RequestRejected
+from app.core.addresses import plain_address, read_address
+from app.core.errors import ErrorCode, RequestRejected
 from app.metadata.changes.topic_changes import Planned, Surroundings
 from app.metadata.image.cluster import LEVEL_FEATURE, SECURITY_LEVEL, ImageDraft, QuotaEntity, quota_change
 

@@ -16,7 +16,9 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.turns import STRIDE, Steps, Stepwise
+from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
 from app.metadata.changes.terms import TermsOfTopics
 from app.metadata.changes.topic_changes import Planned, Surroundings, changes_of
 from app.metadata.image.cluster import ClusterImage, ImageDraft, PartitionImage
@@ -24,8 +26,6 @@ from app.metadata.image.wal_ranges import PartitionDurability
 from app.metadata.replicas.elections import NOBODY, stamped, was_unclean
 from app.metadata.replicas.log_leaders import may_lead
 from app.metadata.replicas.replica_changes import Terms, unfenced
-from app.turns import STRIDE, Steps, Stepwise
-from app.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
 
 
 class ReassignmentAsked(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
 from app.metadata.changes.topic_changes import Planned
 from app.metadata.image.cluster import (
     LEVEL_FEATURE,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
 from app.metadata.changes.topic_changes import Planned, Surroundings
 from app.metadata.image.cluster import LEVEL_FEATURE, SECURITY_LEVEL, ImageDraft, token_change
 from app.security.delegation import USER_PREFIX, DelegationToken

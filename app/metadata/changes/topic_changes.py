@@ -27,8 +27,19 @@ from app.configs.without_effect import (
     broker_setting_without_effect,
     checked_text,
 )
-from app.errors import ErrorCode, RequestRejected
-from app.limits import PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_CHARS_MAX
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.limits import PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_CHARS_MAX
+from app.core.turns import STRIDE, Steps, Stepwise, slices
+from app.core.units import (
+    BrokerId,
+    LeaderEpoch,
+    LogSequence,
+    PartitionIndex,
+    ProducerId,
+    TimestampMs,
+    TopicId,
+    TopicIdPartition,
+)
 from app.metadata.changes.durability_changes import from_object, to_object
 from app.metadata.changes.group_configs import GROUP_DEFINITIONS, validate_group_configs
 from app.metadata.image.cluster import (
@@ -50,17 +61,6 @@ from app.metadata.log.log_format import NOTHING_APPLIED, KeyValue
 from app.metadata.replicas.log_leaders import may_lead, opened_by
 from app.metadata.replicas.placement import place, staying
 from app.metadata.replicas.replica_changes import clear_eligible
-from app.turns import STRIDE, Steps, Stepwise, slices
-from app.units import (
-    BrokerId,
-    LeaderEpoch,
-    LogSequence,
-    PartitionIndex,
-    ProducerId,
-    TimestampMs,
-    TopicId,
-    TopicIdPartition,
-)
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -7,7 +7,9 @@ from dataclasses import replace
 from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
-from app.errors import CorruptionError, ErrorCode, RequestRejected
+from app.core.errors import CorruptionError, ErrorCode, RequestRejected
+from app.core.turns import STRIDE, Steps, Stepwise
+from app.core.units import TopicId, TopicIdPartition
 from app.metadata.changes.broker_changes import AlteredSet, no_such_partition, require_broker
 from app.metadata.changes.durability_changes import switched
 from app.metadata.changes.terms import TermsOfTopics
@@ -25,8 +27,6 @@ from app.metadata.peers.control import ANYBODY_OR_NOBODY, DropAsked, ReleaseAske
 from app.metadata.replicas.elections import NOBODY, stamped
 from app.metadata.replicas.log_leaders import LogLeaders, orphaned
 from app.metadata.replicas.replica_changes import check_leads
-from app.turns import STRIDE, Steps, Stepwise
-from app.units import TopicId, TopicIdPartition
 
 CLOSED_PER_CHANGE_MAX: Final = 10_000
 """Maximum partitions of one change: about 1 MB of records."""

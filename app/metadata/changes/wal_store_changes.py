@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import BrokerId
 from app.metadata.image.cluster import (
     LEVEL_FEATURE,
     NOT_SEALED,
@@ -17,7 +18,6 @@ from app.metadata.image.cluster import (
     wal_store_change,
 )
 from app.metadata.log.log_format import KeyValue
-from app.units import BrokerId
 
 MAIN_STORE: Final = ""
 """In place of the id of a store: the one that everything else is in."""

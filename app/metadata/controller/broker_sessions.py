@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
-from app.errors import ErrorCode
+from app.core.errors import ErrorCode
+from app.core.units import BrokerId
 from app.metadata.image.cluster import BrokerImage
 from app.metadata.peers.pace import STARVED_PATIENCE_S
-from app.units import BrokerId
 
 SESSION_TIMEOUT_S: Final = 3.0
 """Default of ``broker.session.timeout.ms``."""

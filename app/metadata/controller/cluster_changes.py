@@ -10,7 +10,7 @@ from app.metadata.changes.topic_changes import DEFAULT, LeaderEpochs
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from app.errors import RequestRejected
+    from app.core.errors import RequestRejected
     from app.metadata.changes.broker_changes import BrokersChanged
     from app.metadata.changes.features import FeatureAsked
     from app.metadata.changes.leader_changes import Election

@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
 
 from app.configs import Durability
-from app.errors import (
+from app.core.errors import (
     ConflictError,
     CorruptionError,
     ErrorCode,
@@ -32,7 +32,10 @@ from app.errors import (
     StorageUnavailable,
     copy_of,
 )
-from app.faults import Faults
+from app.core.faults import Faults
+from app.core.seams import Clock
+from app.core.turns import Portion, Steps, run
+from app.core.units import BrokerId, LeaderEpoch, LogSequence, TopicId, TopicIdPartition
 from app.metadata.changes import (
     acl_changes,
     broker_changes,
@@ -72,10 +75,7 @@ from app.metadata.log.log_format import KeyValue
 from app.metadata.log.numbered_log import LONG_RECORDS_MIN
 from app.metadata.view.registration import Registration, StartRefused
 from app.metadata.view.view import ClusterView
-from app.seams import Clock
 from app.security.acls import Acl, AclFilter
-from app.turns import Portion, Steps, run
-from app.units import BrokerId, LeaderEpoch, LogSequence, TopicId, TopicIdPartition
 
 T = TypeVar("T")
 

@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from app.errors import ErrorCode, FirnError, RequestRejected, without_frames
-from app.limits import LOG_ENTRY_BYTES_MAX
+from app.core.errors import ErrorCode, FirnError, RequestRejected, without_frames
+from app.core.limits import LOG_ENTRY_BYTES_MAX
+from app.core.turns import Steps, slices, whole
 from app.metadata.changes.topic_changes import Planned, Surroundings
 from app.metadata.image.cluster import ClusterImage, ImageDraft
 from app.metadata.log.log_format import KeyValue, encoded_bytes_max
-from app.turns import Steps, slices, whole
 
 PENDING_CHANGES_MAX: Final = 10_000
 """Maximum number of waiting changes."""

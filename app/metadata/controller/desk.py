@@ -16,8 +16,10 @@ from contextlib import suppress
 from typing import Final
 from uuid import UUID
 
-from app.errors import ErrorCode, FirnError, RequestRejected
-from app.faults import Faults
+from app.core.errors import ErrorCode, FirnError, RequestRejected
+from app.core.faults import Faults
+from app.core.seams import shared_wait_s
+from app.core.units import BrokerId, TopicIdPartition
 from app.metadata.changes import reassignments
 from app.metadata.changes.broker_changes import (
     AlteredSet,
@@ -55,8 +57,6 @@ from app.metadata.peers.pace import Pace
 from app.metadata.peers.place import ASK_S, Holder, Places, Stranger
 from app.metadata.replicas.log_leaders import log_has_ended
 from app.metadata.view.view import ClusterView
-from app.seams import shared_wait_s
-from app.units import BrokerId, TopicIdPartition
 
 AGAIN_S: Final = 0.1
 """Pause before a failed step is tried again."""

@@ -16,8 +16,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 from uuid import UUID
 
-from app.errors import CorruptionError, FirnError
-from app.faults import Faults
+from app.core.errors import CorruptionError, FirnError
+from app.core.faults import Faults
 from app.metadata.changes.wal_changes import WalSealed, plan_wal_sealed
 from app.metadata.controller.controller import Controller
 from app.metadata.image.cluster import OBJECT_LEVEL, ClusterImage, ImageDelta, TopicImage

@@ -31,7 +31,9 @@ import msgspec
 
 from app.configs import BrokerConfig, TopicConfig
 from app.configs.resolving import apply_broker_overrides, resolve_topic_config
-from app.errors import CorruptionError
+from app.core.errors import CorruptionError
+from app.core.turns import Steps, slices, whole
+from app.core.units import BrokerId, LeaderEpoch, LogSequence, PartitionIndex, ProducerId, TimestampMs, TopicId
 from app.metadata.image.wal_ranges import PartitionDurability, WalId, WalRange, WalRanges
 from app.metadata.log.log_format import (
     NOTHING_APPLIED,
@@ -46,8 +48,6 @@ from app.metadata.log.log_format import (
 from app.security.acls import Acl, Acls, Pattern, Rule
 from app.security.delegation import DelegationToken
 from app.security.scram import NO_SHAPES, SaltShape, ScramCredential, counted, imitated
-from app.turns import Steps, slices, whole
-from app.units import BrokerId, LeaderEpoch, LogSequence, PartitionIndex, ProducerId, TimestampMs, TopicId
 
 ALL_BROKERS: Final = -1
 """Node id of the configs that apply to every broker."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from app.errors import CorruptionError
+from app.core.errors import CorruptionError
 
 
 class PartitionDurability(IntEnum):

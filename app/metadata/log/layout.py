@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 
 import crc32c
 
-from app.units import BrokerId, LogSequence, Offset, PartitionIndex, SegmentId, TopicId, TopicIdPartition
+from app.core.units import BrokerId, LogSequence, Offset, PartitionIndex, SegmentId, TopicId, TopicIdPartition
 
 CLUSTER_PREFIX: Final = "cluster"
 TOPICS_PREFIX: Final = "topics/"

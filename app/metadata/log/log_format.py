@@ -17,14 +17,14 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from app.errors import CorruptionError, LimitExceeded, clause
-from app.limits import LOG_ENTRY_BYTES_MAX
+from app.core.errors import CorruptionError, LimitExceeded, clause
+from app.core.limits import LOG_ENTRY_BYTES_MAX
+from app.core.turns import Steps, Stepwise
+from app.core.units import NO_LEADER_EPOCH, LogSequence, TimestampMs
 from app.records.batch import BatchHeader, check_stored_batch
 from app.records.builder import RECORDS_AT_ONCE, build_batch, build_batch_in_steps
 from app.records.compression import Codec
 from app.records.record import iter_records
-from app.turns import Steps, Stepwise
-from app.units import NO_LEADER_EPOCH, LogSequence, TimestampMs
 
 KIND_ENTRY_HEADER: Final = 0
 KIND_SNAPSHOT_HEADER: Final = 1

@@ -13,9 +13,9 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from app.errors import ConfigError, CorruptionError, clause
+from app.core.errors import ConfigError, CorruptionError, clause
+from app.core.turns import Steps, slices
 from app.metadata.log.log_format import KeyValue, Proof
-from app.turns import Steps, slices
 
 ADDED_AT_ONCE: Final = 200
 """Records of one step: about 0.3 ms."""

@@ -36,7 +36,7 @@ from functools import partial
 from itertools import takewhile
 from typing import Generic, Protocol, TypeAlias, TypeVar, assert_never, runtime_checkable
 
-from app.errors import (
+from app.core.errors import (
     ConflictError,
     CorruptionError,
     FencedError,
@@ -46,6 +46,9 @@ from app.errors import (
     copy_of,
     without_frames,
 )
+from app.core.seams import Clock
+from app.core.turns import Portion, Steps, run, slices, whole
+from app.core.units import LogSequence
 from app.metadata.log import layout
 from app.metadata.log.append_attempt import (
     AppendAttempt,
@@ -83,9 +86,6 @@ from app.metadata.log.log_format import (
 )
 from app.metadata.log.log_proofs import NO_MARK, Checker, Mark, Proofs, Untrusted
 from app.objectstore.api import AlreadyExists, ObjectMissing, ObjectStore
-from app.seams import Clock
-from app.turns import Portion, Steps, run, slices, whole
-from app.units import LogSequence
 
 T = TypeVar("T")
 

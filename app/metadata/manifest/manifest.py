@@ -17,8 +17,19 @@ from asyncio import Lock
 from collections.abc import Callable, Iterable, Sequence
 from uuid import UUID
 
-from app.errors import ConflictError, StorageUnavailable
-from app.faults import Faults
+from app.core.errors import ConflictError, StorageUnavailable
+from app.core.faults import Faults
+from app.core.seams import Clock
+from app.core.units import (
+    NO_LEADER_EPOCH,
+    BrokerId,
+    LeaderEpoch,
+    LogSequence,
+    Offset,
+    PartitionIndex,
+    TopicId,
+    TopicIdPartition,
+)
 from app.metadata.log import layout
 from app.metadata.log.numbered_log import LogTimings, NumberedLog
 from app.metadata.manifest.manifest_state import (
@@ -31,17 +42,6 @@ from app.metadata.manifest.manifest_state import (
     encode_change,
 )
 from app.objectstore.api import ObjectStore
-from app.seams import Clock
-from app.units import (
-    NO_LEADER_EPOCH,
-    BrokerId,
-    LeaderEpoch,
-    LogSequence,
-    Offset,
-    PartitionIndex,
-    TopicId,
-    TopicIdPartition,
-)
 
 __all__ = ["ManifestState", "SegmentEntry", "SegmentManifest", "SegmentState"]
 

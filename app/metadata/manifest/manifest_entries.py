@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from app.seams import shared_wait_s
-from app.units import TopicIdPartition
+from app.core.seams import shared_wait_s
+from app.core.units import TopicIdPartition
 
 ENTRIES_MAX: Final = 16_384
 BYTES_MAX: Final = 16 * 1024 * 1024

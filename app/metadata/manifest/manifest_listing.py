@@ -11,11 +11,11 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from app.errors import StorageUnavailable
+from app.core.errors import StorageUnavailable
+from app.core.units import TopicId, TopicIdPartition
 from app.metadata.log import layout
 from app.objectstore.api import ObjectStore
 from app.objectstore.keys import LIST_LIMIT_MAX
-from app.units import TopicId, TopicIdPartition
 
 RUN_PARTITIONS: Final = 64
 """Partitions listed one page after another. A manifest usually has a dozen keys, and at most some 130 between compactions."""

@@ -28,18 +28,8 @@ from uuid import UUID
 
 import msgspec
 
-from app.errors import ConflictError, CorruptionError, clause
-from app.metadata.log import layout
-from app.metadata.log.log_format import (
-    Entry,
-    KeyValue,
-    ValueDecoder,
-    Versioned,
-    decode_key,
-    encode_key,
-    encode_value,
-)
-from app.units import (
+from app.core.errors import ConflictError, CorruptionError, clause
+from app.core.units import (
     BrokerId,
     LeaderEpoch,
     LogSequence,
@@ -49,6 +39,16 @@ from app.units import (
     TimestampMs,
     TopicId,
     TopicIdPartition,
+)
+from app.metadata.log import layout
+from app.metadata.log.log_format import (
+    Entry,
+    KeyValue,
+    ValueDecoder,
+    Versioned,
+    decode_key,
+    encode_key,
+    encode_value,
 )
 
 KIND_SEGMENT: Final = 64

@@ -17,7 +17,7 @@ from uuid import UUID
 
 import msgspec
 
-from app.errors import (
+from app.core.errors import (
     BrokerUnavailable,
     CorruptionError,
     ErrorCode,
@@ -28,7 +28,9 @@ from app.errors import (
     StorageUnavailable,
     clause,
 )
-from app.faults import Faults
+from app.core.faults import Faults
+from app.core.seams import Clock, shared_wait_s
+from app.core.units import LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
 from app.metadata.changes.broker_changes import ProposedSet, RegistrationAsked
 from app.metadata.changes.scram_changes import ScramAnswer, ScramAsked
 from app.metadata.changes.wal_store_changes import MAIN_STORE, why_not_this_store
@@ -86,8 +88,6 @@ from app.metadata.view.registration import Registration, StartRefused
 from app.metadata.view.view import ClusterView
 from app.metadata.view.wal_store import find_wal_store
 from app.objectstore.api import ObjectStore
-from app.seams import Clock, shared_wait_s
-from app.units import LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
 
 M = TypeVar("M", bound=msgspec.Struct)
 

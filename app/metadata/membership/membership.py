@@ -10,8 +10,10 @@ from functools import partial
 from uuid import UUID
 
 from app.configs import BrokerConfig, Durability
-from app.errors import FencedError, StorageUnavailable
-from app.faults import Faults
+from app.core.errors import FencedError, StorageUnavailable
+from app.core.faults import Faults
+from app.core.seams import Clock
+from app.core.units import BrokerId
 from app.metadata.changes.wal_store_changes import needs_level
 from app.metadata.controller.controller import START_TRIES_MAX, Controller
 from app.metadata.controller.log_ends import SealLog
@@ -25,8 +27,6 @@ from app.metadata.peers.pulses import StartPulses
 from app.metadata.view.registration import Registration, StartRefused, mend_of_one_broker
 from app.metadata.view.view import ClusterView
 from app.objectstore.api import ObjectStore
-from app.seams import Clock
-from app.units import BrokerId
 
 _logger = logging.getLogger(__name__)
 

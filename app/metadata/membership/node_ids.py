@@ -15,7 +15,9 @@ from uuid import UUID
 import msgspec
 
 from app.configs import BrokerConfig
-from app.errors import BrokerUnavailable, ErrorCode, ProtocolError, StorageUnavailable, clause
+from app.core.errors import BrokerUnavailable, ErrorCode, ProtocolError, StorageUnavailable, clause
+from app.core.seams import Clock
+from app.core.units import BrokerId
 from app.metadata.changes.broker_changes import ANY_NODE_ID, new_node_id
 from app.metadata.changes.features import new_store_level
 from app.metadata.controller.candidacy import SIGN_STALE_S
@@ -35,8 +37,6 @@ from app.metadata.peers.liveness import Identity, ObjectLiveness
 from app.metadata.view.registration import StartRefused, mend_of_one_broker
 from app.metadata.view.view import ClusterView
 from app.objectstore.api import ObjectStore
-from app.seams import Clock
-from app.units import BrokerId
 
 ASLEEP_LOOKS: Final = 3
 """So many looks in a row must find no living broker before an id is taken by itself (B8). They are ``AGAIN_S`` apart at least, as a

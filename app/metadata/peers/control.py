@@ -13,11 +13,11 @@ from uuid import UUID
 
 import msgspec
 
-from app.errors import BrokerUnavailable, ErrorCode, ProtocolError, clause
+from app.core.errors import BrokerUnavailable, ErrorCode, ProtocolError, clause
+from app.core.units import TopicId
 from app.metadata.image.cluster import BrokerImage, Endpoint
 from app.metadata.image.wal_ranges import WalRange
 from app.security.scram import ScramCredential
-from app.units import TopicId
 
 
 class RegisterRequest(msgspec.Struct, array_like=True, frozen=True):

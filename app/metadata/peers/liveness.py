@@ -17,10 +17,10 @@ from uuid import UUID
 
 import msgspec
 
+from app.core.seams import Clock
+from app.core.units import BrokerId, DurationMs
 from app.metadata.log import layout
 from app.objectstore.api import ObjectMissing, ObjectStore
-from app.seams import Clock
-from app.units import BrokerId, DurationMs
 
 BEAT_INTERVAL_MS: Final = 10_000
 """Interval of a living broker's heartbeats."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final, Protocol
 
-from app.errors import FirnError
+from app.core.errors import FirnError
 from app.metadata.image.cluster import BrokerImage
 from app.metadata.peers.control import PulseRequest, PulseResponse
 

@@ -11,9 +11,9 @@ from uuid import UUID
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from app.errors import StorageUnavailable, clause
+from app.core.errors import StorageUnavailable, clause
+from app.core.units import BrokerId, DurationMs
 from app.metadata.peers.liveness import SILENCE_MS_MAX, Identity
-from app.units import BrokerId, DurationMs
 
 
 class RedisLiveness:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from app.core.units import BrokerId, LeaderEpoch
 from app.metadata.image.cluster import PartitionImage
-from app.units import BrokerId, LeaderEpoch
 
 NOBODY: Final = BrokerId(-1)
 """The leader of a partition that no broker can lead."""

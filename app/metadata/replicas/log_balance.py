@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from app.core.units import TopicId, TopicIdPartition
 from app.metadata.image.cluster import ClusterImage, PartitionImage, TopicImage
 from app.metadata.image.wal_ranges import PartitionDurability
 from app.metadata.replicas.log_leaders import may_lead
-from app.units import TopicId, TopicIdPartition
 
 BALANCED: Final = 0.1
 """Counts that differ by less than this share of the mean count as even, as do those that differ by one."""

@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
+from app.core.turns import Steps, Stepwise, slices, whole
+from app.core.units import BrokerId, LeaderEpoch
 from app.metadata.image.cluster import NOT_SEALED, BrokerImage, PartitionImage, TopicImage
 from app.metadata.image.wal_ranges import PartitionDurability, WalId, WalRange, opened
 from app.metadata.replicas.elections import NOBODY, stamped
-from app.turns import Steps, Stepwise, slices, whole
-from app.units import BrokerId, LeaderEpoch
 
 COUNTED_AT_ONCE: Final = 2_000
 """Partitions of one step: about 0.3 ms."""

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, zip_longest
 from typing import Final
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.turns import STRIDE, Steps, Stepwise
+from app.core.units import BrokerId
 from app.metadata.image.cluster import BrokerImage, PartitionImage
-from app.turns import STRIDE, Steps, Stepwise
-from app.units import BrokerId
 
 LOOKED_AT_ONCE: Final = 2_000
 """Partitions that are looked at in one step: about 0.3 ms."""

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.turns import STRIDE, Steps, Stepwise, slices
+from app.core.units import BrokerId
 from app.metadata.image.cluster import BrokerImage, PartitionImage, TopicImage, partition_change
 from app.metadata.log.log_format import KeyValue
 from app.metadata.replicas.elections import NOBODY, Active, elect, stamped
 from app.metadata.replicas.log_leaders import ended
-from app.turns import STRIDE, Steps, Stepwise, slices
-from app.units import BrokerId
 
 
 class Terms(NamedTuple):

@@ -5,15 +5,15 @@ from __future__ import annotations
 import random
 import uuid
 
-from app.errors import CorruptionError, clause
+from app.core.errors import CorruptionError, clause
+from app.core.seams import Clock
+from app.core.units import BrokerId, LeaderEpoch, TopicIdPartition
 from app.metadata.image.cluster import ClusterImage, ClusterState
 from app.metadata.log import layout
 from app.metadata.log.numbered_log import NumberedLog
 from app.metadata.manifest.manifest import SegmentManifest
 from app.metadata.manifest.manifest_state import ManifestState
 from app.objectstore.api import ObjectStore
-from app.seams import Clock
-from app.units import BrokerId, LeaderEpoch, TopicIdPartition
 
 
 class MetadataFollower:

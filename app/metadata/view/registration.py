@@ -16,8 +16,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 from uuid import UUID
 
-from app.errors import ConfigError, CorruptionError, StorageUnavailable, copy_of, without_frames
-from app.faults import Faults
+from app.core.errors import ConfigError, CorruptionError, StorageUnavailable, copy_of, without_frames
+from app.core.faults import Faults
+from app.core.seams import Clock
+from app.core.units import BrokerId
 from app.metadata.image.cluster import (
     LEVEL_FEATURE,
     BrokerImage,
@@ -33,8 +35,6 @@ from app.metadata.log.numbered_log import LogTimings
 from app.metadata.peers.liveness import BEAT_INTERVAL_MS, SILENCE_MS_MAX, Liveness
 from app.metadata.peers.place import ASK_S, TELL_AGAIN_S, Holder, Places, Stranger
 from app.metadata.view.view import ClusterView
-from app.seams import Clock
-from app.units import BrokerId
 
 T = TypeVar("T")
 

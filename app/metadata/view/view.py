@@ -16,14 +16,14 @@ from uuid import UUID
 
 from app.configs import BrokerConfig, TopicConfig
 from app.configs.resolving import resolve_topic_config
-from app.errors import FencedError, clause, copy_of
+from app.core.errors import FencedError, clause, copy_of
+from app.core.seams import Clock
 from app.metadata.image.cluster import ClusterImage, ClusterState, ImageDelta, TopicImage
 from app.metadata.log import layout
 from app.metadata.log.log_proofs import Proofs, Untrusted
 from app.metadata.log.numbered_log import LogTimings, NumberedLog
 from app.metadata.peers.liveness import Identity
 from app.objectstore.api import ObjectStore
-from app.seams import Clock
 
 Listener = Callable[[ClusterImage, ImageDelta], None]
 

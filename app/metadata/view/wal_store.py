@@ -12,7 +12,7 @@ from uuid import UUID
 
 import msgspec
 
-from app.errors import CorruptionError, clause
+from app.core.errors import CorruptionError, clause
 from app.metadata.image.cluster import ClusterImage
 from app.metadata.log import layout
 from app.metadata.view.registration import StartRefused

@@ -28,14 +28,14 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from app.errors import CorruptionError, FirnError, StorageUnavailable, copy_of, without_frames
-from app.faults import Faults
+from app.core.errors import CorruptionError, FirnError, StorageUnavailable, copy_of, without_frames
+from app.core.faults import Faults
+from app.core.limits import MIB
+from app.core.metrics import Registry
+from app.core.seams import BlockingPool
 from app.hot.descriptors import DescriptorCache, FileHandle
-from app.limits import MIB
 from app.machine.files import FileSystem, storage_error, unlink_quietly
-from app.metrics import Registry
 from app.records.batch import BatchHeader
-from app.seams import BlockingPool
 from app.tiering.read.waiting import Waiters
 from app.tiering.store.segment_format import ChunkEntry
 from app.tiering.store.store_work import BatchIndex, ChunkLocation, StoreWork

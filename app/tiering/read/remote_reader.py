@@ -26,7 +26,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from app.errors import (
+from app.core.errors import (
     CorruptionError,
     ErrorCode,
     FirnError,
@@ -36,22 +36,22 @@ from app.errors import (
     copy_of,
     without_frames,
 )
-from app.faults import Faults
+from app.core.faults import Faults
+from app.core.limits import MIB
+from app.core.metrics import Registry
+from app.core.seams import BlockingPool
+from app.core.units import LeaderEpoch, Offset, PartitionIndex, TimestampMs, TopicId, TopicIdPartition
 from app.hot.descriptors import FileHandle
 from app.hot.unreadable import UnreadableBatch
-from app.limits import MIB
 from app.machine.files import File, storage_error
 from app.metadata.manifest.manifest import SegmentEntry, SegmentManifest
-from app.metrics import Registry
 from app.objectstore.api import ObjectMissing
 from app.records.batch import BatchHeader, check_stored_batch, iter_headers
 from app.records.validation import PassedBatches, first_at_or_after, greatest_at_or_after, timestamps_of
-from app.seams import BlockingPool
 from app.tiering.read.chunk_cache import READ_BYTES_MAX, CachedChunk, ChunkCache
 from app.tiering.read.waiting import Waiters
 from app.tiering.store.segment_format import AbortedTransaction, ChunkEntry, SegmentFooter, decode_footer
 from app.tiering.store.store_work import StoreWork
-from app.units import LeaderEpoch, Offset, PartitionIndex, TimestampMs, TopicId, TopicIdPartition
 
 InBatch = Callable[[memoryview, Offset], tuple[TimestampMs, Offset] | None]
 """Searches one batch for a record at or above an offset."""

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-from app.errors import CorruptionError, StorageUnavailable
+from app.core.errors import CorruptionError, StorageUnavailable
+from app.core.units import LeaderEpoch, Offset, PartitionIndex, ProducerId, TopicId
 from app.hot.checkpoints import EpochStart
 from app.hot.epochs import between
 from app.metadata.log import layout
@@ -21,7 +22,6 @@ from app.objectstore.api import ObjectMissing
 from app.tiering.store.segment_format import SegmentFooter, decode_footer
 from app.tiering.store.store_work import StoreWork
 from app.tiering.upload.local_retention import is_covered
-from app.units import LeaderEpoch, Offset, PartitionIndex, ProducerId, TopicId
 
 RESTORES_AT_ONCE: Final = 32
 

@@ -13,21 +13,21 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
-from app.errors import CorruptionError, StorageUnavailable
+from app.core.errors import CorruptionError, StorageUnavailable
+from app.core.limits import KIB
+from app.core.seams import BlockingPool
+from app.core.units import TimestampMs
 from app.hot.log import PartitionLog
 from app.hot.producers import ProducerStates, parse_snapshot
 from app.hot.segments import DELETED_SUFFIX
-from app.limits import KIB
 from app.machine.files import FileSystem, storage_error, unlink_quietly
 from app.metadata.manifest.manifest import SegmentManifest
 from app.metadata.manifest.manifest_state import SegmentEntry
 from app.objectstore.api import ObjectMissing
 from app.records.batch import HEADER_BYTES, LENGTH_PREFIX_BYTES
-from app.seams import BlockingPool
 from app.tiering.repair.rebuild import RestorePlan, apply_plan, disagreement, plan_restore
 from app.tiering.store.segment_format import ChunkEntry, decode_footer
 from app.tiering.store.store_work import StoreWork
-from app.units import TimestampMs
 
 APPEND_BYTES: Final = 256 * KIB
 """Appended before the event loop serves other work: about a millisecond."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from app.errors import CorruptionError
+from app.core.errors import CorruptionError
+from app.core.units import TopicIdPartition
 from app.metadata.log import layout
 from app.metadata.manifest.manifest import ManifestState
 from app.objectstore.api import ObjectMissing, ObjectStore
 from app.tiering.repair.unnamed import describe, unnamed_above
 from app.tiering.repair.verify import read_checked_footer
-from app.units import TopicIdPartition
 
 RESTORE: Final = "restore the objects under"
 """How a repair begins that needs an older state of the bucket."""

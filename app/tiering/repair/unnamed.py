@@ -15,14 +15,14 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from app.errors import CorruptionError, StorageUnavailable
+from app.core.errors import CorruptionError, StorageUnavailable
+from app.core.units import LeaderEpoch, Offset, SegmentId, TopicIdPartition
 from app.metadata.log import layout
 from app.metadata.manifest.manifest import SegmentManifest
 from app.metadata.manifest.manifest_state import Change, ManifestState, SegmentEntry, SegmentState
 from app.objectstore.api import ObjectInfo, ObjectMissing, ObjectStore
 from app.tiering.store.discovery import NO_BROKER, entry_of, read_footer
 from app.tiering.store.segment_format import SegmentFooter
-from app.units import LeaderEpoch, Offset, SegmentId, TopicIdPartition
 
 PAGE_KEYS: Final = 1000
 CHECK_S: Final = 30.0

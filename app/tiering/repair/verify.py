@@ -20,7 +20,8 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from app.errors import CorruptionError, StorageUnavailable, clause
+from app.core.errors import CorruptionError, StorageUnavailable, clause
+from app.core.units import Offset, TopicIdPartition
 from app.hot.unreadable import UnreadableBatch
 from app.metadata.image.cluster import ClusterImage
 from app.metadata.log import layout
@@ -32,7 +33,6 @@ from app.tiering.repair.unnamed import UnnamedSegment, describe, unnamed_above
 from app.tiering.store.discovery import list_manifests, list_segment_objects, manifest_begun_ms
 from app.tiering.store.segment_format import SegmentFooter, check_raw_chunk, check_stored_chunk, decode_footer
 from app.tiering.store.store_work import unfold_chunk
-from app.units import Offset, TopicIdPartition
 
 CHUNKS_AT_ONCE: Final = 4
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Final
 
+from app.core.units import BrokerId, TimestampMs, TopicIdPartition
 from app.metadata.log import layout
 from app.metadata.manifest.manifest_state import SegmentEntry
 from app.objectstore.api import ObjectInfo, ObjectStore
 from app.tiering.store.segment_format import TAIL_BYTES, SegmentFooter, decode_footer, footer_tail_bytes
-from app.units import BrokerId, TimestampMs, TopicIdPartition
 
 NO_BROKER: Final = BrokerId(-1)
 """Broker id of segments that no broker copied: a job or an operator added them."""

@@ -30,10 +30,9 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from app.configs import TierCompression
-from app.errors import CorruptionError, clause
-from app.limits import CHUNK_BYTES_MAX, KIB, SEGMENT_FOOTER_BYTES_MAX
-from app.records.batch import CRC_START, HEADER, HEADER_BYTES, LENGTH_PREFIX_BYTES, MAGIC_V2, BatchHeader
-from app.units import (
+from app.core.errors import CorruptionError, clause
+from app.core.limits import CHUNK_BYTES_MAX, KIB, SEGMENT_FOOTER_BYTES_MAX
+from app.core.units import (
     FilePosition,
     LeaderEpoch,
     Offset,
@@ -43,6 +42,7 @@ from app.units import (
     TimestampMs,
     TopicId,
 )
+from app.records.batch import CRC_START, HEADER, HEADER_BYTES, LENGTH_PREFIX_BYTES, MAGIC_V2, BatchHeader
 
 FORMAT_VERSION: Final = 1
 FOOTER_MAGIC: Final = b"FIRNSEGF"

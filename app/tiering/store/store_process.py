@@ -28,26 +28,26 @@ from typing import Final, TypeVar
 import msgspec
 
 from app import __version__
-from app.allocator import keep_freed_memory
-from app.errors import FirnError
-from app.faults import LOOK_S, Faults
-from app.limits import MIB
+from app.core.errors import FirnError
+from app.core.faults import LOOK_S, Faults
+from app.core.limits import MIB
+from app.core.metrics import Registry, Sample
+from app.core.notices import log_line
+from app.core.units import Buffer
+from app.core.usage import show_process
+from app.machine.allocator import keep_freed_memory
 from app.machine.files import PosixFileSystem
+from app.machine.priority import give_way
 from app.machine.rpc import Handler, RpcServer
-from app.metrics import Registry, Sample
-from app.notices import log_line
+from app.machine.terminating import end_with_parent
 from app.objectstore.api import ObjectStore
 from app.objectstore.location import DirectoryLocation, parse_store_url
 from app.objectstore.metered import MeteredStore
 from app.objectstore.opening import open_store
 from app.objectstore.proxy import store_handlers
 from app.objectstore.split import stores_of
-from app.priority import give_way
-from app.terminating import end_with_parent
 from app.tiering.store.store_proxy import store_work_handlers
 from app.tiering.store.store_work import InlineStoreWork
-from app.units import Buffer
-from app.usage import show_process
 
 T = TypeVar("T")
 

@@ -9,10 +9,10 @@ from typing import Final
 
 import msgspec
 
+from app.core.units import Buffer, FilePosition, Offset, TimestampMs
 from app.machine.rpc import Handler, RpcClient
 from app.tiering.store.segment_format import ChunkCodec, ChunkEntry
 from app.tiering.store.store_work import ChunkLocation, FooterBytes, StoreWork, UploadedSegment, UploadJob
-from app.units import Buffer, FilePosition, Offset, TimestampMs
 
 PROGRESS_TIMEOUT_S: Final = 10.0
 """Deadline for a progress report. A store process that misses it makes no progress."""

@@ -32,7 +32,7 @@ import msgspec
 from crc32c import crc32c
 
 from app.configs import TierCompression
-from app.errors import (
+from app.core.errors import (
     ConflictError,
     CorruptionError,
     FirnError,
@@ -41,11 +41,22 @@ from app.errors import (
     clause,
     without_frames,
 )
-from app.limits import CHUNK_BYTES_MAX, KIB, MIB, SEGMENT_FOOTER_BYTES_MAX
+from app.core.limits import CHUNK_BYTES_MAX, KIB, MIB, SEGMENT_FOOTER_BYTES_MAX
+from app.core.seams import BlockingPool
+from app.core.units import (
+    Buffer,
+    FilePosition,
+    LeaderEpoch,
+    Offset,
+    PartitionIndex,
+    ProducerId,
+    SegmentId,
+    TimestampMs,
+    TopicId,
+)
 from app.machine.files import FileSystem, storage_error, unlink_quietly, write_whole
 from app.objectstore.api import AlreadyExists, ObjectMissing, ObjectStore, RangeUnsatisfiable, Upload
 from app.records.batch import HEADER_BYTES, LENGTH_PREFIX_BYTES, parse_header
-from app.seams import BlockingPool
 from app.tiering.store.segment_format import (
     TAIL_BYTES,
     TRAILER_BYTES,
@@ -60,17 +71,6 @@ from app.tiering.store.segment_format import (
     footer_tail_bytes,
     scan_chunk,
     store_compressed,
-)
-from app.units import (
-    Buffer,
-    FilePosition,
-    LeaderEpoch,
-    Offset,
-    PartitionIndex,
-    ProducerId,
-    SegmentId,
-    TimestampMs,
-    TopicId,
 )
 
 if TYPE_CHECKING:

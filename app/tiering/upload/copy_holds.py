@@ -22,7 +22,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-from app.errors import (
+from app.core.errors import (
     BrokerUnavailable,
     ErrorCode,
     FencedError,
@@ -34,12 +34,12 @@ from app.errors import (
     clause,
     kafka_code,
 )
-from app.faults import Faults
+from app.core.faults import Faults
+from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
 from app.metadata.changes.topic_changes import LeaderEpochs, LeadersHaveChanged
 from app.metadata.image.cluster import BrokerImage, ClusterImage, TopicImage
 from app.metadata.peers.control import HoldId, HoldRequest, HoldResponse
 from app.tiering.upload.remote_log_manager import RemoteLogManager
-from app.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
 
 ENDED_EARLY_MAX: Final = 1000
 """Ends of holds that did not come yet, which are remembered."""

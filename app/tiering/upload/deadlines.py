@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
-from app.errors import StorageUnavailable
+from app.core.errors import StorageUnavailable
 
 T = TypeVar("T")
 

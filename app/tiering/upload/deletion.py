@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from uuid import UUID
 
-from app.errors import CorruptionError
+from app.core.errors import CorruptionError
+from app.core.units import TopicIdPartition
 from app.metadata.log import layout
 from app.objectstore.api import ObjectStore
-from app.units import TopicIdPartition
 
 
 async def delete_segments(store: ObjectStore, partition: TopicIdPartition, keys: Sequence[str]) -> None:

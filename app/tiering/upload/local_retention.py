@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from app.tiering.upload.retention import Span, expired_end
 
 if TYPE_CHECKING:
+    from app.core.units import Offset, TimestampMs
     from app.metadata.manifest.manifest import SegmentManifest
     from app.tiering.upload.tiered_log import LocalSegment, TieredLog
-    from app.units import Offset, TimestampMs
 
 
 def drop_local(log: TieredLog, manifest: SegmentManifest, *, now_ms: TimestampMs) -> str | None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from app.errors import ConflictError
+from app.core.errors import ConflictError
+from app.core.units import Offset
 from app.metadata.manifest.manifest import CHANGES_PER_ENTRY_MAX, SegmentManifest
 from app.metadata.manifest.manifest_state import Change, ManifestState, SegmentEntry, SegmentState
 from app.tiering.upload.tiered_log import LocalSegment, TieredLog
-from app.units import Offset
 
 SEGMENTS_MORE: Final = 32
 """So many more remote segments than twice the local ones are many: a broker that takes the partition over reads each by itself."""

@@ -17,20 +17,22 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 from uuid import UUID
 
-from app.errors import (
+from app.core.errors import (
     CorruptionError,
     DirectoryOffline,
     FencedError,
     FirnError,
     StorageUnavailable,
 )
-from app.faults import Faults
+from app.core.faults import Faults
+from app.core.metrics import Labels, Registry
+from app.core.seams import Clock
+from app.core.turns import Portion, ordered
+from app.core.units import BrokerId, Offset, PartitionIndex, TopicId, TopicIdPartition
 from app.metadata.log import layout
 from app.metadata.manifest.manifest import CHANGES_PER_ENTRY_MAX, SegmentManifest
 from app.metadata.manifest.manifest_state import ManifestState, SegmentEntry
-from app.metrics import Labels, Registry
 from app.objectstore.api import ObjectStore
-from app.seams import Clock
 from app.tiering.store.store_work import StoreWork
 from app.tiering.upload import replacement
 from app.tiering.upload.deadlines import DELETE_DEADLINE_S, loop_time_s, within
@@ -43,8 +45,6 @@ from app.tiering.upload.segment_copy import COPIES_MAX, STALL_S, SegmentCopier
 from app.tiering.upload.sweeper import Swept, sweep_partition
 from app.tiering.upload.tier_status import PartitionTierStatus, SegmentStatus, partition_status, segment_statuses
 from app.tiering.upload.tiered_log import TieredLog
-from app.turns import Portion, ordered
-from app.units import BrokerId, Offset, PartitionIndex, TopicId, TopicIdPartition
 
 TIERING: Final = "tiering"
 """Name of this work in log lines about faults."""

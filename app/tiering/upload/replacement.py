@@ -15,7 +15,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from app.errors import ConflictError, CorruptionError, clause
+from app.core.errors import ConflictError, CorruptionError, clause
+from app.core.units import LeaderEpoch, Offset, SegmentId
 from app.metadata.log import layout
 from app.metadata.manifest.manifest import CHANGES_PER_ENTRY_MAX, SegmentManifest
 from app.metadata.manifest.manifest_state import Change, ManifestState, SegmentEntry, SegmentState
@@ -23,7 +24,6 @@ from app.objectstore.api import ObjectMissing
 from app.tiering.store.discovery import NO_BROKER, entry_of
 from app.tiering.store.segment_format import SegmentFooter, decode_footer
 from app.tiering.store.store_work import StoreWork
-from app.units import LeaderEpoch, Offset, SegmentId
 
 INPUTS_MAX: Final = CHANGES_PER_ENTRY_MAX - 1
 """Maximum segments in one replacement, because all of them and their replacement are in one entry."""

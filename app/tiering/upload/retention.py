@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from app.units import Offset, TimestampMs
+from app.core.units import Offset, TimestampMs
 
 
 class Span(NamedTuple):

@@ -17,14 +17,15 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from app.buckets import Bucket
-from app.errors import ConflictError, CorruptionError, FencedError, FirnError, StorageUnavailable
-from app.limits import MIB
+from app.core.buckets import Bucket
+from app.core.errors import ConflictError, CorruptionError, FencedError, FirnError, StorageUnavailable
+from app.core.limits import MIB
+from app.core.metrics import Registry
+from app.core.seams import Clock
+from app.core.units import BrokerId, LeaderEpoch, Offset, SegmentId
 from app.metadata.manifest.manifest import CHANGES_PER_ENTRY_MAX, SegmentEntry, SegmentManifest, SegmentState
 from app.metadata.manifest.manifest_state import Change, ManifestState
-from app.metrics import Registry
 from app.objectstore.api import ObjectMissing, ObjectStore
-from app.seams import Clock
 from app.tiering.store.segment_format import SegmentFooter, decode_footer, encode_footer
 from app.tiering.store.store_work import PART_BYTES, StoreWork, UploadedSegment, UploadJob
 from app.tiering.upload.deadlines import DELETE_DEADLINE_S, loop_time_s, within
@@ -32,7 +33,6 @@ from app.tiering.upload.deletion import delete_segments
 from app.tiering.upload.led_partition import LedPartition
 from app.tiering.upload.recopying import swap, to_recopy
 from app.tiering.upload.tiered_log import EpochLike, LocalSegment, TieredLog
-from app.units import BrokerId, LeaderEpoch, Offset, SegmentId
 
 COPIES_MAX: Final = 3
 """Maximum uploads under way. Each takes some 60 MiB in the store process."""

@@ -18,13 +18,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from app.errors import StorageUnavailable
+from app.core.errors import StorageUnavailable
+from app.core.units import PartitionIndex, TopicId, TopicIdPartition
 from app.metadata.log import layout
 from app.metadata.manifest.manifest import ManifestState, SegmentState
 from app.objectstore.api import ObjectStore
 from app.tiering.store.discovery import manifest_begun_ms
 from app.tiering.upload.deletion import delete_of_topics, delete_segments
-from app.units import PartitionIndex, TopicId, TopicIdPartition
 
 PAGE_KEYS: Final = 1000
 DELETE_PAGES_MAX: Final = 10_000

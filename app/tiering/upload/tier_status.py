@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from app.core.units import Offset, PartitionIndex, TimestampMs, TopicId
 from app.metadata.manifest.manifest import SegmentEntry, SegmentState
 from app.tiering.upload.deadlines import loop_time_s
 from app.tiering.upload.led_partition import LedPartition
 from app.tiering.upload.tiered_log import LocalSegment
-from app.units import Offset, PartitionIndex, TimestampMs, TopicId
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from app.configs import TopicConfig
+from app.core.units import LeaderEpoch, Offset, PartitionIndex, ProducerId, TimestampMs, TopicId
 from app.hot.segment_holds import LogCleaning
 from app.hot.segments import SegmentHold
-from app.units import LeaderEpoch, Offset, PartitionIndex, ProducerId, TimestampMs, TopicId
 
 
 class EpochLike(Protocol):

@@ -23,8 +23,8 @@ from firn_bootstrap import Boot
 from firn_machine import Commands, Done, Machine
 from firn_settings import parse_settings
 
+from app.core.units import BrokerId
 from app.hot.checkpoints import MetaProperties, encode_meta_properties
-from app.units import BrokerId
 from tests.infra.imds import Instance, LifecycleServer, MetadataServer
 
 REGION = "eu-central-1"

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from app.cli import main
-from app.errors import StorageUnavailable
+from app.core.errors import StorageUnavailable
+from app.core.units import Offset, TopicId
 from app.iam.calls import DOCTOR_NEEDS, NEEDS, TARGET_NEEDS
 from app.iam.policy import BROKER_PREFIXES, policy_of
 from app.metadata.log import layout
@@ -26,7 +27,6 @@ from app.objectstore.check import check_store
 from app.objectstore.location import S3Location, parse_store_url
 from app.objectstore.s3 import S3Store
 from app.records.builder import build_batch
-from app.units import Offset, TopicId
 from tests.broker.test_node import produce, tier_everything, until
 from tests.handlers.conversation import batch, talk
 from tests.infra.iam.callers import BUCKET_POLICY, role_arn

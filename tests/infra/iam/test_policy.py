@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from app.cli import main
+from app.core.units import SegmentId, TopicId
 from app.iam.calls import NEEDS
 from app.iam.policy import ROLES, Role, policy_of
 from app.metadata.log import layout
 from app.objectstore.location import S3Location
 from app.objectstore.s3 import PERMISSIONS
-from app.units import SegmentId, TopicId
 from tools.infra.iam import allowed
 
 KEY = "arn:aws:kms:eu-central-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"

@@ -21,7 +21,7 @@ import pytest
 from firn_security import check_trust, parse_secret, principal_of
 
 from app.cli.tls import certificate_of
-from app.client.firn_api import PartitionTierStatus
+from app.wire.private import PartitionTierStatus
 from infra.rehearsal.__main__ import TOOLS, check_tools
 from infra.rehearsal.cloud import name_of
 from infra.rehearsal.keys import Keys, watched_command_lines

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.limits import SHARE_MEMBER_ID_CHARS_MAX
 from app.groups.consumer.assignors import NO_PARTITIONS, Assignment, MemberSpec, Topics
 from app.groups.consumer.consumer import JOINING, LEAVING, Client
 from app.groups.consumer.subscriptions import NO_HASH, metadata_hash, topic_ids, topic_specs
@@ -33,7 +34,6 @@ from app.groups.share.core.share_records import (
     ShareTopics,
     to_bytes,
 )
-from app.limits import SHARE_MEMBER_ID_CHARS_MAX
 from app.wire.apis.share_group_heartbeat import (
     Assignment as HeartbeatAssignment,
 )

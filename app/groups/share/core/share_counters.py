@@ -1,9 +1,9 @@
-"""Counters of share groups. State machines count; ``app/metrics.py`` adds up."""
+"""Counters of share groups. State machines count; ``app/core/metrics.py`` adds up."""
 
 from __future__ import annotations
 
+from app.core.metrics import Registry
 from app.groups.share.core.share_window import AcknowledgeType
-from app.metrics import Registry
 
 
 class ShareCounters:

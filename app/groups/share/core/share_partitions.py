@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final, Protocol
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
 from app.groups.share.core.share_counters import ShareCounters
 from app.groups.share.core.share_state import NOT_BEGUN, ShareKey, ShareSettings, ShareState
 from app.groups.share.core.share_window import Acknowledgement, Acquired, RecordState, Run, Window, pieces

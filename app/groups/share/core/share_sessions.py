@@ -12,7 +12,7 @@ from uuid import UUID
 
 from app.configs import BrokerConfig
 from app.configs.numbers import INT_MAX
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
 from app.tiering.read.waiting import Waiters
 
 FIRST: Final = 0

@@ -31,10 +31,10 @@ from app.coordinator.schemas.share_state import (
     StateBatch,
 )
 from app.coordinator.shell import Turn
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import PartitionIndex
 from app.groups.share.core.share_window import DONE, RecordState, Run, Window
 from app.metadata.changes.group_configs import LATEST
-from app.units import PartitionIndex
 
 NOT_BEGUN: Final = -1
 """In place of a start offset: the group has not read the partition."""

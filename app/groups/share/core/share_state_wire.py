@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
-from app.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
 from app.groups.share.core.share_state import ANY_EPOCH, NOT_BEGUN, ShareKey, ShareState
 from app.groups.share.core.share_window import RecordState, Run
 from app.wire.apikeys import ApiKey

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.addresses import is_loopback, plain_address, read_address
+from app.core.addresses import is_loopback, plain_address, read_address
 
 
 @pytest.mark.parametrize(

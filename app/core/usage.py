@@ -7,7 +7,7 @@ import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from app.metrics import Labels, Registry
+from app.core.metrics import Labels, Registry
 
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")

@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 import pytest
 
-from app.turns import PORTION_S, STRIDE, Portion, each, ordered, run, whole
+from app.core.turns import PORTION_S, STRIDE, Portion, each, ordered, run, whole
 from tests.support.counted_loop import count_turns, on_counted_loop, work
 
 

@@ -23,14 +23,14 @@ GIT_WAIT_S: Final = 20.0
 
 def commit() -> str | None:
     """The commit, as in ``14502cf9ab12`` or ``14502cf9ab12 and local changes``; None if it is not known."""
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     if (root / ".git").exists():
         return commit_of_checkout(root)
     return written_commit()
 
 
 def written_commit() -> str | None:
-    """The commit that the build has written beside this module; None if it has not."""
+    """The commit that the build has written into the package ``app``; None if it has not."""
     try:
         return files("app").joinpath(FILE).read_text().strip() or None
     except (OSError, UnicodeDecodeError):

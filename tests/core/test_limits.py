@@ -12,7 +12,7 @@ import pytest
 from app.handlers.serving.dispatch import Apis
 from app.wire.apikeys import ApiKey
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "limits.md"
 NONE = "–"
 PRODUCE_AND_FETCH = {ApiKey.PRODUCE, ApiKey.FETCH}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 def install_hint(extra: str) -> str:
     """A command that installs an extra: from the checkout that runs, if it is one, else by the name of the distribution."""
-    checkout = Path(__file__).parent.parent
+    checkout = Path(__file__).parents[2]
     if (checkout / "pyproject.toml").is_file():
         return f"pip install '{checkout}[{extra}]'"
     return f"pip install 'firn-broker[{extra}]'"

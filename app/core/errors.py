@@ -11,7 +11,7 @@
     │   ├── StorageFull      … because it has no room: retry when some is made
     │   └── DirectoryOffline … because a disk failed: its data is served again after a restart
     ├── CorruptionError      bytes of a disk or a bucket were changed after the write: never retried, always counted
-    ├── LimitExceeded        a bound of app/limits.py or of a setting would be passed
+    ├── LimitExceeded        a bound of app/core/limits.py or of a setting would be passed
     └── ConfigError          a setting, flag or address is wrong: one sentence with the mend, exit code 2
 
 An ``AssertionError`` is not in the tree: it is our own bug. ``KAFKA_CODE`` maps the tree to Kafka's error codes;

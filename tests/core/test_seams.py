@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.seams import MOMENT_APART_S, MOMENT_S, shared_wait_s
+from app.core.seams import MOMENT_APART_S, MOMENT_S, shared_wait_s
 
 
 def test_waits_that_began_at_different_times_end_at_one_moment() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from app.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, StorageFull, copy_of, without_frames
+from app.core.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, StorageFull, copy_of, without_frames
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PROGRAM = ("app", "firn_broker", "pyspark_firn")
 
 

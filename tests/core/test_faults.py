@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.errors import (
+from app.core.errors import (
     CorruptionError,
     DirectoryOffline,
     ErrorCode,
@@ -13,7 +13,7 @@ from app.errors import (
     StorageFull,
     StorageUnavailable,
 )
-from app.faults import QUIET_S, REPEAT_FIRST_S, REPEAT_MAX_S, SUBJECTS_MAX, Faults, Limited, met_bug
+from app.core.faults import QUIET_S, REPEAT_FIRST_S, REPEAT_MAX_S, SUBJECTS_MAX, Faults, Limited, met_bug
 
 
 class Bench:

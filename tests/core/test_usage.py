@@ -6,8 +6,8 @@ import os
 import subprocess
 import sys
 
-from app.metrics import Registry
-from app.usage import read_usage, show_process
+from app.core.metrics import Registry
+from app.core.usage import read_usage, show_process
 
 
 def test_what_a_process_takes_is_told() -> None:

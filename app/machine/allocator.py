@@ -12,7 +12,7 @@ import functools
 import sys
 from typing import Final
 
-from app.limits import MIB
+from app.core.limits import MIB
 
 MMAP_THRESHOLD_BYTES: Final = 32 * MIB
 """Buffers below that come from the heap; it is the most that glibc allows."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
-from app.units import TimestampMs
+from app.core.units import TimestampMs
 
 T = TypeVar("T")
 

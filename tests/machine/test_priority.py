@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from app import priority
-from app.priority import SESSION, SYS_SCHED_SETATTR, TURN_NS
+from app.machine import priority
+from app.machine.priority import SESSION, SYS_SCHED_SETATTR, TURN_NS
 
 GIVE_WAY = """
 import os
-from app.priority import SESSION, give_way
+from app.machine.priority import SESSION, give_way
 give_way(5)
 print(os.nice(0), SESSION.read_text().split()[-1])
 """
@@ -24,7 +24,7 @@ print(os.nice(0), SESSION.read_text().split()[-1])
 # The script's leader is of another process than the one that gives way: both say what the session's niceness is to them.
 GIVE_WAY_AS_A_MEMBER = f"""
 import subprocess, sys
-from app.priority import SESSION
+from app.machine.priority import SESSION
 before = SESSION.read_text().split()[-1]
 subprocess.run([sys.executable, "-c", {GIVE_WAY!r}], check=True)
 print(before, SESSION.read_text().split()[-1])
@@ -32,7 +32,7 @@ print(before, SESSION.read_text().split()[-1])
 
 GIVE_WAY_UNDER_A_NICE_PARENT = f"""
 import os, subprocess, sys
-from app.priority import SESSION
+from app.machine.priority import SESSION
 os.nice(7)
 print(SESSION.read_text().split()[-1], flush=True)
 subprocess.run([sys.executable, "-c", {GIVE_WAY!r}], check=True, start_new_session=True)
@@ -47,7 +47,7 @@ def in_a_session_of_its_own(script: str) -> list[int]:
         capture_output=True,
         text=True,
         check=True,
-        cwd=Path(__file__).parent.parent,
+        cwd=Path(__file__).parents[2],
     )
     return [int(part) for part in ended.stdout.split()]
 
@@ -56,7 +56,7 @@ def niceness_of_sessions_counts() -> bool:
     """Neither without autogroups nor within a control group that has a share of the cores of its own: nothing is told there.
     The session of the first process of a machine tells nothing either, so a new one is asked."""
     return os.access(SESSION, os.W_OK) and bool(
-        in_a_session_of_its_own("from app.priority import SESSION; print(len(SESSION.read_text()))")[0]
+        in_a_session_of_its_own("from app.machine.priority import SESSION; print(len(SESSION.read_text()))")[0]
     )
 
 
@@ -123,7 +123,7 @@ def turns_can_be_chosen() -> bool:
 
 TURNS = """
 import ctypes, os, threading
-from app.priority import SCHED_ATTRIBUTES, SYS_SCHED_SETATTR, give_way
+from app.machine.priority import SCHED_ATTRIBUTES, SYS_SCHED_SETATTR, give_way
 give_way(5)
 call = ctypes.CDLL(None).syscall
 setting = SYS_SCHED_SETATTR[os.uname().machine]

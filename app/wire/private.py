@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from app.errors import ProtocolError, clause
+from app.core.errors import ProtocolError, clause
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 
@@ -52,7 +52,7 @@ class MetricsRequest(msgspec.Struct, array_like=True, frozen=True):
 
 
 class MetricSample(msgspec.Struct, array_like=True, frozen=True):
-    """``app.metrics.Sample``; ``process`` is ``broker`` or ``store``. Of a family, the first sample has the help at least."""
+    """``app.core.metrics.Sample``; ``process`` is ``broker`` or ``store``. Of a family, the first sample has the help at least."""
 
     family: str
     kind: str

@@ -16,8 +16,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from app.errors import CorruptionError, DirectoryOffline, FirnError, StorageUnavailable
-from app.seams import shared_wait_s
+from app.core.errors import CorruptionError, DirectoryOffline, FirnError, StorageUnavailable
+from app.core.seams import shared_wait_s
 
 REPEAT_FIRST_S: Final = 60.0
 """A fault that goes on is told again after so long, and after twice as long each time, up to the most."""
