@@ -22,7 +22,7 @@ from app.core.metrics import Registry
 from app.core.notices import log_line
 from app.core.seams import Clock
 from app.core.turns import run
-from app.http import compactions, costs, documentation, drains, metrics, record_batches, records, topics
+from app.http import compactions, costs, documentation, drains, metrics
 from app.http.access import Access
 from app.http.bodies import JSON_TYPE, ClientLeft, json_response
 from app.http.conventions import Conventions
@@ -31,6 +31,7 @@ from app.http.gateway import HttpSettings, open_gateway
 from app.http.guard import Guard
 from app.http.health import Health
 from app.http.health import Listener as HealthListener
+from app.http.rest_v3 import record_batches, records, topics
 from app.http.schemas import components
 from app.http.serving import caller_of, counts_no_more, gateway_of
 

@@ -13,10 +13,11 @@ import msgspec
 import pytest
 
 from app.core.units import TimestampMs
-from app.http import application, compactions, record_batches, record_json, records, topics
+from app.http import application, compactions, record_json
 from app.http.application import create_app
 from app.http.errors import Error, RestAnswer
 from app.http.gateway import HttpSettings
+from app.http.rest_v3 import record_batches, records, topics
 
 KINDS = {
     kind.__name__: kind

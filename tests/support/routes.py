@@ -20,7 +20,7 @@ def served_routes(application: FastAPI) -> set[tuple[str, str]]:
     found = {(method.upper(), path) for path, operations in schema.items() for method in operations}
     routers = [
         value
-        for module in pkgutil.iter_modules(app.http.__path__, "app.http.")
+        for module in pkgutil.walk_packages(app.http.__path__, "app.http.")
         if module.name != "app.http.__main__"
         for value in vars(importlib.import_module(module.name)).values()
         if isinstance(value, APIRouter)

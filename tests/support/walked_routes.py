@@ -20,7 +20,7 @@ from app.core.metrics import Registry
 from app.http.application import create_app
 from app.http.connections import ConnectionLimits, Door, connection_class
 from app.http.gateway import ADMIN_BODY_BYTES_MAX, RECORD_BYTES_MAX, HttpSettings
-from app.http.record_batches import BATCH_BYTES_MAX, ENTRIES_MAX
+from app.http.rest_v3.record_batches import BATCH_BYTES_MAX, ENTRIES_MAX
 from app.machine.runtime import SystemClock
 from tests.support.turns import RESPONSE_WAIT_S
 
