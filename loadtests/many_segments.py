@@ -21,7 +21,7 @@ from pathlib import Path
 
 import uvloop
 
-from app.broker.node import Node, Surroundings
+from app.broker.node import Node, NodeSeams
 from app.configs import BrokerConfig
 from app.hot.log import PartitionLog
 from app.machine.files import PosixFileSystem
@@ -71,7 +71,7 @@ async def _build(directory: Path, partitions: int, segments: int) -> None:
     clock = SystemClock()
     node = Node(
         config,
-        Surroundings(
+        NodeSeams(
             clock=clock,
             rng=rng,
             pool=pool,

@@ -20,7 +20,7 @@ from app.core.metrics import Registry
 from app.handlers.policy.auditing import Audit, Sampler
 from app.handlers.policy.callers import Caller, Rights
 from app.machine.runtime import SystemClock
-from app.security.audit import Kind, Outcome, event, line_of
+from app.security.audit import EventKind, Outcome, event, line_of
 from app.security.noting import Resource
 from app.wire.apikeys import ApiKey
 from loadtests.micro_connection import Producer, Sink, node_running, receive
@@ -57,7 +57,7 @@ def alone() -> None:
 
     def write() -> None:
         what = event(
-            Kind.ACCESS, Outcome.DENIED, principal="User:7", host="10.0.0.1", request="PRODUCE", resources=ASKED
+            EventKind.ACCESS, Outcome.DENIED, principal="User:7", host="10.0.0.1", request="PRODUCE", resources=ASKED
         )
         for number in range(REPEATS):
             line_of(what, 1_700_000_000_000, broker_id=1, correlation_id=number)

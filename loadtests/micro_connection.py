@@ -24,7 +24,7 @@ from typing import Any
 import uvloop
 from crc32c import crc32c
 
-from app.broker.node import Node, Surroundings
+from app.broker.node import Node, NodeSeams
 from app.configs import BrokerConfig
 from app.core.units import ProducerEpoch, ProducerId
 from app.machine.files import PosixFileSystem
@@ -164,7 +164,7 @@ async def node_running(directory: Path, **settings: Any) -> AsyncIterator[Node]:
     config = BrokerConfig(data_dir=str(directory / "data"), listen_port=0, http_address="off", **settings)
     node = Node(
         config,
-        Surroundings(
+        NodeSeams(
             clock=SystemClock(), rng=rng, pool=pool, fs=fs, store=store, work=work, log_line=print, boot_s=boot_s,
             descriptors_max=raise_descriptor_limit(),
         ),

@@ -118,7 +118,7 @@ class NodeLink(ControlLink, FetchLink, ManifestLink, CoordinatorLink, Transactio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class NodeSeams:
     """The surroundings of a node: the implementations of its seams."""
 
     clock: Clock
@@ -162,7 +162,7 @@ class Surroundings:
 class Node:
     """A broker inside one loop. ``start``, then ``run`` until it returns or is cancelled, then ``stop``."""
 
-    def __init__(self, config: BrokerConfig, around: Surroundings) -> None:
+    def __init__(self, config: BrokerConfig, around: NodeSeams) -> None:
         self.config = config
         self.registry = Registry()
         self._around = around

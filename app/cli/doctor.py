@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from app.broker.start.running import RunningBroker
     from app.configs import BrokerConfig
     from app.metadata.image.cluster import ClusterImage
-    from app.metadata.view.wal_store import Marker
+    from app.metadata.view.wal_store import StoreMarker
     from app.objectstore.api import ObjectStore
     from app.objectstore.check import CheckResult
     from app.settings import Address, Review
@@ -481,7 +481,7 @@ def permissions_check(root: Path) -> CheckResult:
     )
 
 
-async def _marker(store: ObjectStore) -> Marker | None:
+async def _marker(store: ObjectStore) -> StoreMarker | None:
     """The marker in a store for write-ahead logs, None if it has none. Raises: StorageUnavailable, CorruptionError."""
     from app.metadata.log import layout
     from app.metadata.view.wal_store import decode_marker
@@ -493,7 +493,7 @@ async def _marker(store: ObjectStore) -> Marker | None:
         return None
 
 
-def wal_store_checks(image: ClusterImage, wal_url: str, marker: Marker | None) -> list[CheckResult]:
+def wal_store_checks(image: ClusterImage, wal_url: str, marker: StoreMarker | None) -> list[CheckResult]:
     """Whether a broker with that store of write-ahead logs could join the cluster (ADR 0037, J62 to J64).
 
     Nothing, where there is no cluster or the store is to be the cluster's from now on. ``wal_url``: empty if it is the main store.

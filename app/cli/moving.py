@@ -27,7 +27,7 @@ from app.core.units import PartitionIndex, TopicPartition
 
 if TYPE_CHECKING:
     from app.client.admin import AdminClient
-    from app.metadata.replicas.rebalancing import Held, Move, Seat, Stuck
+    from app.metadata.replicas.rebalancing import Move, PlacedPartition, Seat, Stuck
     from app.wire.private import ClusterBroker, PartitionTierStatus
 
 WATCH_S: Final = 0.5
@@ -194,7 +194,7 @@ def _ids(text: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def _after(one: Held, chosen: Sequence[int], factor: int | None, *, in_order: bool) -> tuple[int, ...]:
+def _after(one: PlacedPartition, chosen: Sequence[int], factor: int | None, *, in_order: bool) -> tuple[int, ...]:
     """The replicas of a partition among the chosen brokers: those it has there stay."""
     if in_order and factor is None:
         return tuple(chosen)
@@ -210,9 +210,9 @@ def _after(one: Held, chosen: Sequence[int], factor: int | None, *, in_order: bo
     return (*stay, *new[: wanted - len(stay)])
 
 
-async def _held(admin: AdminClient, topics: tuple[str, ...] = ()) -> list[Held]:
+async def _held(admin: AdminClient, topics: tuple[str, ...] = ()) -> list[PlacedPartition]:
     """Partitions, each with the bytes that a new replica copies. Raises: as ``AdminClient.tier_status``."""
-    from app.metadata.replicas.rebalancing import Held
+    from app.metadata.replicas.rebalancing import PlacedPartition
 
     view = await admin.describe_cluster()
     known: Mapping[tuple[str, int], PartitionTierStatus] = {
@@ -228,7 +228,7 @@ async def _held(admin: AdminClient, topics: tuple[str, ...] = ()) -> list[Held]:
             if status is not None:
                 local = max(0, status.local_bytes)
                 tail = status.lag_bytes if status.tiered else local
-            held.append(Held(name, one.index, tuple(map(int, one.replicas)), tail, float(local)))
+            held.append(PlacedPartition(name, one.index, tuple(map(int, one.replicas)), tail, float(local)))
     return held
 
 

@@ -148,7 +148,8 @@ def describe(
         return
 
     async def work() -> None:
-        from app.client.admin import AdminClient, ResourceType
+        from app.client.admin import AdminClient
+        from app.wire.config_resources import ConfigResourceType
         from app.wire.private import OFFLINE
 
         async with connected(bootstrap) as cluster:
@@ -157,7 +158,7 @@ def describe(
             found, store = await _tiers(cluster, (topic,))
             every = found or []
             statuses = [status for status in every if status.state != OFFLINE]
-            configs = await admin.describe_configs(ResourceType.TOPIC, topic)
+            configs = await admin.describe_configs(ConfigResourceType.TOPIC, topic)
         offline = {status.partition: status.last_error for status in every if status.state == OFFLINE}
         shown = [config for config in configs if all_settings or not config.is_default]
         totals = _totals(topic, statuses, len(view.partitions))
@@ -262,7 +263,8 @@ def alter(
         raise ConfigError("There is nothing to change: add --set name=value or --unset name.")
 
     async def work() -> None:
-        from app.client.admin import AdminClient, ConfigOperation, ResourceType
+        from app.client.admin import AdminClient
+        from app.wire.config_resources import ConfigOperation, ConfigResourceType
 
         changes: list[tuple[str, ConfigOperation, str | None]] = [
             (name, ConfigOperation.SET, value) for name, value in to_set.items()
@@ -270,7 +272,7 @@ def alter(
         changes += [(name, ConfigOperation.DELETE, None) for name in unset or ()]
         async with connected(bootstrap) as cluster, _explaining([name for name, _, _ in changes]):
             admin = AdminClient(cluster)
-            await admin.alter_configs(ResourceType.TOPIC, topic, changes, validate_only=validate_only)
+            await admin.alter_configs(ConfigResourceType.TOPIC, topic, changes, validate_only=validate_only)
         if as_json:
             print_json({"topic": topic, "set": to_set, "unset": unset or [], "applied": not validate_only})
         else:

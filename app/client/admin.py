@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Final, TypeVar
 
-from app.client.cluster import ClusterClient, ClusterView, TopicView, check_code, refusal
+from app.client.cluster import ClusterClient, KnownCluster, TopicView, check_code, refusal
 from app.client.connection import KafkaConnection
 from app.client.retry import retrying
 from app.core.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected
@@ -49,26 +48,11 @@ from app.wire.apis.incremental_alter_configs import (
 from app.wire.apis.list_partition_reassignments import ListPartitionReassignmentsRequest
 from app.wire.apis.unregister_broker import UnregisterBrokerRequest
 from app.wire.apis.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from app.wire.config_resources import ConfigOperation, ConfigResourceType
 
 T = TypeVar("T")
 
 TIMEOUT_MS: Final = 30_000
-
-
-class ResourceType(IntEnum):
-    """``ConfigResource.Type`` of Kafka."""
-
-    TOPIC = 2
-    BROKER = 4
-
-
-class ConfigOperation(IntEnum):
-    """``AlterConfigOp.OpType`` of Kafka (KIP-339)."""
-
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
 
 
 CONFIG_SOURCES: Final[Mapping[int, str]] = {
@@ -119,7 +103,7 @@ class AdminClient:
     def __init__(self, cluster: ClusterClient) -> None:
         self._cluster = cluster
 
-    async def describe_cluster(self) -> ClusterView:
+    async def describe_cluster(self) -> KnownCluster:
         """The cluster, its brokers and all topics, as of now. Raises: BrokerUnavailable."""
         return await self._retrying(self._cluster.refresh)
 
@@ -190,7 +174,7 @@ class AdminClient:
         self._cluster.forget(name)
 
     async def describe_configs(
-        self, kind: ResourceType, name: str, *, names: Sequence[str] | None = None, documentation: bool = False
+        self, kind: ConfigResourceType, name: str, *, names: Sequence[str] | None = None, documentation: bool = False
     ) -> list[ConfigEntry]:
         """Effective settings of a topic or broker, all or ``names``, by name. Raises: RequestRejected, BrokerUnavailable."""
         resource = DescribeConfigsResource(
@@ -229,7 +213,7 @@ class AdminClient:
 
     async def alter_configs(
         self,
-        kind: ResourceType,
+        kind: ConfigResourceType,
         name: str,
         changes: Sequence[tuple[str, ConfigOperation, str | None]],
         *,
@@ -606,8 +590,8 @@ class AdminClient:
             return await self._cluster.any_broker()
         return await self._cluster.broker(controller)
 
-    async def _for_resource(self, kind: ResourceType, name: str) -> KafkaConnection:
-        if kind is ResourceType.BROKER and name:
+    async def _for_resource(self, kind: ConfigResourceType, name: str) -> KafkaConnection:
+        if kind is ConfigResourceType.BROKER and name:
             if BrokerId(int(name)) not in self._cluster.view.brokers:
                 await self._cluster.refresh([])
             return await self._cluster.broker(BrokerId(int(name)))

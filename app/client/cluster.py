@@ -70,7 +70,7 @@ class TopicView:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterView:
+class KnownCluster:
     """The content of the newest Metadata answers."""
 
     cluster_id: str | None = None
@@ -113,7 +113,7 @@ class ClusterClient:
         dial: Dialer = dial_tcp,
     ) -> None:
         assert bootstrap, "at least one address is needed"
-        self.view = ClusterView()
+        self.view = KnownCluster()
         self.rng = rng
         self.request_timeout_ms = request_timeout_ms
         self.retry_budget_ms = retry_budget_ms
@@ -265,7 +265,7 @@ class ClusterClient:
         if self._applying:
             self._changed[topic] = order
 
-    async def refresh(self, topics: Collection[str] | None = None, *, create: bool = False) -> ClusterView:
+    async def refresh(self, topics: Collection[str] | None = None, *, create: bool = False) -> KnownCluster:
         """Ask for metadata of ``topics`` (None: of all) and return the view that includes the answer.
 
         Callers that ask for the same at the same time share one request.
@@ -345,7 +345,7 @@ class ClusterClient:
                 BrokerId(broker.node_id): BrokerAddress(BrokerId(broker.node_id), broker.host, broker.port, broker.rack)
                 for broker in answer.brokers
             }
-        self.view = ClusterView(answer.cluster_id, controller, brokers, topics)
+        self.view = KnownCluster(answer.cluster_id, controller, brokers, topics)
         if refused is not None:
             raise copy_of(refused)
 

@@ -31,7 +31,7 @@ from app.groups.classic.classic_member import (
     metadata_bytes,
     protocol_bytes,
 )
-from app.groups.consumer.consumer import JOINING, LEAVING, Client, ConsumerGroup, Member, MemberTimer
+from app.groups.consumer.consumer import JOINING, LEAVING, ClientInfo, ConsumerGroup, Member, MemberTimer
 from app.groups.consumer.consumer_records import KEY_TYPES, GroupEpoch, from_bytes, to_bytes
 from app.groups.consumer.subscriptions import ResolvedRegex, TopicPattern
 from app.groups.counters import GroupCounters
@@ -263,7 +263,7 @@ class GroupShard:
         self,
         turn: Turn,
         request: ConsumerGroupHeartbeatRequest,
-        client: Client,
+        client: ClientInfo,
         resolved: ResolvedRegex | None = None,
     ) -> ConsumerGroupHeartbeatResponse | TopicPattern:
         """A heartbeat of the consumer protocol. The first one creates the group, or replaces an empty group of another type.
@@ -389,7 +389,7 @@ class GroupShard:
             group.topics_with_states = topics
 
     def share_heartbeat(
-        self, turn: Turn, request: ShareGroupHeartbeatRequest, client: Client
+        self, turn: Turn, request: ShareGroupHeartbeatRequest, client: ClientInfo
     ) -> ShareGroupHeartbeatResponse:
         """A heartbeat of a member of a share group. The first one creates the group.
 

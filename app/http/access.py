@@ -44,7 +44,7 @@ class Authority(NamedTuple):
     port: int | None
 
 
-class Refusal(NamedTuple):
+class AccessRefusal(NamedTuple):
     """Why a request is not served."""
 
     status: int
@@ -149,7 +149,7 @@ def check_encrypted(host: str, *, encrypted: bool) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AccessRequest:
     """The parts of one request that the rules read."""
 
     method: str
@@ -189,28 +189,28 @@ class Access:
                 self._hosts.add(authority)
         self._origins = {found for entry in origins if (found := _parse_origin(entry)) is not None}
 
-    def check(self, asked: Asked) -> Refusal | None:
+    def check(self, asked: AccessRequest) -> AccessRefusal | None:
         """Why the request is not served; None if it is."""
         refusal = None
         if asked.path not in HEALTH_PATHS:
             refusal = self._check_host(asked)
         return refusal or self._check_origin(asked)
 
-    def allows_foreign(self, asked: Asked) -> bool:
+    def allows_foreign(self, asked: AccessRequest) -> bool:
         """Whether a page of another, allowed origin sent the request. The answer then tells the browser so."""
         if asked.origin is None or self._is_own(asked):
             return False
         return self.any_origin or _parse_origin(asked.origin) in self._origins
 
-    def _check_host(self, asked: Asked) -> Refusal | None:
+    def _check_host(self, asked: AccessRequest) -> AccessRefusal | None:
         if len(asked.hosts) != 1:
-            return Refusal(400, "host", "The request must have one Host header.")
+            return AccessRefusal(400, "host", "The request must have one Host header.")
         if self.any_host:
             return None
         text = asked.hosts[0]
         authority = parse_authority(text)
         if authority is None:
-            return Refusal(400, "host", "The Host header is not HOST or HOST:PORT.")
+            return AccessRefusal(400, "host", "The Host header is not HOST or HOST:PORT.")
         port = DEFAULT_PORTS.get(asked.scheme, 80) if authority.port is None else authority.port
         for known in (authority, Authority(authority.host, port), Authority(authority.host, None)):
             if known in self._hosts:
@@ -220,14 +220,14 @@ class Access:
         for suffix, wanted in self._suffixes:
             if authority.host.endswith(suffix) and wanted in (None, port):
                 return None
-        return Refusal(
+        return AccessRefusal(
             421,
             "host",
             f"The host {text[:260]!r} is not one of this server's. Ask for it by its address, or start it with "
             f"--http-allowed-hosts {authority.host[:260]}.",
         )
 
-    def _check_origin(self, asked: Asked) -> Refusal | None:
+    def _check_origin(self, asked: AccessRequest) -> AccessRefusal | None:
         if self.any_origin:
             return None
         if asked.origin is not None:
@@ -241,14 +241,14 @@ class Access:
         return self._foreign("Pages of other origins", "ORIGIN")
 
     @staticmethod
-    def _foreign(whose: str, origin: str) -> Refusal:
-        return Refusal(
+    def _foreign(whose: str, origin: str) -> AccessRefusal:
+        return AccessRefusal(
             403,
             "origin",
             f"{whose} may not use this server. To allow them, start it with --http-allowed-origins {origin[:260]}.",
         )
 
-    def _is_own(self, asked: Asked) -> bool:
+    def _is_own(self, asked: AccessRequest) -> bool:
         """Whether the origin is the host of the request. The scheme does not count: a proxy in front may speak TLS."""
         origin = None if asked.origin is None else _parse_origin(asked.origin)
         authority = parse_authority(asked.hosts[0]) if len(asked.hosts) == 1 else None

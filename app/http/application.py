@@ -30,7 +30,7 @@ from app.http.errors import REFUSED, Error, RestAnswer, RestError, answer_of
 from app.http.gateway import HttpSettings, open_gateway
 from app.http.guard import Guard
 from app.http.health import Health
-from app.http.health import Listener as HealthListener
+from app.http.health import HealthReader as HealthListener
 from app.http.rest_v3 import record_batches, records, topics
 from app.http.schemas import components
 from app.http.serving import caller_of, counts_no_more, gateway_of

@@ -1,6 +1,6 @@
 """The callers of HTTP requests: connections to brokers that are logged in with a request's credential, kept for its next request.
 
-A ``Caller`` is one credential that a broker has accepted, with a ``Gateway`` of its own. ``Callers`` keeps them by a digest of
+A ``HttpCaller`` is one credential that a broker has accepted, with a ``Gateway`` of its own. ``Callers`` keeps them by a digest of
 their credentials. A credential that a broker has refused is not kept. Rules: docs/adr/0034-http-callers.md.
 """
 
@@ -60,7 +60,7 @@ TOKENS: Final = "OAUTHBEARER"
 BUSY: Final = RestAnswer(503, 50302, "The server has as many users as it can serve. Try again in a few seconds.")
 
 
-class Refusal(Exception):
+class CallerRefused(Exception):
     """A request without a caller."""
 
     def __init__(self, answer: RestAnswer) -> None:
@@ -100,7 +100,7 @@ def mechanisms_for(credential: Credential, offered: tuple[str, ...], *, knows_br
     return found or (("PLAIN",) if "PLAIN" in offered and knows_broker else ())
 
 
-class Caller:
+class HttpCaller:
     """One credential that a broker has accepted; from one address, if brokers are told it."""
 
     def __init__(self, key: bytes, gateway: Gateway, dialer: SecureDialer) -> None:
@@ -146,9 +146,9 @@ class Callers:
         self._protocol = security.protocol
         self._reach = Reach(security.tls)
         self._key = secrets.token_bytes(32)
-        self._known: OrderedDict[bytes, Caller] = OrderedDict()
+        self._known: OrderedDict[bytes, HttpCaller] = OrderedDict()
         """The one that was used longest ago first."""
-        self._logins: dict[bytes, asyncio.Task[Caller]] = {}
+        self._logins: dict[bytes, asyncio.Task[HttpCaller]] = {}
         self._turns = _Turns(self._limits)
         self._offered: tuple[str, ...] = ()
         self._offered_until_s = -math.inf
@@ -174,7 +174,7 @@ class Callers:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def serving(self, credential: Credential, address: str) -> AsyncIterator[Caller]:
+    async def serving(self, credential: Credential, address: str) -> AsyncIterator[HttpCaller]:
         """The caller of a request from ``address``. It is kept at least until the request's end.
 
         Raises: Refusal, BrokerUnavailable, RequestRejected.
@@ -186,7 +186,7 @@ class Callers:
             caller.requests -= 1
             caller.used_s = asyncio.get_running_loop().time()
 
-    async def _admit(self, credential: Credential, address: str) -> Caller:
+    async def _admit(self, credential: Credential, address: str) -> HttpCaller:
         key = digest_of(self._key, credential)
         if self._settings.names_callers:
             key += address.encode()
@@ -204,15 +204,15 @@ class Callers:
                 self._known.move_to_end(key)
                 caller.requests += 1
                 return caller
-        raise Refusal(BUSY)
+        raise CallerRefused(BUSY)
 
-    async def _logged_in(self, key: bytes, credential: Credential, address: str) -> Caller:
+    async def _logged_in(self, key: bytes, credential: Credential, address: str) -> HttpCaller:
         """Requests with the same credential share one login."""
         task = self._logins.get(key)
         if task is None:
             task = self._logins[key] = self._spawn(self._log_in(key, credential, address))
             task.add_done_callback(lambda _: self._logins.pop(key, None))
-        caller: Caller = await _shared(task)
+        caller: HttpCaller = await _shared(task)
         return caller
 
     async def check_ready(self) -> None:
@@ -223,11 +223,11 @@ class Callers:
 
     # --- logging in ---------------------------------------------------------------------------------------------------
 
-    async def _log_in(self, key: bytes, credential: Credential, address: str) -> Caller:
+    async def _log_in(self, key: bytes, credential: Credential, address: str) -> HttpCaller:
         async with self._turns.turn(address):
             try:
                 caller = await self._tried(key, credential, address)
-            except Refusal as refusal:
+            except CallerRefused as refusal:
                 self._count("refused" if refusal.answer.status == 401 else "busy")
                 raise
             except FirnError:
@@ -236,7 +236,7 @@ class Callers:
         self._count("accepted")
         return caller
 
-    async def _tried(self, key: bytes, credential: Credential, address: str) -> Caller:
+    async def _tried(self, key: bytes, credential: Credential, address: str) -> HttpCaller:
         """Raises: as ``serving``."""
         offered = await self.mechanisms()
         mechanisms = mechanisms_for(credential, offered, knows_broker=self._reach.knows_broker)
@@ -283,10 +283,10 @@ class Callers:
                     if error.code is not ErrorCode.SASL_AUTHENTICATION_FAILED:
                         raise
                     continue
-                caller = self._keep(Caller(key, gateway, dialer))
+                caller = self._keep(HttpCaller(key, gateway, dialer))
                 unless_kept.pop_all()
                 return caller
-        raise Refusal(REFUSED)
+        raise CallerRefused(REFUSED)
 
     def _security(self, credential: Credential, mechanism: str) -> ClientSecurity:
         if isinstance(credential, Basic):
@@ -295,7 +295,7 @@ class Callers:
             )
         return ClientSecurity(protocol=self._protocol, mechanism=mechanism, token=credential.token)
 
-    def _keep(self, caller: Caller) -> Caller:
+    def _keep(self, caller: HttpCaller) -> HttpCaller:
         """Give a caller a place. Raises: Refusal if all places are in use, or all places that its credential may have."""
         credential = caller.key[:DIGEST_BYTES]
         own = [one for one in self._known.values() if one.key.startswith(credential)]
@@ -306,7 +306,7 @@ class Callers:
         if candidates:
             unused = next((one for one in candidates if not one.requests), None)
             if unused is None:
-                raise Refusal(BUSY)
+                raise CallerRefused(BUSY)
             self.end(unused)
         caller.used_s = asyncio.get_running_loop().time()
         self._known[caller.key] = caller
@@ -357,25 +357,25 @@ class Callers:
 
     # --- checking again, and the end ----------------------------------------------------------------------------------
 
-    async def _checked(self, caller: Caller) -> None:
+    async def _checked(self, caller: HttpCaller) -> None:
         """Show the credential to a broker again. Raises: as ``serving``."""
         if caller.checking is None:
             caller.checking = self._spawn(self._check(caller))
             caller.checking.add_done_callback(lambda _: setattr(caller, "checking", None))
         await _shared(caller.checking)
 
-    async def _check(self, caller: Caller) -> None:
+    async def _check(self, caller: HttpCaller) -> None:
         try:
             await caller.gateway.cluster.log_in_again()
             _check_lifetime(caller.dialer)
         except RequestRejected as error:
             if error.code is ErrorCode.SASL_AUTHENTICATION_FAILED:
                 self.end(caller)
-                raise Refusal(REFUSED) from None
+                raise CallerRefused(REFUSED) from None
             raise BrokerUnavailable(str(error)) from None
         self._confirmed(caller)
 
-    def _confirmed(self, caller: Caller) -> None:
+    def _confirmed(self, caller: HttpCaller) -> None:
         """A broker has accepted the credential just now."""
         lifetime_s = caller.dialer.lifetime_s
         again_s = self._limits.check_again_s if lifetime_s is None else min(self._limits.check_again_s, lifetime_s)
@@ -384,12 +384,12 @@ class Callers:
         caller.check_soon_s = now_s + max(again_s * CHECK_SOON_PART, RETRY_S)
         self._arm(caller, min(again_s, self._limits.idle_s))
 
-    def _arm(self, caller: Caller, seconds: float) -> None:
+    def _arm(self, caller: HttpCaller, seconds: float) -> None:
         if caller.timer is not None:
             caller.timer.cancel()
         caller.timer = asyncio.get_running_loop().call_later(seconds, self._look, caller)
 
-    def _look(self, caller: Caller) -> None:
+    def _look(self, caller: HttpCaller) -> None:
         """Drop a caller that has been idle for long, and check the credential of one that is still in use."""
         if caller.ended:
             return
@@ -406,15 +406,15 @@ class Callers:
             self._arm(caller, RETRY_S)
             self._spawn(self._check_in_background(caller))
 
-    async def _check_in_background(self, caller: Caller) -> None:
+    async def _check_in_background(self, caller: HttpCaller) -> None:
         try:
             await self._checked(caller)
-        except Refusal:
+        except CallerRefused:
             pass  # it has ended
         except FirnError as error:
             self.tell_unavailable(error)
 
-    def end(self, caller: Caller) -> None:
+    def end(self, caller: HttpCaller) -> None:
         """Its credential counts no more, or it has left: requests under way end, and its connections close."""
         if caller.ended:
             return
@@ -489,7 +489,7 @@ async def _within(semaphore: asyncio.Semaphore, seconds: float) -> AsyncIterator
         async with asyncio.timeout(seconds):
             await semaphore.acquire()
     except TimeoutError:
-        raise Refusal(BUSY) from None
+        raise CallerRefused(BUSY) from None
     try:
         yield
     finally:
@@ -506,7 +506,7 @@ async def _shared(task: asyncio.Task[Any]) -> Any:
     """The result or the error of a task for which other requests wait, too."""
     try:
         return await asyncio.shield(task)
-    except (FirnError, Refusal) as error:
+    except (FirnError, CallerRefused) as error:
         raise copy_of(error) from None
     finally:
         del task  # an error holds this frame, and the task holds the error

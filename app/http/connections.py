@@ -44,7 +44,7 @@ class ConnectionLimits:
     transfer_timeout_ms: int
 
 
-class Door:
+class OpenConnections:
     """All connections of the process."""
 
     def __init__(self, limits: ConnectionLimits, registry: Registry) -> None:
@@ -165,7 +165,7 @@ class Lingering(asyncio.Transport):
 class HttpConnection(HttpToolsProtocol):
     """One connection. ``door`` is set in the subclass that ``connection_class`` makes."""
 
-    door: Door
+    door: OpenConnections
     transport: Lingering
 
     def __init__(self, *args: Any, **more: Any) -> None:
@@ -302,7 +302,7 @@ class HttpConnection(HttpToolsProtocol):
             self.transport.close_at_once()
 
 
-def connection_class(door: Door) -> type[HttpConnection]:
+def connection_class(door: OpenConnections) -> type[HttpConnection]:
     """The protocol class for uvicorn, which makes its instances itself."""
     return type("HttpConnection", (HttpConnection,), {"door": door})
 

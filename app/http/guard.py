@@ -7,7 +7,7 @@ from typing import Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.core.metrics import Registry
-from app.http.access import Access, Asked
+from app.http.access import Access, AccessRequest
 from app.http.bodies import JSON_TYPE
 from app.http.errors import RestAnswer
 
@@ -58,7 +58,7 @@ class Guard:
         await self._inner(scope, receive, shown)
 
 
-def _asked(scope: Scope) -> tuple[Asked, dict[bytes, bytes]]:
+def _asked(scope: Scope) -> tuple[AccessRequest, dict[bytes, bytes]]:
     raw: list[tuple[bytes, bytes]] = scope["headers"]
     headers = dict(raw)
 
@@ -67,7 +67,7 @@ def _asked(scope: Scope) -> tuple[Asked, dict[bytes, bytes]]:
         return None if value is None else value.decode("latin-1")
 
     server = scope.get("server")
-    asked = Asked(
+    asked = AccessRequest(
         method=scope["method"],
         path=scope["path"],
         hosts=tuple(value.decode("latin-1") for name, value in raw if name == b"host"),

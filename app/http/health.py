@@ -52,7 +52,7 @@ class Health(msgspec.Struct, frozen=True):
         return f"None of the {self.offline} partitions that the broker should lead can be opened."
 
 
-class Listener:
+class HealthReader:
     """Reads lines as they come, and knows the newest health."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from app.core.addresses import Networks
 from app.core.errors import BrokerUnavailable, FirnError
 from app.http.access import HEALTH_PATHS
 from app.http.bodies import JSON_TYPE
-from app.http.callers import TOKENS, Callers, Refusal
+from app.http.callers import TOKENS, CallerRefused, Callers
 from app.http.credentials import NotACredential, read_authorization
 from app.http.errors import NEEDED, REFUSED, RestAnswer, answer_of
 from app.http.forwarded import client_address
@@ -58,11 +58,11 @@ class Login:
                     address = client_address(peer, scope["headers"], self._proxies, self._header)
                     scope[CALLER] = await stack.enter_async_context(callers.serving(credential, address))
                 elif not self._anonymous:
-                    raise Refusal(NEEDED)
+                    raise CallerRefused(NEEDED)
             except NotACredential:
                 await _refuse(scope, send, REFUSED, callers)
                 return
-            except Refusal as refusal:
+            except CallerRefused as refusal:
                 await _refuse(scope, send, refusal.answer, callers)
                 return
             except FirnError as error:

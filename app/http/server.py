@@ -29,9 +29,9 @@ from app.core.seams import Clock
 from app.core.usage import show_process
 from app.http.access import check_encrypted
 from app.http.application import create_app
-from app.http.connections import RESERVED, ConnectionLimits, Door, connection_class
+from app.http.connections import RESERVED, ConnectionLimits, OpenConnections, connection_class
 from app.http.gateway import HttpSettings
-from app.http.health import Listener
+from app.http.health import HealthReader
 from app.machine.runtime import SystemClock
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def run(settings: HttpSettings, *, host: str, port: int, parent_fd: int | None =
         header_timeout_ms=settings.header_timeout_ms,
         transfer_timeout_ms=settings.body_idle_timeout_ms,
     )
-    door = Door(limits, registry)
+    door = OpenConnections(limits, registry)
     connection: Any = connection_class(door)
     tls: HttpTls | None = None
     if settings.tls is not None:
@@ -164,7 +164,7 @@ async def _serve(
     server: _Server,
     listening: socket.socket,
     parent_fd: int | None,
-    health: Listener,
+    health: HealthReader,
     faults: Faults,
     tls: HttpTls | None,
 ) -> int:

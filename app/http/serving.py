@@ -11,7 +11,7 @@ from app.core.metrics import Counter, Registry
 from app.http.gateway import Gateway
 
 if TYPE_CHECKING:
-    from app.http.callers import Caller
+    from app.http.callers import HttpCaller
 
 CALLER: Final = "firn.caller"
 """Where a request's scope has its caller (``app/http/login.py``)."""
@@ -19,14 +19,14 @@ CALLER: Final = "firn.caller"
 
 def gateway_of(request: Request) -> Gateway:
     """The clients that serve a request."""
-    caller: Caller | None = request.scope.get(CALLER)
+    caller: HttpCaller | None = request.scope.get(CALLER)
     gateway: Gateway = request.app.state.gateway if caller is None else caller.gateway
     return gateway
 
 
-def caller_of(request: Request) -> Caller | None:
+def caller_of(request: Request) -> HttpCaller | None:
     """The logged-in caller of a request, None if the broker needs no login."""
-    caller: Caller | None = request.scope.get(CALLER)
+    caller: HttpCaller | None = request.scope.get(CALLER)
     return caller
 
 
@@ -39,7 +39,7 @@ def records_counters(registry: Registry) -> tuple[Counter, Counter]:
     )
 
 
-def counts_no_more(caller: Caller | None, error: Exception) -> bool:
+def counts_no_more(caller: HttpCaller | None, error: Exception) -> bool:
     """Whether a request failed because the credential of its caller counts no more."""
     if caller is None:
         return False

@@ -13,7 +13,7 @@ from typing import Any, Final
 from app.core.errors import ConfigError
 from app.core.faults import Faults
 from app.core.limits import KIB
-from app.http.connections import Door, HttpConnection
+from app.http.connections import HttpConnection, OpenConnections
 from app.machine.certificates import Certificates, TlsSettings
 from app.transport.arrivals import Arrivals
 from app.transport.tls import Inner, TlsLink, scratch
@@ -27,7 +27,7 @@ PLAIN_BYTES: Final = 64 * KIB
 class HttpTls:
     """The TLS of the process's connections. Belongs to one loop."""
 
-    def __init__(self, settings: TlsSettings, door: Door, *, handshakes_max: int) -> None:
+    def __init__(self, settings: TlsSettings, door: OpenConnections, *, handshakes_max: int) -> None:
         """Raises: ConfigError if the certificate cannot be used."""
         self._certificates = Certificates(settings, server=True)
         self._door = door
@@ -36,7 +36,7 @@ class HttpTls:
         self._plain = memoryview(bytearray(PLAIN_BYTES))
 
     def admit(self, connection: Inner, transport: asyncio.BaseTransport, ends: TlsLink[Any]) -> bool:
-        """Handshakes are limited by ``arrivals``, connections by their ``Door`` afterwards."""
+        """Handshakes are limited by ``arrivals``, connections by their ``OpenConnections`` afterwards."""
         return True
 
     def lost(self, connection: Inner) -> None:

@@ -11,7 +11,7 @@ _LISTENING: Final = "0A"
 """The state of a socket in ``/proc/net/tcp``."""
 
 
-class Listener(NamedTuple):
+class ListeningProcess(NamedTuple):
     """A process that listens."""
 
     process_id: int
@@ -24,7 +24,7 @@ class Listener(NamedTuple):
         return f"process {self.process_id} ({name})"
 
 
-def listeners_on(port: int) -> list[Listener]:
+def listeners_on(port: int) -> list[ListeningProcess]:
     """The processes that listen on a TCP port, as far as this process may see them. Empty where there is no ``/proc``."""
     links = {f"socket:[{inode}]" for inode in _inodes(port)}
     if not links:
@@ -34,7 +34,7 @@ def listeners_on(port: int) -> list[Listener]:
         if process.name.isdecimal() and not links.isdisjoint(_links(process / "fd")):
             process_id = int(process.name)
             if command := _command_of(process_id):
-                found.append(Listener(process_id, command, _command_of(_parent_of(process_id))))
+                found.append(ListeningProcess(process_id, command, _command_of(_parent_of(process_id))))
     return found
 
 

@@ -95,7 +95,7 @@ class Fault:
         return True
 
 
-class Operation(NamedTuple):
+class StoreCall(NamedTuple):
     """One call as a checker sees it. Times are loop time in seconds."""
 
     started_s: float
@@ -133,7 +133,7 @@ class MemoryStore:
         come from the running loop; without ``rng``, from a fixed seed."""
         self.part_bytes_min = part_bytes_min
         self.faults: list[Fault] = list(faults)
-        self.history: deque[Operation] = deque(maxlen=HISTORY_LENGTH_MAX)
+        self.history: deque[StoreCall] = deque(maxlen=HISTORY_LENGTH_MAX)
         self._clock = clock
         self._rng = rng if rng is not None else random.Random(0)
         self._objects: dict[str, tuple[bytes, TimestampMs]] = {}
@@ -347,7 +347,7 @@ class MemoryStore:
             outcome = type(error).__name__
             raise
         finally:
-            self.history.append(Operation(started_s, loop.time(), operation, key, outcome, applied, size_bytes))
+            self.history.append(StoreCall(started_s, loop.time(), operation, key, outcome, applied, size_bytes))
 
     async def _read(self, operation: str, key: str, work: Callable[[], tuple[bytes, int]]) -> tuple[bytes, int]:
         return await self._call(operation, key, work)

@@ -1,6 +1,6 @@
 """The decision of a follower about the leader's response for one partition (ADR 0024, A1 to A4, T5). Pure.
 
-The owner takes an ``Asked`` when it sends a fetch, and decides by the log as it is when the response comes.
+The owner takes an ``LogAtFetch`` when it sends a fetch, and decides by the log as it is when the response comes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 from app.core.errors import ErrorCode
 
 
-class Asked(NamedTuple):
+class LogAtFetch(NamedTuple):
     """The log as it was when a fetch was sent."""
 
     leader_epoch: int
@@ -21,7 +21,7 @@ class Asked(NamedTuple):
     """How often the log was cut; it may have grown to the same end since (A1)."""
 
 
-class Answered(NamedTuple):
+class FollowedPartition(NamedTuple):
     """The leader's response for the partition."""
 
     error: ErrorCode
@@ -84,9 +84,9 @@ Step: TypeAlias = Append | Truncate | StartAt | StartAtTier | Damaged | Ignore |
 
 
 def step(
-    asked: Asked,
-    now: Asked,
-    answered: Answered,
+    asked: LogAtFetch,
+    now: LogAtFetch,
+    answered: FollowedPartition,
     *,
     high_watermark: int,
     epoch_end: Callable[[int], tuple[int, int]],

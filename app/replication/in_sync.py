@@ -21,7 +21,7 @@ NO_EPOCH: Final = -1
 NEVER_MS: Final = 1 << 62
 
 
-class Member(NamedTuple):
+class ReplicaEpoch(NamedTuple):
     """A member of a proposed in-sync set, with its broker epoch (R5)."""
 
     broker_id: int
@@ -33,7 +33,7 @@ class Proposal(NamedTuple):
 
     leader_epoch: int
     partition_epoch: int
-    members: tuple[Member, ...]
+    members: tuple[ReplicaEpoch, ...]
 
 
 class Ride(Protocol):
@@ -325,9 +325,9 @@ class InSync:
 
     def _members(
         self, now_ms: int, may_join: Callable[[int], bool], broker_epochs: Mapping[int, int]
-    ) -> tuple[Member, ...]:
+    ) -> tuple[ReplicaEpoch, ...]:
         """The set that is due now; notes when it is to be looked at again."""
-        members = [Member(self._broker_id, broker_epochs.get(self._broker_id, NO_EPOCH))]
+        members = [ReplicaEpoch(self._broker_id, broker_epochs.get(self._broker_id, NO_EPOCH))]
         for broker_id, follower in self._followers.items():
             epoch = broker_epochs.get(broker_id, NO_EPOCH)
             if broker_id in self._committed:
@@ -335,10 +335,10 @@ class InSync:
                 if now_ms >= late_ms or not may_join(broker_id):
                     continue
                 self._deadline_ms = min(self._deadline_ms, late_ms)
-                members.append(Member(broker_id, epoch))
+                members.append(ReplicaEpoch(broker_id, epoch))
             elif self._may_count(follower) and follower.broker_epoch == epoch and may_join(broker_id):
                 # Who may not join now asks for a look with its next fetch; a dead broker makes no work.
-                members.append(Member(broker_id, epoch))
+                members.append(ReplicaEpoch(broker_id, epoch))
         return tuple(members)
 
     # --- inside -------------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ OTHERS: Final = "various"
 """In place of values that differ between events that are counted together."""
 
 
-class Kind(StrEnum):
+class EventKind(StrEnum):
     """The kind of an event."""
 
     ACCESS = "access"
@@ -65,7 +65,7 @@ Details = tuple[tuple[str, Any], ...]
 class Event:
     """One event. Two are identical if they are equal. Make them with ``event``, which cuts names."""
 
-    kind: Kind
+    kind: EventKind
     outcome: Outcome
     principal: str = ""
     """``Type:name``; empty before a login."""
@@ -78,7 +78,7 @@ class Event:
 
 
 def event(
-    kind: Kind,
+    kind: EventKind,
     outcome: Outcome,
     *,
     principal: str = "",
@@ -355,5 +355,8 @@ class Lines:
 def lost_line(lost: int, why: str, now_ms: int, broker_id: int) -> bytes:
     """Says that there is a gap."""
     return line_of(
-        replace(event(Kind.AUDIT, Outcome.FAILED), details=(("reason", why),)), now_ms, broker_id=broker_id, count=lost
+        replace(event(EventKind.AUDIT, Outcome.FAILED), details=(("reason", why),)),
+        now_ms,
+        broker_id=broker_id,
+        count=lost,
     )

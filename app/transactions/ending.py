@@ -311,7 +311,7 @@ class Endings:
         if partition.leader < 0:
             raise NotLeader(f"Nobody leads {target}.", partition.leader, partition.leader_epoch)
         answer = others.markers.put(partition.leader, MarkerAsked(marker, topic_id, target))
-        return Answered(target, answer, self._log_line)
+        return MarkerAnswer(target, answer, self._log_line)
 
     def _complete(self, ending: _Ending) -> bool | Awaitable[bool]:
         """Write the Complete record; False if it cannot be written now. Raises: RequestRejected as ``Coordinator.perform``."""
@@ -338,7 +338,7 @@ def _decision(transaction: Transaction) -> bytes:
     return encode_decision(Decision(transaction.updated_ms, transaction.partitions))
 
 
-class Answered(Awaitable[None]):
+class MarkerAnswer(Awaitable[None]):
     """That the leader of a partition has a marker, or that a newer producer has written there (X4).
 
     Raises: FirnError if the marker is to be sent again.

@@ -17,7 +17,7 @@ from app.core.faults import Faults
 from app.core.units import PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from app.metadata.peers.control import LookRequest, LookResponse
 from app.transactions.deciding import OpenTransaction, Outcome, decide, doubts
-from app.transactions.ending import Answered
+from app.transactions.ending import MarkerAnswer
 from app.transactions.link import MarkerAsked
 from app.transactions.markers import Marker, MarkerWriter
 from app.transactions.shard import TransactionShard
@@ -220,7 +220,7 @@ class Recovery:
             return self._markers.write(marker, target)
         leader = topic.partitions[target.partition].leader
         sent = self._others.leaders.markers.put(leader, MarkerAsked(marker, topic.topic_id, target))
-        return Answered(target, sent, self._log_line)
+        return MarkerAnswer(target, sent, self._log_line)
 
     def _tell(self, decided: Sequence[tuple[TopicPartition, Marker]]) -> None:
         for target, marker in decided[:NAMED_MAX]:

@@ -44,7 +44,7 @@ class Gate(Protocol):
         ...
 
 
-class Surroundings(Protocol):
+class ConnectionOwner(Protocol):
     """The parts that the connections of a server share, and their reports to it."""
 
     loop: asyncio.AbstractEventLoop
@@ -82,7 +82,7 @@ class Connection(asyncio.BufferedProtocol):
         "server",
     )
 
-    def __init__(self, server: Surroundings, core: ConnectionCore) -> None:
+    def __init__(self, server: ConnectionOwner, core: ConnectionCore) -> None:
         self.server = server
         self.core = core
         self.get_buffer = core.get_buffer  # type: ignore[method-assign]

@@ -74,14 +74,14 @@ NO_SEALER: Final = -1
 NO_COORDINATOR: Final = -1
 
 
-class Kind(IntEnum):
+class ObjectKind(IntEnum):
     """The kinds of objects."""
 
     RECORDS = 0
     SEAL = 1
 
 
-class Marker(IntEnum):
+class MarkerKind(IntEnum):
     """The transaction markers. The numbers of the control types are Kafka's."""
 
     NONE = -1
@@ -103,7 +103,7 @@ class BatchFields(NamedTuple):
     base_sequence: int
     record_count: int
     marker: int
-    """A ``Marker``."""
+    """A ``MarkerKind``."""
     coordinator_epoch: int
     """Of a marker; -1 otherwise."""
 
@@ -173,7 +173,7 @@ class WalFooter:
     number: int
     nonce: bytes
     """16 random bytes, made once for each object: they distinguish an own earlier try from another object."""
-    kind: Kind
+    kind: ObjectKind
     created_ms: TimestampMs
     """By the writer's clock; for people, never for decisions."""
     sealer: int = NO_SEALER
@@ -183,7 +183,7 @@ class WalFooter:
 
     @property
     def is_seal(self) -> bool:
-        return self.kind is Kind.SEAL
+        return self.kind is ObjectKind.SEAL
 
     def section_of(self, partition: TopicIdPartition) -> Section | None:
         """The section of that partition, in constant time: a take-over asks for thousands of partitions."""
@@ -208,7 +208,7 @@ class SectionDraft(NamedTuple):
 
 
 def batch_fields(
-    header: BatchHeader, marker: int = Marker.NONE, coordinator_epoch: int = NO_COORDINATOR
+    header: BatchHeader, marker: int = MarkerKind.NONE, coordinator_epoch: int = NO_COORDINATOR
 ) -> BatchFields:
     """The footer's fields of a batch with this header. ``marker``: of a control batch that ends a transaction."""
     return BatchFields(
@@ -245,7 +245,7 @@ def encode_object(
         )
         position += size
     return data, WalFooter(
-        wal=wal, number=number, nonce=nonce, kind=Kind.RECORDS, created_ms=created_ms, sections=tuple(sections)
+        wal=wal, number=number, nonce=nonce, kind=ObjectKind.RECORDS, created_ms=created_ms, sections=tuple(sections)
     )
 
 
@@ -279,7 +279,7 @@ def write_object(
         position += size
     assert sum(fields.size_bytes for fields in batches) == position, (wal, number)
     head = _head(
-        wal, number, nonce, created_ms, Kind.RECORDS, NO_SEALER, position, len(drafts), len(batches), len(states)
+        wal, number, nonce, created_ms, ObjectKind.RECORDS, NO_SEALER, position, len(drafts), len(batches), len(states)
     )
     footer = [head, *(draft.partition.topic_id.bytes for draft in drafts)]
     _add_columns(footer, _SECTION_COLUMNS, sections)
@@ -294,7 +294,7 @@ def write_object(
 def encode_seal(wal: WalId, number: int, nonce: bytes, created_ms: TimestampMs, sealer: int) -> bytes:
     """The bytes of a seal."""
     assert sealer >= 0, sealer
-    return _closed([_head(wal, number, nonce, created_ms, Kind.SEAL, sealer, 0, 0, 0, 0)])
+    return _closed([_head(wal, number, nonce, created_ms, ObjectKind.SEAL, sealer, 0, 0, 0, 0)])
 
 
 def encode_state(state: PartitionState) -> bytes:
@@ -312,7 +312,7 @@ def _head(
     number: int,
     nonce: bytes,
     created_ms: TimestampMs,
-    kind: Kind,
+    kind: ObjectKind,
     sealer: int,
     data_bytes: int,
     section_count: int,
@@ -521,13 +521,13 @@ class _FooterReader(_Columns):
             f"unknown flags {flags:#x}, {reserved:#x}, {reserved_2:#x}",
         )
         require(head_bytes == HEAD_BYTES, f"head of {head_bytes} bytes")
-        require(kind in (Kind.RECORDS, Kind.SEAL), f"unknown kind {kind}")
+        require(kind in (ObjectKind.RECORDS, ObjectKind.SEAL), f"unknown kind {kind}")
         require(window == WINDOW, f"window of {window} where version {version} has {WINDOW}")
         require(
             broker_id >= 0 and broker_epoch >= 0 and number >= 0, f"log {broker_id}/{broker_epoch}, number {number}"
         )
         require(data_bytes == self._start, f"sections of {data_bytes} bytes before a footer at {self._start}")
-        if kind == Kind.SEAL:
+        if kind == ObjectKind.SEAL:
             require(section_count == batch_count == state_count == data_bytes == 0, "it is a seal and has records")
             require(sealer >= 0, f"sealed by broker {sealer}")
         else:
@@ -541,7 +541,7 @@ class _FooterReader(_Columns):
             wal=WalId(broker_id, broker_epoch),
             number=number,
             nonce=bytes(nonce),
-            kind=Kind(kind),
+            kind=ObjectKind(kind),
             created_ms=created_ms,
             sealer=sealer,
             sections=sections,
@@ -612,7 +612,7 @@ class _FooterReader(_Columns):
                 self._fail(f"section {index} has two leader epochs")
             if not 0 <= count <= delta + 1:
                 self._fail(f"section {index} has {count} records")
-            if not Marker.NONE <= marker <= Marker.COMMIT:
+            if not MarkerKind.NONE <= marker <= MarkerKind.COMMIT:
                 self._fail(f"section {index} has the unknown marker {marker}")
             expected = Offset(base + delta + 1)
             size += bytes_

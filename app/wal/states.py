@@ -14,7 +14,7 @@ from app.hot.indexes import AbortedTransaction
 from app.hot.producers import ProducerStates, SnapshotRow, aborted_entry, encode_snapshot, parse_snapshot
 from app.records.batch import CONTROL, TRANSACTIONAL
 from app.records.control import ControlType, EndTransactionMarker
-from app.wal.format import BatchFields, Marker, OlderBatch, PartitionState
+from app.wal.format import BatchFields, MarkerKind, OlderBatch, PartitionState
 
 STATE_BYTES: Final = 8 * MIB
 """A longer state loses the least needed parts: older batches first, then the producers that were silent longest."""
@@ -104,7 +104,7 @@ def replay(producers: ProducerStates, epochs: LeaderEpochs, batches: Iterable[Ba
         ) = fields
         epochs.assign(leader_epoch, base_offset)
         if attributes & CONTROL:
-            if marker != Marker.NONE:
+            if marker != MarkerKind.NONE:
                 completed = producers.apply_marker(
                     EndTransactionMarker(
                         ControlType(marker),

@@ -164,7 +164,7 @@ class WalNeeds:
         yield from (key for _, key in sorted(holding))
 
 
-class Registration(NamedTuple):
+class LogRegistration(NamedTuple):
     """The registration of the broker of a log in an image."""
 
     sequence: int
@@ -175,7 +175,7 @@ class Registration(NamedTuple):
     """Where the log of that broker epoch was ended; -1 if the record has no such number (J14)."""
 
 
-def has_ended(wal: WalId, said: Registration) -> bool:
+def has_ended(wal: WalId, said: LogRegistration) -> bool:
     """Whether an image says that a log has ended (J36).
 
     An image from before the broker's registration says nothing: it has no such broker, or an earlier broker epoch.
@@ -188,7 +188,7 @@ def has_ended(wal: WalId, said: Registration) -> bool:
 
 
 def deletable(
-    wal: WalId, numbers: Iterable[int], end: int, ranges: Collection[WalRange], said: Registration
+    wal: WalId, numbers: Iterable[int], end: int, ranges: Collection[WalRange], said: LogRegistration
 ) -> list[int]:
     """Objects of a sealed log that no partition needs (J11, J12, J36); none if the image does not have the end of the log.
 

@@ -131,7 +131,7 @@ class _Waiting(NamedTuple):
     fields: BatchFields
     state: bytes | None
     due_ms: int
-    led: _Led
+    led: _LedLog
 
 
 class _InFlight:
@@ -147,7 +147,7 @@ class _InFlight:
         """Reads in a row that gave wrong bytes."""
 
 
-class _Led:
+class _LedLog:
     __slots__ = (
         "above_epoch",
         "end_offset",
@@ -210,7 +210,7 @@ class WalWriter:
         self._window = window
         self._footer_bytes = footer_bytes
         self._each_bytes = waiting_bytes
-        self._led: dict[TopicIdPartition, _Led] = {}
+        self._led: dict[TopicIdPartition, _LedLog] = {}
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
         """Of records."""
@@ -237,7 +237,7 @@ class WalWriter:
         """
         before = self._led.get(partition)
         self.forget(partition)
-        self._led[partition] = _Led(before.leader_epoch if before is not None and before.waiting else -1)
+        self._led[partition] = _LedLog(before.leader_epoch if before is not None and before.waiting else -1)
 
     def stop(self, partition: TopicIdPartition) -> None:
         """The partition takes no more batches in this leadership, and waiting batches are cut at once (J18)."""

@@ -19,9 +19,10 @@ import pytest
 from app.configs.listeners import ListenerConfig
 from app.core.errors import RequestRejected
 from app.core.limits import MIB
-from app.metadata.changes.topic_changes import ConfigChange, Operation, ResourceType
+from app.metadata.changes.topic_changes import ConfigChange
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest
+from app.wire.config_resources import ConfigOperation, ConfigResourceType
 from tests.handlers.conversation import Talk, talk
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.secured import certificates, listener, security
@@ -64,8 +65,8 @@ async def clients(broker: RunningBroker) -> AsyncIterator[Callable[[str], Awaita
 
 
 async def alter(broker: RunningBroker, name: str, value: int | str, node: str = "") -> None:
-    change = ConfigChange(name, Operation.SET, str(value))
-    await broker.node.membership.controller.alter_configs(ResourceType.BROKER, node, [change])
+    change = ConfigChange(name, ConfigOperation.SET, str(value))
+    await broker.node.membership.controller.alter_configs(ConfigResourceType.BROKER, node, [change])
 
 
 def counter(broker: RunningBroker, name: str, **labels: str) -> float:

@@ -11,8 +11,9 @@ import pytest
 
 from app.broker.partitions.partitions import Partitions
 from app.broker.peers.control_link import KafkaControlLink
-from app.metadata.changes.topic_changes import ConfigChange, Operation
+from app.metadata.changes.topic_changes import ConfigChange
 from app.replication.roles import Role
+from app.wire.config_resources import ConfigOperation
 from tests.broker.test_cluster import member
 from tests.handlers.conversation import batch, talk
 from tests.support.several import unfenced, until
@@ -126,7 +127,7 @@ async def test_partitions_that_did_not_change_are_not_touched(
         await until(lambda: images()[5].leader_epoch > epoch and settled())
         assert {index for _, _, index in brought} == {5}
         # Settings concern all of them.
-        await controller.alter_configs(TOPIC, "t", [ConfigChange("segment.bytes", Operation.SET, "20000000")])
+        await controller.alter_configs(TOPIC, "t", [ConfigChange("segment.bytes", ConfigOperation.SET, "20000000")])
         await until(
             lambda: all(
                 broker.log("t", one).config.segment_bytes == 20_000_000 for broker in brokers for one in range(12)
@@ -188,6 +189,6 @@ async def test_a_lower_min_insync_replicas_counts_at_once(tmp_path: Path) -> Non
         log = leader.log("t", 0)
         assert log.high_watermark == 0, "too few are in sync"
         await brokers[0].node.membership.controller.alter_configs(
-            TOPIC, "t", [ConfigChange("min.insync.replicas", Operation.SET, "2")]
+            TOPIC, "t", [ConfigChange("min.insync.replicas", ConfigOperation.SET, "2")]
         )
         await until(lambda: log.high_watermark == 3)

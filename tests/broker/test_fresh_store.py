@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from app.client.admin import AdminClient, ResourceType
+from app.client.admin import AdminClient
 from app.client.cluster import ClusterClient
 from app.core.errors import ConfigError
 from app.metadata.changes.features import new_store_level
 from app.metadata.image.cluster import LEVEL_MAX
+from app.wire.config_resources import ConfigResourceType
 from tests.faults.served import Served, firn, serving
 
 
@@ -26,7 +27,7 @@ def level_of(broker: Served) -> int:
 def durability_of(broker: Served, topic: str) -> str:
     async def ask() -> str:
         async with ClusterClient([("127.0.0.1", broker.port)], rng=random.Random(1)) as cluster:
-            configs = await AdminClient(cluster).describe_configs(ResourceType.TOPIC, topic)
+            configs = await AdminClient(cluster).describe_configs(ConfigResourceType.TOPIC, topic)
             return next(str(one.value) for one in configs if one.name == "firn.durability")
 
     return asyncio.run(ask())

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.broker.watching.health import judge
-from app.http.health import Health, Listener
+from app.http.health import Health, HealthReader
 from tests.faults.served import STORE_PROCESS, Served, firn, serving, until
 from tests.support.ports import free_port
 
@@ -47,7 +47,7 @@ def test_a_broker_is_ready_while_something_of_what_it_leads_can_be_served(
 def test_the_newest_line_counts_however_lines_are_cut() -> None:
     first, second = judge(**FINE), judge(**(FINE | {"no_room": "full"}))
     data = first.line() + second.line()
-    listener = Listener()
+    listener = HealthReader()
     seen: list[Health | None] = []
     for position in range(0, len(data), 7):
         listener.feed(data[position : position + 7])

@@ -11,13 +11,13 @@ import pytest
 
 from app.broker.start.http_address import HTTP_MODULE, WAIT_S, check_http_address, may_end
 from app.core.errors import ConfigError
-from app.machine.listeners import Listener
+from app.machine.listeners import ListeningProcess
 from tests.support.virtual_loop import VirtualLoop, run_virtual
 
 HTTP = ("python", "-m", HTTP_MODULE)
-ORPHAN = Listener(1, HTTP, ())
-SERVED = Listener(2, HTTP, ("firn", "serve"))
-OTHER = Listener(3, ("/usr/sbin/nginx",), ("init",))
+ORPHAN = ListeningProcess(1, HTTP, ())
+SERVED = ListeningProcess(2, HTTP, ("firn", "serve"))
+OTHER = ListeningProcess(3, ("/usr/sbin/nginx",), ("init",))
 
 
 @contextmanager
@@ -35,14 +35,14 @@ def test_only_the_http_process_of_a_killed_broker_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("seen", [[ORPHAN], []], ids=["seen", "unseen"])
-def test_a_start_goes_on_once_the_http_process_of_a_killed_broker_has_ended(seen: list[Listener]) -> None:
+def test_a_start_goes_on_once_the_http_process_of_a_killed_broker_has_ended(seen: list[ListeningProcess]) -> None:
     looks = 0
 
     async def start(loop: VirtualLoop) -> None:
         nonlocal looks
         with taken() as (address, listening):
 
-            def holders_of(port: int) -> list[Listener]:
+            def holders_of(port: int) -> list[ListeningProcess]:
                 nonlocal looks
                 assert port == listening.getsockname()[1]
                 looks += 1
@@ -57,7 +57,7 @@ def test_a_start_goes_on_once_the_http_process_of_a_killed_broker_has_ended(seen
 
 
 @pytest.mark.parametrize("holder", [SERVED, OTHER], ids=["another broker", "another program"])
-def test_an_address_of_others_is_refused_at_once_with_their_name(holder: Listener) -> None:
+def test_an_address_of_others_is_refused_at_once_with_their_name(holder: ListeningProcess) -> None:
     async def start(loop: VirtualLoop) -> float:
         began_s = loop.time()
         with (

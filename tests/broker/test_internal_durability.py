@@ -14,7 +14,7 @@ import pytest
 from app.broker.write_ahead import switching as durability_changes
 from app.coordinator.topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
 from app.core.errors import ErrorCode
-from app.metadata.changes.topic_changes import ConfigChange, Operation, ResourceType
+from app.metadata.changes.topic_changes import ConfigChange
 from app.metadata.image.cluster import OBJECT_LEVEL
 from app.metadata.image.wal_ranges import PartitionDurability
 from app.transactions.state import TransactionState
@@ -25,6 +25,7 @@ from app.wire.apis.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from app.wire.config_resources import ConfigOperation, ConfigResourceType
 from tests.broker.test_cluster import member
 from tests.broker.test_object_durability import alone, alter, create, led, objects
 from tests.broker.test_shares_of_several import ACCEPT, RELEASE, workers
@@ -116,8 +117,8 @@ async def one(path: Path) -> AsyncIterator[One]:
             await until(lambda topic=topic: broker.node.cluster.image.topic(topic.name) is not None)
             await led(broker, topic.name, 2)
             # Or every commit would wait for as long as the default says.
-            change = ConfigChange("firn.wal.linger.ms", Operation.SET, "2")
-            await broker.node.membership.controller.alter_configs(ResourceType.TOPIC, topic.name, [change])
+            change = ConfigChange("firn.wal.linger.ms", ConfigOperation.SET, "2")
+            await broker.node.membership.controller.alter_configs(ConfigResourceType.TOPIC, topic.name, [change])
         yield made
     finally:
         await made.close()
@@ -176,9 +177,9 @@ async def test_internal_topics_get_the_durability_of_the_topics_that_are_there(t
 
 async def test_j45_coordinators_answer_what_is_in_the_bucket(tmp_path: Path) -> None:
     async with one(tmp_path) as of:
-        change = ConfigChange("firn.wal.linger.ms", Operation.SET, "150")
+        change = ConfigChange("firn.wal.linger.ms", ConfigOperation.SET, "150")
         for topic in (CONSUMER_OFFSETS.name, TRANSACTION_STATE.name):
-            await of.brokers[1].node.membership.controller.alter_configs(ResourceType.TOPIC, topic, [change])
+            await of.brokers[1].node.membership.controller.alter_configs(ConfigResourceType.TOPIC, topic, [change])
         before = len(objects(tmp_path))
         await commit(of, GROUP, 5)
         assert len(objects(tmp_path)) == before + 1
@@ -253,8 +254,8 @@ async def test_transactions_go_on_after_the_loss_of_the_disk(tmp_path: Path, ver
 async def test_a_share_group_goes_on_after_the_loss_of_the_disk(tmp_path: Path, tiered: bool) -> None:
     async with one(tmp_path) as of:
         broker = of.brokers[1]
-        change = ConfigChange("share.auto.offset.reset", Operation.SET, "earliest")
-        await broker.node.membership.controller.alter_configs(ResourceType.GROUP, "workers", [change])
+        change = ConfigChange("share.auto.offset.reset", ConfigOperation.SET, "earliest")
+        await broker.node.membership.controller.alter_configs(ConfigResourceType.GROUP, "workers", [change])
         await broker.node.shares.ready()
         await led(broker, SHARE_GROUP_STATE.name)
         assert broker.node.cluster.image.topics_by_name[SHARE_GROUP_STATE.name].configs["firn.durability"] == "object"
@@ -286,8 +287,8 @@ async def test_a_hole_that_a_loss_of_power_left_is_not_taken_for_one_of_compacti
         broker = of.brokers[1]
         await tier_and_clean(broker)
         synced = of.recovery_points.read_bytes()
-        change = ConfigChange("min.cleanable.dirty.ratio", Operation.SET, "1.0")
-        await broker.node.membership.controller.alter_configs(ResourceType.TOPIC, CONSUMER_OFFSETS.name, [change])
+        change = ConfigChange("min.cleanable.dirty.ratio", ConfigOperation.SET, "1.0")
+        await broker.node.membership.controller.alter_configs(ConfigResourceType.TOPIC, CONSUMER_OFFSETS.name, [change])
         logs = [broker.log(CONSUMER_OFFSETS.name, index) for index in range(2)]
         for number in range(5):
             await commit(of, f"g{number}", number + 10)
@@ -375,12 +376,12 @@ async def test_internal_topics_that_exist_change_to_object_durability_while_they
         for number in range(10):
             await commit(of, f"g{number % 5}", number)
         changes = [
-            ConfigChange("firn.durability", Operation.SET, "object"),
-            ConfigChange("remote.storage.enable", Operation.SET, "true"),
-            ConfigChange("firn.wal.linger.ms", Operation.SET, "2"),
+            ConfigChange("firn.durability", ConfigOperation.SET, "object"),
+            ConfigChange("remote.storage.enable", ConfigOperation.SET, "true"),
+            ConfigChange("firn.wal.linger.ms", ConfigOperation.SET, "2"),
         ]
         name = CONSUMER_OFFSETS.name
-        await broker.node.membership.controller.alter_configs(ResourceType.TOPIC, name, changes)
+        await broker.node.membership.controller.alter_configs(ConfigResourceType.TOPIC, name, changes)
         await commit(of, "g0", 20)
         await until(lambda: {each.durability for each in partitions(of)} == {PartitionDurability.OBJECT})
         await commit(of, "g1", 21)

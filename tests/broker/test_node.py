@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from app.broker.node import LOG_DESCRIPTORS_MAX, Node, Surroundings
+from app.broker.node import LOG_DESCRIPTORS_MAX, Node, NodeSeams
 from app.broker.partitions.partitions import LOGS_AT_ONCE, Partitions
 from app.configs import BrokerConfig, TopicConfig
 from app.coordinator.topics import INTERNAL
@@ -22,7 +22,7 @@ from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
 from app.machine.files import PosixFileSystem
 from app.machine.runtime import SystemClock
-from app.metadata.changes.topic_changes import ConfigChange, Operation
+from app.metadata.changes.topic_changes import ConfigChange
 from app.metadata.view.registration import StartRefused
 from app.objectstore.directory import DirectPool
 from app.objectstore.memory import MemoryStore
@@ -34,6 +34,7 @@ from app.wire.apis.create_topics import CreatableTopic, CreateTopicsRequest
 from app.wire.apis.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from app.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
+from app.wire.config_resources import ConfigOperation
 from app.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
 from tests.handlers.conversation import Talk, batch, talk
 from tests.support.broker import RunningBroker, running_broker
@@ -459,7 +460,7 @@ async def test_topic_settings_reach_the_log_at_once(tmp_path: Path):
         await client.ask(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest([CreatableTopic("t", 1, 1)], 1000))
         await produce(client, "t", batch(1, value=b"x" * 2000))
         await broker.node.membership.controller.alter_configs(
-            2, "t", [ConfigChange("max.message.bytes", Operation.SET, "1000")]
+            2, "t", [ConfigChange("max.message.bytes", ConfigOperation.SET, "1000")]
         )
         answer = await client.produce(9, [("t", [(0, batch(1, value=b"x" * 2000))])])
         assert answer.responses[0].partition_responses[0].error_code == 10
@@ -519,7 +520,7 @@ def test_logs_have_half_of_the_descriptors_of_the_process_up_to_a_bound(
 ) -> None:
     """The other half is for sockets; an unlimited process would leave every file of every log open."""
     store, fs, pool, rng = MemoryStore(), PosixFileSystem(), DirectPool(), random.Random(1)
-    around = Surroundings(
+    around = NodeSeams(
         clock=SystemClock(),
         rng=rng,
         pool=pool,

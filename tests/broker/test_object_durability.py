@@ -15,7 +15,6 @@ from app.broker.peers.control_link import KafkaControlLink
 from app.broker.write_ahead import restore as write_ahead_restore
 from app.broker.write_ahead import switching as durability_changes
 from app.broker.write_ahead import write_ahead
-from app.client.admin import ConfigOperation
 from app.core.errors import BrokerUnavailable, ErrorCode, StorageUnavailable
 from app.core.units import BrokerId
 from app.metadata.changes.broker_changes import fence_brokers
@@ -31,6 +30,7 @@ from app.wire.apis.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from app.wire.config_resources import ConfigOperation
 from tests.broker.test_cluster import member
 from tests.broker.test_node import fetch_all, headers, tier_everything
 from tests.handlers.conversation import Talk, batch, talk

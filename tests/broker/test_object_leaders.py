@@ -17,7 +17,7 @@ from app.core.units import Buffer, PartitionIndex
 from app.machine.runtime import ThreadPool
 from app.metadata.changes.broker_changes import fence_brokers
 from app.metadata.changes.features import FeatureAsked
-from app.metadata.changes.topic_changes import ConfigChange, Operation
+from app.metadata.changes.topic_changes import ConfigChange
 from app.metadata.image.cluster import PartitionImage
 from app.metadata.image.wal_ranges import OPEN, PartitionDurability, WalId
 from app.metadata.log import layout
@@ -29,6 +29,7 @@ from app.metadata.view.registration import StartRefused
 from app.objectstore.api import ObjectInfo
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.keys import LIST_LIMIT_MAX
+from app.wire.config_resources import ConfigOperation
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.several import broker_on, cluster_on, unfenced, until
 
@@ -209,12 +210,12 @@ async def test_j40_j41_a_topic_changes_its_durability_both_ways(tmp_path: Path) 
         await controller.create_topic("t", assignments={0: [2, 3]})
         leader = brokers[1]
         await until(lambda: leader.node.cluster.image.topic("t") is not None)
-        await controller.alter_configs(2, "t", [ConfigChange("firn.durability", Operation.SET, "object")])
+        await controller.alter_configs(2, "t", [ConfigChange("firn.durability", ConfigOperation.SET, "object")])
         await until(lambda: image(leader).durability is PartitionDurability.OBJECT)
         assert image(leader).replicas == (2,)
         assert [(one.first, one.last) for one in image(leader).wal_ranges] == [(0, OPEN)]
 
-        await controller.alter_configs(2, "t", [ConfigChange("firn.durability", Operation.DELETE)])
+        await controller.alter_configs(2, "t", [ConfigChange("firn.durability", ConfigOperation.DELETE)])
         await until(lambda: image(leader).durability is PartitionDurability.REPLICAS)
         assert len(image(leader).replicas) == len(image(leader).isr) == 2
         assert not any(one.is_open for one in image(leader).wal_ranges)
@@ -284,8 +285,8 @@ async def test_an_older_cluster_gets_object_topics_when_its_level_is_raised(tmp_
         with pytest.raises(RequestRejected, match=r"run `firn cluster features --upgrade firn\.version=3`"):
             await controller.create_topic("t", configs=OBJECT)
         with pytest.raises(RequestRejected, match=r"it is 1: run"):
-            await controller.alter_configs(4, "", [ConfigChange("firn.durability", Operation.SET, "object")])
+            await controller.alter_configs(4, "", [ConfigChange("firn.durability", ConfigOperation.SET, "object")])
         await controller.update_features([FeatureAsked("firn.version", 3)])
-        await controller.alter_configs(4, "", [ConfigChange("firn.durability", Operation.SET, "object")])
+        await controller.alter_configs(4, "", [ConfigChange("firn.durability", ConfigOperation.SET, "object")])
         made = await controller.create_topic("t")
         assert (made.configs, image(broker).durability) == (OBJECT, PartitionDurability.OBJECT)

@@ -17,7 +17,7 @@ from app.cli.doctor import partition_checks, store_checks
 from app.core.errors import ErrorCode
 from app.core.units import PartitionIndex, TopicIdPartition
 from app.machine.runtime import SystemClock
-from app.metadata.changes.topic_changes import ConfigChange, Operation
+from app.metadata.changes.topic_changes import ConfigChange
 from app.metadata.view.follower import MetadataFollower
 from app.objectstore.api import ObjectInfo, ObjectStore
 from app.objectstore.directory import DirectoryStore
@@ -26,6 +26,7 @@ from app.wire.apikeys import ApiKey
 from app.wire.apis.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 from app.wire.apis.find_coordinator import FindCoordinatorRequest
 from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
+from app.wire.config_resources import ConfigOperation
 from tests.broker.test_node import fetch_all, produce, tier_everything, until
 from tests.handlers.conversation import Talk, batch, talk
 from tests.support.broker import RunningBroker, running_broker
@@ -130,7 +131,7 @@ async def test_a_partition_that_cannot_be_opened_is_offline_alone_and_back_when_
         assert all(one.passed for one in await store_checks(url, partitions=False)), "a broker starts all the same"
         await broker.create_topic("u")
         assert await produce(client, "u", batch(1)) == [0]
-        change = ConfigChange("max.message.bytes", Operation.SET, "100000")
+        change = ConfigChange("max.message.bytes", ConfigOperation.SET, "100000")
         await broker.node.membership.controller.alter_configs(2, "t", [change])
         assert not [line for line in broker.lines if "cannot create, change or delete" in line]
 

@@ -10,8 +10,9 @@ import pytest
 
 from app.core.errors import ErrorCode
 from app.machine.files import PosixFileSystem
-from app.metadata.changes.topic_changes import ConfigChange, Operation
+from app.metadata.changes.topic_changes import ConfigChange
 from app.metadata.image.cluster import ImageDelta
+from app.wire.config_resources import ConfigOperation
 from tests.broker.test_leadership import produced
 from tests.broker.test_node import produce, until
 from tests.handlers.conversation import batch, talk
@@ -53,7 +54,7 @@ async def test_a_topic_that_is_deleted_beside_a_change_of_the_brokers_settings_i
         await broker.create_topic("t")
         await produce(client, "t", batch(3))
         controller = broker.node.membership.controller
-        retention = [ConfigChange("log.retention.ms", Operation.SET, "5000000")]
+        retention = [ConfigChange("log.retention.ms", ConfigOperation.SET, "5000000")]
         entry = await together(broker, controller.delete_topic("t"), controller.alter_configs(BROKERS, "", retention))
         assert entry.topics
         assert entry.broker_configs

@@ -32,7 +32,7 @@ from app.handlers.policy.callers import Caller
 from app.machine.files import PosixFileSystem
 from app.machine.runtime import ThreadPool
 from app.metadata.changes.scram_changes import ScramAsked
-from app.metadata.changes.topic_changes import ConfigChange, Operation, ResourceType
+from app.metadata.changes.topic_changes import ConfigChange
 from app.metadata.image.cluster import BrokerImage, Endpoint
 from app.metadata.log.numbered_log import NumberedLog
 from app.metadata.peers.control import RegisterRequest, RegisterResponse
@@ -51,6 +51,7 @@ from app.wire.apis.describe_user_scram_credentials import DescribeUserScramCrede
 from app.wire.apis.metadata import MetadataRequest
 from app.wire.apis.sasl_authenticate import SaslAuthenticateRequest
 from app.wire.apis.sasl_handshake import SaslHandshakeRequest
+from app.wire.config_resources import ConfigOperation, ConfigResourceType
 from tests.handlers.conversation import talk
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.ports import free_port
@@ -665,11 +666,13 @@ async def alter_own(broker: RunningBroker, **settings: str | None) -> None:
     """Settings of the listener SSL of this broker; ``_`` for ``.``, None for its own of the start."""
     changes = [
         ConfigChange(
-            f"listener.name.ssl.{name.replace('_', '.')}", Operation.DELETE if text is None else Operation.SET, text
+            f"listener.name.ssl.{name.replace('_', '.')}",
+            ConfigOperation.DELETE if text is None else ConfigOperation.SET,
+            text,
         )
         for name, text in settings.items()
     ]
-    await broker.node.membership.controller.alter_configs(ResourceType.BROKER, "1", changes)
+    await broker.node.membership.controller.alter_configs(ConfigResourceType.BROKER, "1", changes)
 
 
 async def greeted_with(broker: RunningBroker, folder: Path) -> bytes:

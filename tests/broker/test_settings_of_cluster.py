@@ -10,7 +10,6 @@ import pytest
 from app.broker.peers.control_link import KafkaControlLink
 from app.core.errors import BrokerUnavailable, ErrorCode
 from app.core.units import BrokerId
-from app.metadata.changes.topic_changes import Operation, ResourceType
 from app.metadata.image.cluster import BrokerImage
 from app.metadata.peers.control import HoldRequest, HoldResponse
 from app.wire.apikeys import ApiKey
@@ -20,6 +19,7 @@ from app.wire.apis.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from app.wire.config_resources import ConfigOperation, ConfigResourceType
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker
 from tests.support.several import cluster_on, until
@@ -45,8 +45,10 @@ def led(broker: RunningBroker) -> list[Any]:
 
 async def set_policy(broker: RunningBroker, text: str) -> tuple[ErrorCode, str]:
     """What this broker answers to a change of ``cleanup.policy``."""
-    config = AlterableConfig("cleanup.policy", int(Operation.SET), text)
-    message = IncrementalAlterConfigsRequest([AlterConfigsResource(int(ResourceType.TOPIC), "t", [config])], False)
+    config = AlterableConfig("cleanup.policy", int(ConfigOperation.SET), text)
+    message = IncrementalAlterConfigsRequest(
+        [AlterConfigsResource(int(ConfigResourceType.TOPIC), "t", [config])], False
+    )
     async with talk(broker.port) as client:
         (answer,) = (await client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, message)).responses
     return ErrorCode(answer.error_code), answer.error_message or ""
@@ -54,7 +56,9 @@ async def set_policy(broker: RunningBroker, text: str) -> tuple[ErrorCode, str]:
 
 async def set_everything(broker: RunningBroker, text: str) -> tuple[ErrorCode, str]:
     """The same by AlterConfigs."""
-    resource = full.AlterConfigsResource(int(ResourceType.TOPIC), "t", [full.AlterableConfig("cleanup.policy", text)])
+    resource = full.AlterConfigsResource(
+        int(ConfigResourceType.TOPIC), "t", [full.AlterableConfig("cleanup.policy", text)]
+    )
     async with talk(broker.port) as client:
         (answer,) = (await client.ask(ApiKey.ALTER_CONFIGS, 2, full.AlterConfigsRequest([resource], False))).responses
     return ErrorCode(answer.error_code), answer.error_message or ""

@@ -16,7 +16,7 @@ from app.configs import TopicConfig
 from app.core.errors import ConfigError, ErrorCode
 from app.core.units import PartitionIndex, TopicIdPartition, TopicPartition
 from app.machine.runtime import SystemClock
-from app.metadata.changes.topic_changes import ConfigChange, Operation, ResourceType
+from app.metadata.changes.topic_changes import ConfigChange
 from app.wire.apikeys import ApiKey
 from app.wire.apis.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from app.wire.apis.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
@@ -25,6 +25,7 @@ from app.wire.apis.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from app.wire.config_resources import ConfigOperation, ConfigResourceType
 from tests.handlers.conversation import Talk, batch, talk
 from tests.support.broker import RunningBroker, running_broker
 
@@ -39,8 +40,8 @@ PRODUCTION = {
 
 
 async def alter(broker: RunningBroker, **values: str) -> None:
-    changes = [ConfigChange(name.replace("_", "."), Operation.SET, value) for name, value in values.items()]
-    await broker.node.membership.controller.alter_configs(ResourceType.BROKER, "", changes)
+    changes = [ConfigChange(name.replace("_", "."), ConfigOperation.SET, value) for name, value in values.items()]
+    await broker.node.membership.controller.alter_configs(ConfigResourceType.BROKER, "", changes)
 
 
 async def test_one_broker_works_with_the_factors_of_a_production_cluster(tmp_path: Path) -> None:
@@ -97,13 +98,13 @@ async def test_a_directory_of_apache_kafka_is_left_alone(tmp_path: Path) -> None
 
 async def set_topic(client: Talk, topic: str, **values: str) -> Any:
     configs = [AlterableConfig(name.replace("_", "."), 0, value) for name, value in values.items()]
-    message = IncrementalAlterConfigsRequest([AlterConfigsResource(int(ResourceType.TOPIC), topic, configs)])
+    message = IncrementalAlterConfigsRequest([AlterConfigsResource(int(ConfigResourceType.TOPIC), topic, configs)])
     [result] = (await client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, message)).responses
     return result
 
 
 async def described(client: Talk, topic: str) -> dict[str, str]:
-    message = DescribeConfigsRequest([DescribeConfigsResource(int(ResourceType.TOPIC), topic, None)])
+    message = DescribeConfigsRequest([DescribeConfigsResource(int(ConfigResourceType.TOPIC), topic, None)])
     [result] = (await client.ask(ApiKey.DESCRIBE_CONFIGS, 4, message)).results
     return {config.name: config.value for config in result.configs}
 

@@ -17,7 +17,7 @@ from app.core.units import LeaderEpoch
 from app.groups.share.core.share_state import ShareKey
 from app.groups.share.core.share_window import Acquired
 from app.handlers.apis.share_fetch import in_batches
-from app.metadata.changes.topic_changes import ConfigChange, Operation, ResourceType
+from app.metadata.changes.topic_changes import ConfigChange
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,
@@ -40,6 +40,7 @@ from app.wire.apis.share_acknowledge import AcknowledgePartition, AcknowledgeTop
 from app.wire.apis.share_fetch import FetchPartition, FetchTopic, ShareFetchRequest
 from app.wire.apis.share_group_describe import ShareGroupDescribeRequest
 from app.wire.apis.share_group_heartbeat import ShareGroupHeartbeatRequest
+from app.wire.config_resources import ConfigOperation, ConfigResourceType
 from tests.broker.test_node import headers, produce
 from tests.handlers.conversation import Talk, batch, talk
 from tests.support.broker import RunningBroker, running_broker
@@ -142,8 +143,8 @@ class Worker:
 
 
 async def configure(broker: RunningBroker, **configs: str) -> None:
-    changes = [ConfigChange(name.replace("_", "."), Operation.SET, value) for name, value in configs.items()]
-    await broker.node.membership.controller.alter_configs(ResourceType.GROUP, GROUP, changes)
+    changes = [ConfigChange(name.replace("_", "."), ConfigOperation.SET, value) for name, value in configs.items()]
+    await broker.node.membership.controller.alter_configs(ConfigResourceType.GROUP, GROUP, changes)
 
 
 @asynccontextmanager

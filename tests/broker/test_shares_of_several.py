@@ -17,7 +17,7 @@ from app.groups.share.core.share_state import ShareKey
 from app.groups.share.core.share_window import Acknowledgement
 from app.groups.share.share_leader import ShareLeader
 from app.metadata.changes.reassignments import ReassignmentAsked
-from app.metadata.changes.topic_changes import ConfigChange, Operation, ResourceType
+from app.metadata.changes.topic_changes import ConfigChange
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,
@@ -38,6 +38,7 @@ from app.wire.apis.share_acknowledge import AcknowledgementBatch as Said
 from app.wire.apis.share_acknowledge import AcknowledgePartition, AcknowledgeTopic, ShareAcknowledgeRequest
 from app.wire.apis.share_fetch import FetchPartition, FetchTopic, ShareFetchRequest
 from app.wire.apis.share_group_heartbeat import ShareGroupHeartbeatRequest
+from app.wire.config_resources import ConfigOperation, ConfigResourceType
 from tests.broker.test_cluster import member
 from tests.handlers.conversation import Talk, batch, talk
 from tests.support.broker import RunningBroker
@@ -98,8 +99,8 @@ class Cluster:
     async def configure(self, **configs: str) -> None:
         """Settings of the group, with ``_`` for ``.``. All brokers know them then."""
         named = {name.replace("_", "."): value for name, value in configs.items()}
-        changes = [ConfigChange(name, Operation.SET, value) for name, value in named.items()]
-        await self.brokers[0].node.membership.controller.alter_configs(ResourceType.GROUP, GROUP, changes)
+        changes = [ConfigChange(name, ConfigOperation.SET, value) for name, value in named.items()]
+        await self.brokers[0].node.membership.controller.alter_configs(ConfigResourceType.GROUP, GROUP, changes)
         for broker in self.brokers:
             await until(lambda b=broker: named.items() <= b.node.cluster.image.group_configs.get(GROUP, {}).items())
 
@@ -168,8 +169,8 @@ async def cluster(path: Path, **settings: Any) -> AsyncIterator[Cluster]:
         await stack.enter_async_context(made._stack)
         controller = brokers[0].node.membership.controller
         await controller.create_topic("t", 1, {"retention.ms": "-1"}, replication_factor=3)
-        change = ConfigChange("share.auto.offset.reset", Operation.SET, "earliest")
-        await controller.alter_configs(ResourceType.GROUP, GROUP, [change])
+        change = ConfigChange("share.auto.offset.reset", ConfigOperation.SET, "earliest")
+        await controller.alter_configs(ConfigResourceType.GROUP, GROUP, [change])
         for broker in brokers:
             await until(lambda broker=broker: broker.node.cluster.image.topic("t") is not None)
         await brokers[0].node.shares.ready()

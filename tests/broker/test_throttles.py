@@ -11,7 +11,8 @@ import pytest
 
 from app.core.units import PartitionIndex, TopicIdPartition
 from app.metadata.changes.reassignments import ReassignmentAsked
-from app.metadata.changes.topic_changes import ConfigChange, Operation
+from app.metadata.changes.topic_changes import ConfigChange
+from app.wire.config_resources import ConfigOperation
 from tests.broker.test_readers import Three, three
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker
@@ -42,7 +43,7 @@ class Moved:
                 assert answer.responses[0].partition_responses[0].error_code == 0
 
     async def set(self, kind: int, name: str, setting: str, value: str) -> None:
-        await self.controller.alter_configs(kind, name, [ConfigChange(setting, Operation.SET, value)])
+        await self.controller.alter_configs(kind, name, [ConfigChange(setting, ConfigOperation.SET, value)])
 
     async def add(self) -> Any:
         """Have the third broker added. Returns: its log."""
@@ -122,7 +123,7 @@ async def test_a_follower_asks_for_no_more_than_its_rate(tmp_path: Path) -> None
         assert log.log_end_offset == end
         await moved.produce(1)
         await moved.controller.alter_configs(
-            BROKER, name, [ConfigChange("follower.replication.throttled.rate", Operation.DELETE, None)]
+            BROKER, name, [ConfigChange("follower.replication.throttled.rate", ConfigOperation.DELETE, None)]
         )
         await until(lambda: moved.in_sync == {1, 2, 3})
         assert log.log_end_offset == BATCHES + 1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.client.admin import AdminClient, ConfigOperation, ResourceType
+from app.client.admin import AdminClient
 from app.client.cluster import EARLIEST, LATEST, ClusterClient
 from app.client.consumer import Consumer
 from app.client.producer import Producer
@@ -16,6 +16,7 @@ from app.core.errors import ErrorCode, RequestRejected
 from app.core.units import Offset, PartitionIndex, TimestampMs, TopicPartition
 from app.machine.runtime import SystemClock
 from app.records.compression import Codec
+from app.wire.config_resources import ConfigOperation, ConfigResourceType
 from tests.support.broker import RunningBroker, running_broker
 
 
@@ -67,12 +68,12 @@ async def test_topics_are_administered(client: ClusterClient) -> None:
     await admin.create_partitions("t", 4)
     assert len((await admin.describe_topic("t")).partitions) == 4
     changes = [("segment.bytes", ConfigOperation.SET, "2000000"), ("retention.ms", ConfigOperation.DELETE, None)]
-    await admin.alter_configs(ResourceType.TOPIC, "t", changes)
-    configs = {entry.name: entry for entry in await admin.describe_configs(ResourceType.TOPIC, "t")}
+    await admin.alter_configs(ConfigResourceType.TOPIC, "t", changes)
+    configs = {entry.name: entry for entry in await admin.describe_configs(ConfigResourceType.TOPIC, "t")}
     assert (configs["segment.bytes"].value, configs["segment.bytes"].source) == ("2000000", "DYNAMIC_TOPIC_CONFIG")
     assert configs["retention.ms"].is_default
     with pytest.raises(RequestRejected) as refused:
-        await admin.alter_configs(ResourceType.TOPIC, "t", [("nonsense", ConfigOperation.SET, "1")])
+        await admin.alter_configs(ConfigResourceType.TOPIC, "t", [("nonsense", ConfigOperation.SET, "1")])
     assert refused.value.code is ErrorCode.INVALID_CONFIG
     await admin.delete_topic("t")
     with pytest.raises(RequestRejected, match="no topic t"):

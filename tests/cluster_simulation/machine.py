@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeAlias
 from uuid import UUID
 
-from app.broker.node import Node, Surroundings
+from app.broker.node import Node, NodeSeams
 from app.broker.peers.control_link import CONNECT_MS, KafkaControlLink
 from app.broker.peers.places import KafkaPlaces
 from app.configs import BrokerConfig
@@ -230,7 +230,7 @@ class ClusterMachine:
             config = objects.broker_config(config)
         node = self.node = Node(
             config,
-            Surroundings(
+            NodeSeams(
                 clock=self.clock,
                 rng=rng,
                 pool=pool,

@@ -15,7 +15,7 @@ from app.coordinator.partition import CoordinatedLog
 from app.coordinator.topics import INTERNAL
 from app.core.errors import ErrorCode, FirnError, RequestRejected
 from app.groups.share.core.share_state import ShareStateShard
-from app.groups.share.core.share_state_wire import Answered, Read
+from app.groups.share.core.share_state_wire import Read, StateAnswer
 from app.groups.share.share_leader import ShareLeader
 from app.groups.share.share_states import NOT_YET
 from app.metadata.changes import broker_changes, features
@@ -25,7 +25,7 @@ from app.metadata.view import registration
 from app.replication.partition import Partition
 from app.transactions import ending, state
 from app.transactions.elsewhere import OtherBrokers
-from app.transactions.ending import Answered as MarkerAnswered
+from app.transactions.ending import StateAnswer as MarkerAnswered
 from app.transactions.link import AddAnswer
 from tests.cluster_simulation.planted import SHORT, Planted
 from tests.simulation.planted import (
@@ -139,9 +139,9 @@ def takes_for_stored_what_may_not_be(patch: pytest.MonkeyPatch) -> None:
             if shared.is_over:
                 raise
 
-    def answered(leader: Any, outgoing: Any, version: int, runs: Any, answer: Answered) -> bool:
+    def answered(leader: Any, outgoing: Any, version: int, runs: Any, answer: StateAnswer) -> bool:
         if answer.error in NOT_YET or answer.is_lost:
-            answer = Answered()
+            answer = StateAnswer()
         return is_answered(leader, outgoing, version, runs, answer)
 
     patch.setattr(ShareLeader, "follow", follow_only)

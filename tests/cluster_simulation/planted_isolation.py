@@ -16,7 +16,7 @@ from app.handlers.base import partitions
 from app.handlers.base.context import Context, Request
 from app.metadata.controller.desk import Desk
 from app.metadata.image.cluster import ClusterImage
-from app.metadata.membership.isolation import Isolation, Standing
+from app.metadata.membership.isolation import Isolation, IsolationState
 from app.metadata.membership.member import ClusterMember
 from app.metadata.peers.control import Heartbeat, HeartbeatAnswer
 from app.wire.apis.metadata import MetadataResponseBroker
@@ -44,7 +44,7 @@ def hosts(patch: pytest.MonkeyPatch) -> None:
 
 
 def nothing_isolates(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Isolation, "decide", lambda _one, now_s: Standing(False, (), now_s + 1.0))
+    patch.setattr(Isolation, "decide", lambda _one, now_s: IsolationState(False, (), now_s + 1.0))
 
 
 def the_controller_is_no_sign(patch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from app.broker.node import Node, Surroundings
+from app.broker.node import Node, NodeSeams
 from app.broker.peers.control_link import KafkaControlLink
 from app.broker.write_ahead import write_ahead
 from app.configs import BrokerConfig, TopicConfig
@@ -120,7 +120,7 @@ def run_broker(*scenarios: Callable[[Run], Awaitable[None]], **settings: int) ->
             take_over=take_over,
             **settings,
         )
-        around = Surroundings(
+        around = NodeSeams(
             clock=VirtualClock(loop),
             rng=rng,
             pool=pool,

@@ -9,7 +9,7 @@ from app.configs import BrokerConfig
 from app.coordinator.records import GROUP_RECORDS
 from app.core.errors import ErrorCode, RequestRejected
 from app.core.units import TimestampMs
-from app.groups.consumer.consumer import Client, ConsumerGroup, MemberTimer, check_heartbeat
+from app.groups.consumer.consumer import ClientInfo, ConsumerGroup, MemberTimer, check_heartbeat
 from app.groups.consumer.consumer_records import from_bytes
 from app.groups.consumer.subscriptions import ResolvedRegex, TopicPattern
 from app.metadata.image.cluster import ClusterImage
@@ -41,7 +41,7 @@ class Coordinator:
         if regex is not None:
             topics = TopicPattern(regex).among(self.image.topics_by_name)
             resolved = ResolvedRegex(topics, self.image.sequence, TimestampMs(self.turn.now_ms))
-        return self.group.heartbeat(self.turn, request, Client("client", host), self.image, resolved)
+        return self.group.heartbeat(self.turn, request, ClientInfo("client", host), self.image, resolved)
 
     def pass_time(self, duration_ms: int) -> list[str]:
         """Let time pass, and timers come due; the members that were taken out."""

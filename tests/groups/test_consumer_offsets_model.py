@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from app.core.errors import ErrorCode, RequestRejected
 from app.core.units import PartitionIndex
-from app.groups.consumer.consumer import Client, check_heartbeat
+from app.groups.consumer.consumer import ClientInfo, check_heartbeat
 from app.groups.consumer.subscriptions import TopicPattern
 from app.groups.group import GroupType
 from app.groups.offsets import deletion
@@ -78,7 +78,7 @@ class OffsetsMachine(RuleBasedStateMachine):
         check_heartbeat(request, 1, CONFIG.group_consumer_assignors)
         given = self.given.get(name, {}) if name in self.joined else {}
         try:
-            answer = self.bench.do(lambda shard, turn: shard.consumer_heartbeat(turn, request, Client("c", "/h")))
+            answer = self.bench.do(lambda shard, turn: shard.consumer_heartbeat(turn, request, ClientInfo("c", "/h")))
         except RequestRejected as error:
             if error.code not in FENCING:
                 raise
@@ -103,7 +103,7 @@ class OffsetsMachine(RuleBasedStateMachine):
         client = self.clients[name]
         if client.epoch:
             request = replace(client.request(), group_id=GROUP, member_epoch=-1)
-            self.bench.code(lambda shard, turn: shard.consumer_heartbeat(turn, request, Client("c", "/h")))
+            self.bench.code(lambda shard, turn: shard.consumer_heartbeat(turn, request, ClientInfo("c", "/h")))
             client.fenced()
 
     @rule()

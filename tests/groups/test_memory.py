@@ -11,7 +11,7 @@ from app.core.errors import ErrorCode, RequestRejected
 from app.core.units import TimestampMs
 from app.groups.classic.classic import ClassicGroup
 from app.groups.classic.embedded import encode_assignment
-from app.groups.consumer.consumer import Client, ConsumerGroup
+from app.groups.consumer.consumer import ClientInfo, ConsumerGroup
 from app.groups.memory import GROUPS_BYTES_MAX, MEMBER_BYTES, PENDING_BYTES, PER_RECORD, Account, GroupMemory
 from app.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from tests.groups.shards import RANGE, SESSION_MS, ShardBench, answered
@@ -234,7 +234,7 @@ def test_classic_members_of_a_consumer_group_return_when_all_memory_is_in_use() 
     upgrade = ConsumerGroupHeartbeatRequest(
         "g", "new", 0, rebalance_timeout_ms=REBALANCE_MS, subscribed_topic_names=["t"], topic_partitions=[]
     )
-    made.do(lambda shard, turn: shard.consumer_heartbeat(turn, upgrade, Client("client", "/127.0.0.1")))
+    made.do(lambda shard, turn: shard.consumer_heartbeat(turn, upgrade, ClientInfo("client", "/127.0.0.1")))
     assert isinstance(made.shard.groups["g"], ConsumerGroup)
     assert made.shard.groups.account.bytes == 0
     bound(made, 0)

@@ -14,7 +14,7 @@ from app.coordinator.shell import Reply
 from app.core.errors import ErrorCode, ProtocolError, RequestRejected
 from app.groups.classic.classic import ClassicGroup
 from app.groups.classic.embedded import decode_assignment, decode_subscription, encode_assignment, subscription_version
-from app.groups.consumer.consumer import Client, ConsumerGroup, check_heartbeat
+from app.groups.consumer.consumer import ClientInfo, ConsumerGroup, check_heartbeat
 from app.groups.consumer.subscriptions import TopicPattern
 from app.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from tests.groups.bench import image_of, topic_id
@@ -167,7 +167,7 @@ class NewConsumer(Consumer):
     def send(self, **changes: Any) -> ConsumerGroupHeartbeatResponse:
         request = replace(self.request(), group_id=GROUP, **changes)
         check_heartbeat(request, 1, CONFIG.group_consumer_assignors)
-        answer = self.bench.do(lambda shard, turn: shard.consumer_heartbeat(turn, request, Client("c", "/h")))
+        answer = self.bench.do(lambda shard, turn: shard.consumer_heartbeat(turn, request, ClientInfo("c", "/h")))
         assert not isinstance(answer, TopicPattern)
         return answer
 

@@ -16,7 +16,7 @@ from app.configs import BrokerConfig
 from app.coordinator.records import GROUP_RECORDS
 from app.core.errors import ErrorCode, RequestRejected
 from app.groups.consumer.assignors import MemberSpec, TopicSpec
-from app.groups.consumer.consumer import Client
+from app.groups.consumer.consumer import ClientInfo
 from app.groups.share.core import share_records, share_sessions
 from app.groups.share.core.share import (
     ASSIGNED_AT_ONCE_MAX,
@@ -49,7 +49,7 @@ class Bench:
 
     def send(self, request: ShareGroupHeartbeatRequest) -> ShareGroupHeartbeatResponse:
         check_share_heartbeat(request)
-        return self.group.heartbeat(self.turn, request, Client("c", "/h"), self.image)
+        return self.group.heartbeat(self.turn, request, ClientInfo("c", "/h"), self.image)
 
     def loaded(self) -> ShareGroup:
         group = ShareGroup("g", CONFIG)
@@ -219,7 +219,7 @@ def test_an_empty_share_group_is_not_taken_for_left_over() -> None:
     bench.image = image_of({"t": 1})
     for epoch, topics in ((0, ["t"]), (-1, None)):
         request = ShareGroupHeartbeatRequest("g", "a", epoch, None, topics)
-        bench.do(lambda shard, turn, r=request: shard.share_heartbeat(turn, r, Client("c", "/h")))  # type: ignore[misc]
+        bench.do(lambda shard, turn, r=request: shard.share_heartbeat(turn, r, ClientInfo("c", "/h")))  # type: ignore[misc]
     bench.advance(2 * bench.config.offsets_retention_check_interval_ms)
     assert bench.shard.share_group("g").state == "Empty"
     bench.restart()
@@ -256,13 +256,13 @@ def test_a_member_that_is_silent_is_taken_out_of_its_share_group() -> None:
     bench = ShardBench()
     bench.image = image_of({"t": 1})
     request = ShareGroupHeartbeatRequest("g", "a", 0, None, ["t"])
-    bench.do(lambda shard, turn: shard.share_heartbeat(turn, request, Client("c", "/h")))
+    bench.do(lambda shard, turn: shard.share_heartbeat(turn, request, ClientInfo("c", "/h")))
     bench.advance(44_999)
     assert not bench.shard.share_group("g").is_empty
     bench.advance(1)
     assert bench.shard.share_group("g").is_empty
     consumer = ConsumerGroupHeartbeatRequest("g", "b", 0, rebalance_timeout_ms=1, subscribed_topic_names=["t"])
-    code = bench.code(lambda shard, turn: shard.consumer_heartbeat(turn, consumer, Client("c", "/h")))
+    code = bench.code(lambda shard, turn: shard.consumer_heartbeat(turn, consumer, ClientInfo("c", "/h")))
     assert code is ErrorCode.GROUP_ID_NOT_FOUND, "a group of another type does not take its place"
     assert bench.code(lambda shard, turn: shard.classic_group_to_join(turn, "g", "")) is (
         ErrorCode.INCONSISTENT_GROUP_PROTOCOL

@@ -17,7 +17,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from app.configs import BrokerConfig
 from app.coordinator.records import GROUP_RECORDS
 from app.core.errors import ErrorCode, RequestRejected
-from app.groups.consumer.consumer import Client
+from app.groups.consumer.consumer import ClientInfo
 from app.groups.consumer.subscriptions import metadata_hash, topic_ids
 from app.groups.share.core import share_records
 from app.groups.share.core.share import ShareGroup, ShareTimer, check_share_heartbeat
@@ -76,7 +76,7 @@ class ShareGroupMachine(RuleBasedStateMachine):
         check_share_heartbeat(request)
         before = remembered(self.group)
         try:
-            answer = self.group.heartbeat(self.turn, request, Client("c", "/h"), self.image)
+            answer = self.group.heartbeat(self.turn, request, ClientInfo("c", "/h"), self.image)
         except RequestRejected as error:
             refused = error.code
         else:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.core.errors import ErrorCode, RequestRejected, StorageUnavailable
-from app.handlers.clients.client import Asked
+from app.handlers.clients.client import RequestFields
 from app.handlers.fetch.fetch import ParkedFetch
 from app.hot.reads import PageMiss
 from app.records.batch import iter_headers
@@ -619,7 +619,7 @@ async def test_a_waiting_fetch_may_be_hurried_again_when_its_time_is_up(start):
         def hurry(self, wait_ms: int) -> None:
             self._hurry(wait_ms)
 
-    parked = Parked(connection, slot, Asked(17, 1), None, request(wait_ms=60_000), plan, [], 1, attempt)
+    parked = Parked(connection, slot, RequestFields(17, 1), None, request(wait_ms=60_000), plan, [], 1, attempt)
     for wait_ms in (0, 0, 500):
         parked.hurry(wait_ms)
     async with asyncio.timeout(30):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.handlers.policy.callers import PLAINTEXT
-from app.handlers.serving.doors import Door
+from app.handlers.serving.doors import ListenerAuthentication
 from app.security.sasl import PlainServer, plain_message
 from app.transport.frame_memory import CLAIM_BYTES_MIN, UNPROVEN_BYTES_MAX
 from app.wire.apikeys import ApiKey
@@ -74,7 +74,7 @@ async def guarded() -> AsyncIterator[Guarded]:
         bench = Bench(queued_max_request_bytes=64 << 20)
         config = listener(SASL)
         login = PlainServer({"alice": b"alice-secret"})
-        door = Door(config, certificates=None, rules=None, new_mechanism=lambda _: login)
+        door = ListenerAuthentication(config, certificates=None, rules=None, new_mechanism=lambda _: login)
         bench.server.secure({SASL: door})
         bench.logs.add("t")
         plain, other = socket.create_server(("127.0.0.1", 0)), socket.create_server(("127.0.0.1", 0), backlog=1024)

@@ -10,14 +10,14 @@ from fastapi import FastAPI
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.http.access import HEALTH_PATHS, Access, Asked, parse_authority, parse_hosts, parse_origins
+from app.http.access import HEALTH_PATHS, Access, AccessRequest, parse_authority, parse_hosts, parse_origins
 from tests.support.broker import RunningBroker
 from tests.support.routes import served_routes
 
-ASKED = Asked(method="POST", path="/v3/clusters", hosts=("localhost:8080",), local_host="10.1.2.3")
+ASKED = AccessRequest(method="POST", path="/v3/clusters", hosts=("localhost:8080",), local_host="10.1.2.3")
 
 
-def status(access: Access, asked: Asked) -> int:
+def status(access: Access, asked: AccessRequest) -> int:
     refusal = access.check(asked)
     return 200 if refusal is None else refusal.status
 

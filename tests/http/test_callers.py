@@ -27,7 +27,7 @@ from app.configs.broker import STANDARD_AUTHORIZER
 from app.core.errors import ConfigError
 from app.http.access import HEALTH_PATHS
 from app.http.application import create_app
-from app.http.callers import BUSY, Caller, CallerLimits, Callers, network_of
+from app.http.callers import BUSY, CallerLimits, Callers, HttpCaller, network_of
 from app.http.credentials import Basic, Bearer, Credential, NotACredential, digest_of, read_authorization
 from app.http.gateway import Gateway, HttpSettings
 from app.http.server import run
@@ -486,9 +486,9 @@ async def test_a_caller_whose_connection_must_be_opened_again_after_its_removal_
 async def test_who_has_left_is_forgotten_and_its_connections_close(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[Caller] = []
+    made: list[HttpCaller] = []
 
-    class Noted(Caller):
+    class Noted(HttpCaller):
         def __init__(self, *given: Any) -> None:
             super().__init__(*given)
             made.append(self)

@@ -17,7 +17,7 @@ from app.core.limits import MIB
 from app.core.metrics import Registry
 from app.http import connections
 from app.http.application import create_app
-from app.http.connections import HEAD_BYTES_MAX, RESERVED, ConnectionLimits, Door, connection_class
+from app.http.connections import HEAD_BYTES_MAX, RESERVED, ConnectionLimits, OpenConnections, connection_class
 from app.http.gateway import HttpSettings
 from app.machine.runtime import SystemClock
 from tests.http.test_process import head, http_process
@@ -30,7 +30,7 @@ LONG_MS = 3_600_000
 
 
 class Server:
-    def __init__(self, port: int, registry: Registry, door: Door) -> None:
+    def __init__(self, port: int, registry: Registry, door: OpenConnections) -> None:
         self.port = port
         self._registry = registry
         self._door = door
@@ -93,7 +93,7 @@ async def serving(
     settings = HttpSettings(bootstrap=(("127.0.0.1", broker_port),), body_idle_timeout_ms=body_ms)
     app = create_app(settings, clock=SystemClock(), rng=random.Random(2), registry=registry)
     limits = ConnectionLimits(connections_max=connections_max, header_timeout_ms=header_ms, transfer_timeout_ms=body_ms)
-    door = Door(limits, registry)
+    door = OpenConnections(limits, registry)
     port = free_port()
     config = uvicorn.Config(app, host="127.0.0.1", port=port, http=connection_class(door), log_level="error")
     server = uvicorn.Server(config)

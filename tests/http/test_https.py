@@ -24,7 +24,7 @@ from app.core.faults import Faults
 from app.core.metrics import Registry
 from app.http import connections
 from app.http.application import create_app
-from app.http.connections import ConnectionLimits, Door, connection_class
+from app.http.connections import ConnectionLimits, OpenConnections, connection_class
 from app.http.gateway import HttpSettings
 from app.http.tls import HttpTls
 from app.http.tls_settings import read_tls
@@ -72,7 +72,7 @@ async def serving(
     http = HttpSettings(bootstrap=(("127.0.0.1", free_port()),), retry_budget_ms=1)
     app = create_app(http, clock=SystemClock(), rng=random.Random(2), registry=registry)
     limits = ConnectionLimits(connections_max=100, header_timeout_ms=header_ms, transfer_timeout_ms=3_600_000)
-    door = Door(limits, registry)
+    door = OpenConnections(limits, registry)
     tls = HttpTls(tls_settings, door, handshakes_max=handshakes_max)
     port = free_port()
     wrapped: Any = tls.around(connection_class(door))

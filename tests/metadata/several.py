@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from app.configs import BrokerConfig
 from app.core.units import BrokerId, LeaderEpoch, LogSequence, TimestampMs, TopicId
-from app.metadata.changes.topic_changes import Planned, Surroundings
+from app.metadata.changes.topic_changes import PlanInputs, Planned
 from app.metadata.image.cluster import (
     LEVEL_FEATURE,
     ClusterImage,
@@ -35,8 +35,8 @@ def ids(*brokers: int) -> tuple[BrokerId, ...]:
     return tuple(BrokerId(each) for each in brokers)
 
 
-def around(sequence: int = NOW) -> Surroundings:
-    return Surroundings(BrokerConfig(), ids(1, 2, 3, 4, 5), TimestampMs(5), 0, LogSequence(sequence))
+def around(sequence: int = NOW) -> PlanInputs:
+    return PlanInputs(BrokerConfig(), ids(1, 2, 3, 4, 5), TimestampMs(5), 0, LogSequence(sequence))
 
 
 def several(

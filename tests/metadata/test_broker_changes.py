@@ -18,7 +18,7 @@ from app.metadata.changes.broker_changes import (
     RegistrationAnswer,
     RegistrationAsked,
 )
-from app.metadata.changes.topic_changes import Planned, Surroundings
+from app.metadata.changes.topic_changes import PlanInputs, Planned
 from app.metadata.image.cluster import (
     ALL_BROKERS,
     LEVEL_FEATURE,
@@ -37,7 +37,7 @@ from app.metadata.image.cluster import (
     topic_change,
 )
 from app.metadata.replicas.elections import NOBODY
-from app.metadata.replicas.replica_changes import Member
+from app.metadata.replicas.replica_changes import ProposedReplica
 from tests.metadata.support import uuid_of
 
 T = TypeVar("T")
@@ -58,8 +58,8 @@ def epoch(broker_id: int) -> int:
     return 10 + broker_id
 
 
-def around(sequence: int = NOW) -> Surroundings:
-    return Surroundings(BrokerConfig(), [A, B, C], TimestampMs(5), 0, LogSequence(sequence))
+def around(sequence: int = NOW) -> PlanInputs:
+    return PlanInputs(BrokerConfig(), [A, B, C], TimestampMs(5), 0, LogSequence(sequence))
 
 
 def cluster(*partitions: tuple[int, ...], level: int = 1, **configs: str) -> ImageDraft:
@@ -372,7 +372,7 @@ def test_m13_a_broker_waits_for_a_replica_that_may_come_into_sync() -> None:
     assert stop(draft, A) == 0, "nobody else lives"
     unfence(draft, B)
     assert stop(draft, A) == 1
-    proposal = ProposedSet(TOPIC, 0, 0, 1, [Member(A, epoch(A)), Member(B, epoch(B))])
+    proposal = ProposedSet(TOPIC, 0, 0, 1, [ProposedReplica(A, epoch(A)), ProposedReplica(B, epoch(B))])
     [answer] = apply(draft, broker_changes.alter_in_sync(draft, around(), A, epoch(A), [proposal]))
     assert (answer.error, partition(draft).leader) == (ErrorCode.NEW_LEADER_ELECTED, B)
     assert stop(draft, A) == 0
@@ -422,7 +422,7 @@ def test_a_broker_that_is_unknown_cannot_be_unregistered() -> None:
 
 def test_r5_each_proposal_is_decided_for_itself() -> None:
     draft = cluster((A, B), (A, C), (B, A))
-    alone = [Member(A, epoch(A))]
+    alone = [ProposedReplica(A, epoch(A))]
     proposals = [
         ProposedSet(TOPIC, 0, 0, 0, alone),
         ProposedSet(TOPIC, 1, 0, 7, alone),
@@ -457,8 +457,10 @@ def test_r5_a_proposal_for_the_process_before_is_refused() -> None:
     register(draft, asked(B))
     unfence(draft, B)
     state = partition(draft)
-    of_before = ProposedSet(TOPIC, 0, state.leader_epoch, state.partition_epoch, [Member(A, 11), Member(B, 12)])
-    of_now = of_before._replace(members=[Member(A, 11), Member(B, NOW)])
+    of_before = ProposedSet(
+        TOPIC, 0, state.leader_epoch, state.partition_epoch, [ProposedReplica(A, 11), ProposedReplica(B, 12)]
+    )
+    of_now = of_before._replace(members=[ProposedReplica(A, 11), ProposedReplica(B, NOW)])
     answers = apply(draft, broker_changes.alter_in_sync(draft, around(), A, epoch(A), [of_before, of_now]))
     assert [each.error for each in answers] == [ErrorCode.INELIGIBLE_REPLICA, ErrorCode.NONE]
     assert partition(draft).isr == (A, B)
@@ -466,7 +468,7 @@ def test_r5_a_proposal_for_the_process_before_is_refused() -> None:
 
 def test_the_hook_completes_a_reassignment() -> None:
     draft = cluster((A, B))
-    proposal = ProposedSet(TOPIC, 0, 0, 0, [Member(A, epoch(A)), Member(B, epoch(B))])
+    proposal = ProposedSet(TOPIC, 0, 0, 0, [ProposedReplica(A, epoch(A)), ProposedReplica(B, epoch(B))])
 
     def moved(image: PartitionImage) -> PartitionImage:
         return image._replace(replicas=(B,), isr=(B,))

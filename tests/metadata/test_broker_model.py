@@ -18,7 +18,7 @@ from app.core.errors import ErrorCode
 from app.core.units import BrokerId, LeaderEpoch, LogSequence, TimestampMs, TopicId
 from app.metadata.changes import broker_changes
 from app.metadata.changes.broker_changes import ProposedSet, RegistrationAsked
-from app.metadata.changes.topic_changes import Surroundings
+from app.metadata.changes.topic_changes import PlanInputs
 from app.metadata.image.cluster import (
     LEVEL_FEATURE,
     ClusterImage,
@@ -32,7 +32,7 @@ from app.metadata.image.cluster import (
 )
 from app.metadata.log.log_format import KeyValue
 from app.metadata.replicas.elections import NOBODY, was_unclean
-from app.metadata.replicas.replica_changes import Member, clear_eligible, effective_min_in_sync
+from app.metadata.replicas.replica_changes import ProposedReplica, clear_eligible, effective_min_in_sync
 from tests.metadata.support import uuid_of
 
 NIL = uuid_of(0)
@@ -107,8 +107,8 @@ class BrokerMachine(RuleBasedStateMachine):
         draft.apply(records)
         self.image = draft.freeze(LogSequence(self.image.sequence + 1))
 
-    def around(self) -> Surroundings:
-        return Surroundings(BrokerConfig(), [], TimestampMs(0), 0, LogSequence(self.image.sequence + 1))
+    def around(self) -> PlanInputs:
+        return PlanInputs(BrokerConfig(), [], TimestampMs(0), 0, LogSequence(self.image.sequence + 1))
 
     def partition(self, place: Place) -> PartitionImage:
         return self.image.topics_by_id[place[0]].partitions[place[1]]
@@ -248,7 +248,7 @@ class BrokerMachine(RuleBasedStateMachine):
             place[1],
             image.leader_epoch,
             image.partition_epoch - old,
-            [Member(each, epoch) for each, epoch in epochs.items()],
+            [ProposedReplica(each, epoch) for each, epoch in epochs.items()],
         )
         draft = self.image.draft()
         leader = image.leader

@@ -12,15 +12,7 @@ from app.configs.validation import TierMustBeEmpty
 from app.core.errors import ErrorCode, RequestRejected
 from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, ProducerId, TimestampMs, TopicId, TopicIdPartition
 from app.metadata.changes import topic_changes as changes
-from app.metadata.changes.topic_changes import (
-    ConfigChange,
-    LeaderEpochs,
-    LeadersHaveChanged,
-    Operation,
-    Planned,
-    ResourceType,
-    Surroundings,
-)
+from app.metadata.changes.topic_changes import ConfigChange, LeaderEpochs, LeadersHaveChanged, PlanInputs, Planned
 from app.metadata.image.cluster import (
     ALL_BROKERS,
     LEVEL_FEATURE,
@@ -33,15 +25,16 @@ from app.metadata.image.cluster import (
     feature_change,
     partition_change,
 )
+from app.wire.config_resources import ConfigOperation, ConfigResourceType
 from tests.metadata.support import uuid_of
 
-SET, DELETE, APPEND, SUBTRACT = Operation
-TOPIC, BROKER, GROUP = ResourceType
+SET, DELETE, APPEND, SUBTRACT = ConfigOperation
+TOPIC, BROKER, GROUP = ConfigResourceType
 ids = iter(range(1000, 10**6))
 
 
-def around(*live: int, config: BrokerConfig | None = None) -> Surroundings:
-    return Surroundings(config or BrokerConfig(), [BrokerId(each) for each in live or (1,)], TimestampMs(5), 0)
+def around(*live: int, config: BrokerConfig | None = None) -> PlanInputs:
+    return PlanInputs(config or BrokerConfig(), [BrokerId(each) for each in live or (1,)], TimestampMs(5), 0)
 
 
 def new_draft(*brokers: int) -> ImageDraft:

@@ -14,7 +14,7 @@ from app.configs import BrokerConfig
 from app.core.errors import ErrorCode, FencedError, RequestRejected, StorageUnavailable
 from app.core.seams import Clock
 from app.core.units import BrokerId, LogSequence, TopicIdPartition
-from app.metadata.changes.topic_changes import ConfigChange, Operation, Planned, Surroundings
+from app.metadata.changes.topic_changes import ConfigChange, PlanInputs, Planned
 from app.metadata.controller import decisions
 from app.metadata.controller.controller import Controller
 from app.metadata.image.cluster import ClusterImage, Endpoint, ImageDelta, ImageDraft
@@ -26,6 +26,7 @@ from app.metadata.view.view import ClusterView
 from app.objectstore.api import ObjectStore
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
+from app.wire.config_resources import ConfigOperation
 from tests.metadata.support import QUICK, FixedClock, make_log, on_virtual_time, requests_of, running, uuid_of
 from tests.support.virtual_loop import VirtualClock, VirtualLoop
 
@@ -276,7 +277,7 @@ def test_the_listeners_of_a_long_entry_have_a_turn_of_their_own(monkeypatch: pyt
                 happens("applied")
                 return sequence
 
-            def plan_next(draft: ImageDraft, around: Surroundings) -> Planned[None]:
+            def plan_next(draft: ImageDraft, around: PlanInputs) -> Planned[None]:
                 happens("planned")
                 return Planned((), None)
 
@@ -353,8 +354,8 @@ def test_validate_only_changes_nothing() -> None:
             assert len(topic.partitions) == 4
             grown = await member.controller.create_partitions("there", 5, validate_only=True)
             assert len(grown.partitions) == 5
-            change = ConfigChange("retention.ms", Operation.SET, "7")
-            operations = [change, ConfigChange("local.retention.ms", Operation.SET, "5")]
+            change = ConfigChange("retention.ms", ConfigOperation.SET, "7")
+            operations = [change, ConfigChange("local.retention.ms", ConfigOperation.SET, "5")]
             overrides = await member.controller.alter_configs(2, "there", operations, validate_only=True)
             assert overrides == {"retention.ms": "7", "local.retention.ms": "5"}
             with pytest.raises(RequestRejected, match="already exists"):
@@ -419,7 +420,9 @@ def test_listeners_hear_every_change_once_and_in_order() -> None:
             member.view.on_change(lambda image, delta: heard.append((image, delta)))
             topic = await member.controller.create_topic("t")
             assert heard[-1] == (member.view.image, (frozenset({topic.topic_id}), *quiet))
-            await member.controller.alter_configs(4, "", [ConfigChange("log.retention.ms", Operation.SET, "5000000")])
+            await member.controller.alter_configs(
+                4, "", [ConfigChange("log.retention.ms", ConfigOperation.SET, "5000000")]
+            )
             assert heard[-1][1] == (frozenset(), False, True, *quiet[2:])
             await member.controller.delete_topic(topic_id=topic.topic_id)
             assert heard[-1][1] == (frozenset({topic.topic_id}), False, False, True, *quiet[3:])
@@ -613,7 +616,7 @@ def test_an_office_whose_first_change_is_refused_leaves_the_controller_there_is(
         _, rival = await in_office(store, 2, takes=False)
         before = view.log.next_sequence
 
-        def refused(draft: ImageDraft, around: Surroundings) -> Sequence[KeyValue]:
+        def refused(draft: ImageDraft, around: PlanInputs) -> Sequence[KeyValue]:
             assert draft.controller.broker_id == 2
             assert around.sequence == before + 1, "after a seal"
             raise RequestRejected(ErrorCode.INVALID_REQUEST, "No.")

@@ -16,7 +16,7 @@ from app.configs import BrokerConfig
 from app.core.errors import ErrorCode, FirnError, RequestRejected, StorageUnavailable
 from app.core.units import BrokerId, LogSequence, TimestampMs, TopicId
 from app.metadata.changes import topic_changes as changes
-from app.metadata.changes.topic_changes import Planned, Surroundings
+from app.metadata.changes.topic_changes import PlanInputs, Planned
 from app.metadata.controller import decisions
 from app.metadata.controller.decisions import Answer, Decisions, Plan
 from app.metadata.image.cluster import ClusterImage, ImageDraft, Kind, TopicImage, group_configs_change
@@ -24,7 +24,7 @@ from app.metadata.log.log_format import KeyValue, decode_key
 from tests.metadata.support import uuid_of
 
 SCENARIOS = Path(__file__).with_name("decision_scenarios.txt")
-AROUND = Surroundings(BrokerConfig(), [BrokerId(1)], TimestampMs(5), 0)
+AROUND = PlanInputs(BrokerConfig(), [BrokerId(1)], TimestampMs(5), 0)
 
 
 def plan_of(words: Sequence[str], number: int) -> Plan:
@@ -137,7 +137,7 @@ def test_conversations_go_as_written_down() -> None:
 def wide(size: int) -> Plan:
     """A change of about ``size`` bytes."""
 
-    def plan(draft: ImageDraft, around: Surroundings) -> Planned[int]:
+    def plan(draft: ImageDraft, around: PlanInputs) -> Planned[int]:
         return Planned([group_configs_change(f"g{size}", {"a": "x" * size})], size)
 
     return plan

@@ -7,19 +7,13 @@ import pytest
 from app.core.errors import ErrorCode, RequestRejected
 from app.metadata.changes.broker_changes import ProposedSet, alter_in_sync, fence_brokers, unfence_brokers
 from app.metadata.changes.reassignments import ReassignmentAsked, alter_reassignments
-from app.metadata.changes.topic_changes import (
-    ConfigChange,
-    Operation,
-    ResourceType,
-    alter_configs,
-    create_partitions,
-    replace_configs,
-)
+from app.metadata.changes.topic_changes import ConfigChange, alter_configs, create_partitions, replace_configs
 from app.metadata.changes.wal_changes import plan_wal_sealed, switch_partitions
 from app.metadata.image.cluster import ImageDraft
 from app.metadata.image.wal_ranges import OPEN, PartitionDurability, WalId, WalRange
 from app.metadata.peers.control import SwitchAsked
-from app.metadata.replicas.replica_changes import Member
+from app.metadata.replicas.replica_changes import ProposedReplica
+from app.wire.config_resources import ConfigOperation, ConfigResourceType
 from tests.metadata.several import NOW, TOPIC_ID, applied, around, change, ids, in_logs, partition, several
 from tests.metadata.test_log_leaders import telling
 
@@ -27,12 +21,12 @@ DURABILITY = "firn.durability"
 
 
 def alter(draft: ImageDraft, value: str | None, **more: str) -> None:
-    operation = Operation.DELETE if value is None else Operation.SET
+    operation = ConfigOperation.DELETE if value is None else ConfigOperation.SET
     changes = [ConfigChange(DURABILITY, operation, value)]
-    changes += [ConfigChange(name.replace("_", "."), Operation.SET, text) for name, text in more.items()]
+    changes += [ConfigChange(name.replace("_", "."), ConfigOperation.SET, text) for name, text in more.items()]
     applied(
         draft,
-        alter_configs(draft, telling(), resource_type=ResourceType.TOPIC, resource_name="t", changes=changes),
+        alter_configs(draft, telling(), resource_type=ConfigResourceType.TOPIC, resource_name="t", changes=changes),
     )
 
 
@@ -45,7 +39,7 @@ def switch(draft: ImageDraft, broker_id: int = 1, *, first: int = 4, last: int =
 
 def propose(draft: ImageDraft, *members: int) -> ErrorCode:
     image = partition(draft)
-    named = [Member(each, draft.brokers[each].broker_epoch) for each in members]
+    named = [ProposedReplica(each, draft.brokers[each].broker_epoch) for each in members]
     asked = ProposedSet(TOPIC_ID, 0, image.leader_epoch, image.partition_epoch, named)
     leader = draft.brokers[image.leader]
     [answer] = applied(draft, alter_in_sync(draft, around(), leader.broker_id, leader.broker_epoch, [asked]))
@@ -206,7 +200,7 @@ def test_a_factor_above_the_living_brokers_is_lowered_on_the_way_back() -> None:
     assert topic is not None
     applied(
         draft,
-        replace_configs(draft, telling(), resource_type=ResourceType.TOPIC, resource_name="t", configs={}),
+        replace_configs(draft, telling(), resource_type=ConfigResourceType.TOPIC, resource_name="t", configs={}),
     )
     assert partition(draft).replicas == ids(1), "the factor that was asked for was not kept: it is the present one"
     asked = applied(draft, create_partitions(draft, telling(), name="t", count=2, assignments=None))

@@ -10,7 +10,7 @@ from app.configs import BrokerConfig
 from app.core.units import BrokerId, LeaderEpoch, LogSequence, TimestampMs, TopicId
 from app.metadata.changes.internal_topics import PARTITIONS_AT_ONCE, MoreReplicas, add_replicas, missing_replicas
 from app.metadata.changes.reassignments import completed, in_progress
-from app.metadata.changes.topic_changes import Surroundings
+from app.metadata.changes.topic_changes import PlanInputs
 from app.metadata.image.cluster import (
     LEVEL_FEATURE,
     ClusterImage,
@@ -64,7 +64,7 @@ def topic(image: ClusterImage | ImageDraft) -> TopicImage:
     return found
 
 
-def surroundings(image: ClusterImage) -> Surroundings:
+def surroundings(image: ClusterImage) -> PlanInputs:
     live = [BrokerId(key) for key, one in sorted(image.brokers.items()) if one.active]
     return replace(around(), live_brokers=live)
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from app.metadata.membership.isolation import ASK_INTERVAL_S, GRACE_S, LATE_S, Isolation, Standing
+from app.metadata.membership.isolation import ASK_INTERVAL_S, GRACE_S, LATE_S, Isolation, IsolationState
 
 A, B, C, D, E = 1, 2, 3, 4, 5
 THREE = {A: "a", B: "b", C: "c"}
@@ -24,7 +24,9 @@ def broker(hosts: Mapping[int, str] = THREE, *, session_timeout_s: float = 3.0, 
     return one
 
 
-def run(one: Isolation, until_s: float, from_s: float = 0.0) -> tuple[Standing, list[tuple[float, tuple[int, ...]]]]:
+def run(
+    one: Isolation, until_s: float, from_s: float = 0.0
+) -> tuple[IsolationState, list[tuple[float, tuple[int, ...]]]]:
     """Decide whenever it is due. Returns: the last result, and who was asked when."""
     asked: list[tuple[float, tuple[int, ...]]] = []
     now_s = from_s
@@ -166,7 +168,7 @@ def test_is5_after_a_pause_it_asks_before_it_judges() -> None:
     one = broker()
     assert one.decide(2.5).until_s == 3.0
     standing = one.decide(60.0)
-    assert standing == Standing(isolated=False, ask=(B, C), until_s=60.0 + ASK_INTERVAL_S)
+    assert standing == IsolationState(isolated=False, ask=(B, C), until_s=60.0 + ASK_INTERVAL_S)
     assert isolated_at(one, standing.until_s) == 60.0 + GRACE_S
 
 

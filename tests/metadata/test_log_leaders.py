@@ -19,8 +19,8 @@ from app.metadata.changes.broker_changes import (
     unregister_broker,
 )
 from app.metadata.changes.topic_changes import (
+    PlanInputs,
     Planned,
-    Surroundings,
     bump_leader_epochs,
     create_partitions,
     create_topic,
@@ -35,14 +35,14 @@ from tests.metadata.support import uuid_of
 NEW = TopicId(uuid_of(901))
 
 
-def telling(numbers: dict[WalId, int] | None = None, **config: object) -> Surroundings:
+def telling(numbers: dict[WalId, int] | None = None, **config: object) -> PlanInputs:
     """Brokers have told these next numbers of their logs."""
     settings = BrokerConfig(**config)  # type: ignore[arg-type]
     told = numbers or {}
-    return Surroundings(settings, ids(1, 2, 3, 4, 5), TimestampMs(5), 0, LogSequence(NOW), lambda wal: told.get(wal, 0))
+    return PlanInputs(settings, ids(1, 2, 3, 4, 5), TimestampMs(5), 0, LogSequence(NOW), lambda wal: told.get(wal, 0))
 
 
-def created(draft: ImageDraft, surroundings: Surroundings | None = None, **more: object) -> Planned[TopicImage]:
+def created(draft: ImageDraft, surroundings: PlanInputs | None = None, **more: object) -> Planned[TopicImage]:
     asked: dict[str, object] = {
         "topic_id": NEW,
         "name": "new",
@@ -130,7 +130,7 @@ def test_a_client_that_does_not_know_of_the_default_leaves_a_topic_where_it_is()
     default = telling(topic_defaults=TopicConfig(firn_durability=Durability.OBJECT))
     applied(draft, created(draft, default, configs={"retention.ms": "1000"}))
 
-    def after(around: Surroundings, **configs: str) -> Mapping[str, str]:
+    def after(around: PlanInputs, **configs: str) -> Mapping[str, str]:
         named = {name.replace("_", "."): value for name, value in configs.items()}
         return replace_configs(draft, around, resource_type=2, resource_name="new", configs=named).answer
 

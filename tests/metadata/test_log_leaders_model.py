@@ -24,14 +24,14 @@ from app.metadata.changes.broker_changes import (
 )
 from app.metadata.changes.leader_changes import elect_leaders, preferred_leaders_back
 from app.metadata.changes.reassignments import ReassignmentAsked, alter_reassignments
-from app.metadata.changes.topic_changes import Planned, Surroundings, create_partitions, replace_configs
+from app.metadata.changes.topic_changes import PlanInputs, Planned, create_partitions, replace_configs
 from app.metadata.changes.wal_changes import drop_ranges, plan_wal_sealed, release_partitions, switch_partitions
 from app.metadata.image.cluster import NOT_SEALED, PartitionImage, partition_change
 from app.metadata.image.wal_ranges import PartitionDurability, WalId
 from app.metadata.peers.control import DropAsked, ReleaseAsked, SwitchAsked
 from app.metadata.replicas.elections import NOBODY
 from app.metadata.replicas.log_leaders import orphaned_logs
-from app.metadata.replicas.replica_changes import Member
+from app.metadata.replicas.replica_changes import ProposedReplica
 from tests.metadata.several import TOPIC_ID, ids, several
 from tests.metadata.support import uuid_of
 
@@ -56,9 +56,9 @@ class Cluster:
                 asked = SwitchAsked(TOPIC_ID, index, 0, 0, 0, -1)
                 self.apply(switch_partitions(self.draft, self.around(), one.leader, 10 + one.leader, [asked]))
 
-    def around(self) -> Surroundings:
+    def around(self) -> PlanInputs:
         # A heartbeat may have told any number up to the next one.
-        return Surroundings(
+        return PlanInputs(
             BrokerConfig(),
             ids(*self.draft.brokers),
             TimestampMs(5),
@@ -188,7 +188,7 @@ class Cluster:
             case 11 | 12 if leader is not None and leader.wal not in self.ends:
                 if image.durability is PartitionDurability.FROM_OBJECT:
                     live = [one for one in image.replicas if one in draft.brokers and draft.brokers[one].active]
-                    members = [Member(one, draft.brokers[one].broker_epoch) for one in {*live, image.leader}]
+                    members = [ProposedReplica(one, draft.brokers[one].broker_epoch) for one in {*live, image.leader}]
                     proposed = ProposedSet(TOPIC_ID, index, *epochs, members)
                     self.apply(alter_in_sync(draft, self.around(), leader.broker_id, leader.broker_epoch, [proposed]))
                     epochs = (image.leader_epoch, self.partitions()[index].partition_epoch)

@@ -18,7 +18,7 @@ from app.metadata.changes import broker_changes, leader_changes, reassignments
 from app.metadata.changes import topic_changes as changes
 from app.metadata.changes.broker_changes import ProposedSet
 from app.metadata.changes.reassignments import ReassignmentAsked
-from app.metadata.changes.topic_changes import ConfigChange, Operation, Planned, Surroundings
+from app.metadata.changes.topic_changes import ConfigChange, PlanInputs, Planned
 from app.metadata.controller.decisions import Decisions
 from app.metadata.image.cluster import (
     LEVEL_FEATURE,
@@ -35,9 +35,10 @@ from app.metadata.image.cluster import (
 from app.metadata.log.log_format import Entry, KeyValue, decode_entry, encode_entry
 from app.metadata.log.log_proofs import Proofs, parse_keys
 from app.metadata.log.numbered_log import LongState, NumberedLog
-from app.metadata.replicas.replica_changes import Member
+from app.metadata.replicas.replica_changes import ProposedReplica
 from app.objectstore.memory import MemoryStore
 from app.records.builder import build_batch, build_batch_in_steps
+from app.wire.config_resources import ConfigOperation
 from tests.metadata.support import FixedClock, uuid_of
 from tests.support.counted_loop import LookedAtLoop, count_turns
 
@@ -45,7 +46,7 @@ WIDE = TopicId(UUID(int=77))
 PARTITIONS = 3_000
 TURNS_MIN = 4
 """A turn of ``LookedAtLoop`` is ten looks at the clock, and there is a look for every 100 records at least."""
-AROUND = Surroundings(BrokerConfig(node_id=1), [BrokerId(each) for each in (1, 2, 3)], TimestampMs(0), 0)
+AROUND = PlanInputs(BrokerConfig(node_id=1), [BrokerId(each) for each in (1, 2, 3)], TimestampMs(0), 0)
 
 
 def on_looked_at_loop(main: Callable[[], Any]) -> None:
@@ -93,7 +94,9 @@ def changed(found: ClusterImage, **fields: Any) -> ClusterImage:
 
 NEW = TopicId(UUID(int=78))
 KEYS = [TopicIdPartition(WIDE, PartitionIndex(index)) for index in range(PARTITIONS)]
-LOST_TWO = [ProposedSet(WIDE, index, 0, 0, [Member(1 + index % 3, 1 + index % 3)]) for index in range(PARTITIONS)]
+LOST_TWO = [
+    ProposedSet(WIDE, index, 0, 0, [ProposedReplica(1 + index % 3, 1 + index % 3)]) for index in range(PARTITIONS)
+]
 PLANS: dict[str, tuple[ClusterImage, Callable[[ImageDraft], Steps[Planned[Any]]]]] = {}
 
 
@@ -127,7 +130,7 @@ plan("deletes", FULL)(lambda draft: changes.delete_topic.steps(draft, name="wide
 plan("clears eligible replicas", changed(FULL, isr=(BrokerId(1),), eligible=(BrokerId(2),)))(
     lambda draft: changes.alter_configs.steps(
         draft, AROUND, resource_type=2, resource_name="wide",
-        changes=[ConfigChange("min.insync.replicas", Operation.SET, "2")],
+        changes=[ConfigChange("min.insync.replicas", ConfigOperation.SET, "2")],
     )
 )  # fmt: skip
 plan("raises epochs", FULL)(lambda draft: changes.bump_leader_epochs.steps(draft, KEYS, {}))
@@ -269,17 +272,17 @@ def test_an_entry_is_the_same_whether_it_is_encoded_at_once_or_in_steps() -> Non
 # --- while a change is being planned --------------------------------------------------------------------------------
 
 
-def long_plan(draft: ImageDraft, around: Surroundings) -> Steps[Planned[str]]:
+def long_plan(draft: ImageDraft, around: PlanInputs) -> Steps[Planned[str]]:
     yield
     yield
     return Planned([group_configs_change("long", {"a": "b"})], "long")
 
 
-def short_plan(draft: ImageDraft, around: Surroundings) -> Planned[str]:
+def short_plan(draft: ImageDraft, around: PlanInputs) -> Planned[str]:
     return Planned([group_configs_change("short", {"a": "b"})], "short")
 
 
-def refused_plan(draft: ImageDraft, around: Surroundings) -> Steps[Planned[str]]:
+def refused_plan(draft: ImageDraft, around: PlanInputs) -> Steps[Planned[str]]:
     yield
     raise RequestRejected(ErrorCode.INVALID_REQUEST, "No.")
 

@@ -27,8 +27,8 @@ from app.metadata.log.log_format import Entry
 from app.metadata.manifest.manifest_state import (
     LEGAL,
     Change,
+    ManifestPartitionRecord,
     ManifestState,
-    PartitionRecord,
     SegmentEntry,
     SegmentState,
     Tombstone,
@@ -73,7 +73,7 @@ def readable(*ranges: tuple[int, int], log_start: int = 0) -> ManifestState:
     """A manifest with these segments readable, numbered from 1."""
     state = ManifestState()
     if log_start:
-        apply(state, PartitionRecord(1, log_start, 0))
+        apply(state, ManifestPartitionRecord(1, log_start, 0))
     for number, (base, end) in enumerate(ranges, 1):
         put(state, segment(number, base, end), STARTED, FINISHED)
     return state
@@ -100,7 +100,7 @@ def test_a_segment_record_is_these_bytes() -> None:
         1, uuid_of(10).bytes, 0, 5, 9, [[0, 0]], -1, 0, -1, 4, 100, 50, 40, 10, 1, 0, 1, -1, "", -1,
     ]  # fmt: skip
     assert value.hex().startswith("dc001401c410" + "0000000000000000000000000000000a" + "00" + "05" + "09")
-    assert encode_change(PartitionRecord(1, 7, 9)) == (bytes.fromhex("9141"), bytes.fromhex("93010709"))
+    assert encode_change(ManifestPartitionRecord(1, 7, 9)) == (bytes.fromhex("9141"), bytes.fromhex("93010709"))
 
 
 @pytest.mark.parametrize("before", [None, *SegmentState])
@@ -109,7 +109,7 @@ def test_transitions_are_those_of_the_table(before: SegmentState | None, after: 
     state, entry = ManifestState(), segment(1, 0, 10)
     steps = {None: [], STARTED: [STARTED], FINISHED: [STARTED, FINISHED], DELETING: [STARTED, DELETING]}
     put(state, entry, *steps.get(before, [STARTED, DELETING, GONE]))
-    apply(state, PartitionRecord(1, 10, state.tiered_end))
+    apply(state, ManifestPartitionRecord(1, 10, state.tiered_end))
     change = Tombstone(entry.segment_id) if after is GONE else entry.replace(state=after)
     # What is gone is as if it had never been.
     if after in LEGAL.get(before if before is not GONE else None, ()):
@@ -151,8 +151,8 @@ def test_readable_segments_leave_no_gap() -> None:
 def test_a_gap_below_the_log_start_is_allowed() -> None:
     state = readable((0, 10))
     put(state, segment(9, 15, 20), STARTED)
-    assert "no segment would cover" in refused(state, PartitionRecord(1, 14, 10), segment(9, 15, 20))
-    apply(state, PartitionRecord(1, 15, 10), segment(9, 15, 20))
+    assert "no segment would cover" in refused(state, ManifestPartitionRecord(1, 14, 10), segment(9, 15, 20))
+    apply(state, ManifestPartitionRecord(1, 15, 10), segment(9, 15, 20))
     assert state.tiered_end == 20
 
 
@@ -162,7 +162,7 @@ def test_the_first_segment_may_start_anywhere() -> None:
 
 def test_the_end_that_was_tiered_outlives_the_segments() -> None:
     state = readable((0, 10))
-    apply(state, PartitionRecord(1, 10, 10), segment(1, 0, 10, DELETING))
+    apply(state, ManifestPartitionRecord(1, 10, 10), segment(1, 0, 10, DELETING))
     apply(state, Tombstone(uuid_of(1)))
     assert (state.entries, state.tiered_end) == ([], 10)
     put(state, segment(2, 8, 15), STARTED)
@@ -174,16 +174,16 @@ def test_the_end_that_was_tiered_outlives_the_segments() -> None:
 
 def test_the_log_start_and_the_tiered_end_do_not_go_back() -> None:
     state = readable((0, 10))
-    apply(state, PartitionRecord(1, 5, 10))
-    assert "the log start would go back" in refused(state, PartitionRecord(1, 4, 10))
-    assert "the tiered end would go back" in refused(state, PartitionRecord(1, 6, 9))
+    apply(state, ManifestPartitionRecord(1, 5, 10))
+    assert "the log start would go back" in refused(state, ManifestPartitionRecord(1, 4, 10))
+    assert "the tiered end would go back" in refused(state, ManifestPartitionRecord(1, 6, 9))
 
 
 def test_a_readable_segment_goes_only_when_the_log_start_has_passed_it() -> None:
     state = readable((0, 10), (10, 20))
     assert "still readable" in refused(state, segment(1, 0, 10, DELETING))
-    assert "still readable" in refused(state, PartitionRecord(1, 9, 20), segment(1, 0, 10, DELETING))
-    apply(state, PartitionRecord(1, 10, 20), segment(1, 0, 10, DELETING))
+    assert "still readable" in refused(state, ManifestPartitionRecord(1, 9, 20), segment(1, 0, 10, DELETING))
+    apply(state, ManifestPartitionRecord(1, 10, 20), segment(1, 0, 10, DELETING))
     assert [entry.base_offset for entry in state.finished] == [10]
     assert [entry.segment_id for entry in state.pending_deletes()] == [uuid_of(1)]
 
@@ -209,7 +209,7 @@ def test_a_finish_and_the_next_start_share_an_entry() -> None:
 def test_sums_follow_the_readable_segments() -> None:
     state = readable((0, 10), (10, 25))
     assert (state.record_count, state.raw_bytes, state.size_bytes) == (25, 200, 100)
-    apply(state, PartitionRecord(1, 10, 25), segment(1, 0, 10, DELETING))
+    apply(state, ManifestPartitionRecord(1, 10, 25), segment(1, 0, 10, DELETING))
     assert (state.record_count, state.raw_bytes, state.size_bytes) == (15, 100, 50)
 
 
@@ -284,7 +284,7 @@ def test_lookups_agree_with_a_scan(lengths: list[tuple[int, int]], log_start: in
             state.find_timestamp(wanted_ms)  # from here on the running maxima are kept up to date
         entries.append(entry)
         base += length
-    apply(state, PartitionRecord(1, log_start, base))
+    apply(state, ManifestPartitionRecord(1, log_start, base))
     for offset in range(base + 3):
         expected = next((e for e in entries if e.base_offset <= offset < e.end_offset), None)
         assert state.find(offset) == expected
@@ -324,7 +324,7 @@ def test_whatever_is_allowed_keeps_the_invariants(seed: int) -> None:
                 case 3 if known:
                     changes.append(Tombstone(rng.choice(known).segment_id))
                 case 4:
-                    changes.append(PartitionRecord(1, rng.randrange(40), state.tiered_end))
+                    changes.append(ManifestPartitionRecord(1, rng.randrange(40), state.tiered_end))
                 case _ if known:
                     changes.append(rng.choice(known).replace(state=rng.choice([STARTED, FINISHED, DELETING])))
         before = {offset for offset in range(60) if state.find(offset) is not None}
@@ -347,7 +347,8 @@ def test_whatever_is_allowed_keeps_the_invariants(seed: int) -> None:
             [
                 (key, value)
                 for key, value in map(
-                    encode_change, [*state.entries, PartitionRecord(1, state.log_start_offset, state.tiered_end)]
+                    encode_change,
+                    [*state.entries, ManifestPartitionRecord(1, state.log_start_offset, state.tiered_end)],
                 )
                 if value is not None
             ]

@@ -24,7 +24,7 @@ from app.metadata.changes.reassignments import (
 )
 from app.metadata.image.cluster import ImageDraft, PartitionImage
 from app.metadata.replicas.elections import NOBODY
-from app.metadata.replicas.replica_changes import Member
+from app.metadata.replicas.replica_changes import ProposedReplica
 from tests.metadata.several import TOPIC_ID, applied, around, change, ids, partition, several
 
 NONE = ErrorCode.NONE
@@ -45,7 +45,7 @@ def stop(draft: ImageDraft, index: int = 0) -> Reassigned:
 def propose(draft: ImageDraft, *isr: int) -> ErrorCode:
     """The leader proposes an in-sync set."""
     image = partition(draft)
-    members = [Member(each, draft.brokers[each].broker_epoch) for each in isr]
+    members = [ProposedReplica(each, draft.brokers[each].broker_epoch) for each in isr]
     asked = ProposedSet(TOPIC_ID, 0, image.leader_epoch, image.partition_epoch, members)
     leader_epoch = draft.brokers[image.leader].broker_epoch
     plan = broker_changes.alter_in_sync(draft, around(), image.leader, leader_epoch, [asked], after=completed)

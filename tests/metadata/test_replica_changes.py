@@ -12,7 +12,7 @@ from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, TimestampMs, T
 from app.metadata.image.cluster import BrokerImage, PartitionImage, TopicImage
 from app.metadata.replicas.elections import NOBODY
 from app.metadata.replicas.replica_changes import (
-    Member,
+    ProposedReplica,
     Terms,
     altered,
     clear_eligible,
@@ -62,13 +62,13 @@ def broker(broker_id: int, epoch: int = 50) -> BrokerImage:
 THREE: Mapping[int, BrokerImage] = {each: broker(each, 50 + each) for each in (A, B, C)}
 
 
-def members(*brokers: int) -> list[Member]:
-    return [Member(each, 50 + each) for each in brokers]
+def members(*brokers: int) -> list[ProposedReplica]:
+    return [ProposedReplica(each, 50 + each) for each in brokers]
 
 
 def alter(
     before: PartitionImage,
-    named: list[Member],
+    named: list[ProposedReplica],
     *,
     leader: int = A,
     leader_epoch: int = 4,
@@ -283,13 +283,13 @@ def test_r5_a_proposal_becomes_the_set_in_the_order_of_replicas() -> None:
         ([], (4, 9), A, ErrorCode.INVALID_REQUEST),
         (members(A, A), (4, 9), A, ErrorCode.INVALID_REQUEST),
         (members(A, 4), (4, 9), A, ErrorCode.INVALID_REQUEST),
-        ([Member(A, 51), Member(B, 51)], (4, 9), A, ErrorCode.INELIGIBLE_REPLICA),
-        ([Member(A, 51), Member(B, -1)], (4, 9), A, ErrorCode.INELIGIBLE_REPLICA),
-        ([Member(A, 50), Member(B, 52)], (4, 9), A, ErrorCode.INELIGIBLE_REPLICA),
+        ([ProposedReplica(A, 51), ProposedReplica(B, 51)], (4, 9), A, ErrorCode.INELIGIBLE_REPLICA),
+        ([ProposedReplica(A, 51), ProposedReplica(B, -1)], (4, 9), A, ErrorCode.INELIGIBLE_REPLICA),
+        ([ProposedReplica(A, 50), ProposedReplica(B, 52)], (4, 9), A, ErrorCode.INELIGIBLE_REPLICA),
     ],
 )
 def test_r5_a_proposal_of_another_time_or_with_other_members_is_refused(
-    named: list[Member], epochs: tuple[int, int], leader: int, code: ErrorCode
+    named: list[ProposedReplica], epochs: tuple[int, int], leader: int, code: ErrorCode
 ) -> None:
     with pytest.raises(RequestRejected) as refused:
         alter(partition(), named, leader=leader, leader_epoch=epochs[0], partition_epoch=epochs[1])

@@ -12,7 +12,7 @@ from app.core.errors import CorruptionError, ErrorCode, RequestRejected
 from app.core.units import BrokerId, LogSequence, TimestampMs
 from app.metadata.changes import token_changes
 from app.metadata.changes.token_changes import TokenAsked, create_token, expire_token, renew_token, sweep_tokens
-from app.metadata.changes.topic_changes import Planned, Surroundings
+from app.metadata.changes.topic_changes import PlanInputs, Planned
 from app.metadata.image.cluster import LEVEL_FEATURE, SECURITY_LEVEL, ClusterImage, feature_change, token_change
 from app.metadata.log.log_format import encode_key
 from app.security.delegation import DelegationToken
@@ -23,8 +23,8 @@ TOKEN = DelegationToken("User:alice", "User:bob", ("User:carol",), NOW, NOW + 7 
 ASKED = TokenAsked("User:alice", "User:bob", ("User:carol",), -1)
 
 
-def around(now_ms: int = NOW) -> Surroundings:
-    return Surroundings(CONFIG, [BrokerId(1)], TimestampMs(now_ms), 0)
+def around(now_ms: int = NOW) -> PlanInputs:
+    return PlanInputs(CONFIG, [BrokerId(1)], TimestampMs(now_ms), 0)
 
 
 def image(level: int = SECURITY_LEVEL, **tokens: DelegationToken) -> ClusterImage:
@@ -63,7 +63,7 @@ def test_a_lifetime_only_shortens(lifetime_ms: int, max_ms: int, expires_ms: int
 
 
 def test_times_do_not_overflow() -> None:
-    late = Surroundings(CONFIG, [], TimestampMs((1 << 63) - 5), 0)
+    late = PlanInputs(CONFIG, [], TimestampMs((1 << 63) - 5), 0)
     made = create_token(image().draft(), late, "t", ASKED).answer.token
     assert made.max_ms == made.expires_ms == (1 << 63) - 1
 

@@ -24,7 +24,7 @@ from app.metadata.image.cluster import ImageDraft, TopicRecord, partition_change
 from app.metadata.image.wal_ranges import OPEN, PartitionDurability, WalId, WalRange
 from app.metadata.peers.control import ANYBODY, NOTHING_WRITTEN, DropAsked, ReleaseAsked
 from app.metadata.replicas.elections import NOBODY
-from app.metadata.replicas.replica_changes import Member
+from app.metadata.replicas.replica_changes import ProposedReplica
 from tests.metadata.several import NOW, TOPIC_ID, applied, around, change, ids, in_logs, partition
 from tests.metadata.support import uuid_of
 from tests.metadata.test_log_leaders import telling
@@ -307,6 +307,6 @@ def test_internal_topics_in_logs_get_no_replicas() -> None:
 
 def test_the_leader_of_a_partition_may_not_change_its_in_sync_set_to_others() -> None:
     draft = in_logs(1, brokers=[1, 2], stopping=[1])
-    asked = ProposedSet(TOPIC_ID, 0, 0, 0, [Member(1, 11)])
+    asked = ProposedSet(TOPIC_ID, 0, 0, 0, [ProposedReplica(1, 11)])
     [answer] = applied(draft, alter_in_sync(draft, around(), 1, 11, [asked])).copy()
     assert (answer.error, partition(draft).leader, partition(draft).partition_epoch) == (ErrorCode.NONE, 1, 1)

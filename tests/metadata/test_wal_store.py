@@ -25,7 +25,7 @@ from app.metadata.image.cluster import (
 from app.metadata.log import layout
 from app.metadata.log.log_format import ValueDecoder
 from app.metadata.view.registration import StartRefused
-from app.metadata.view.wal_store import MARKER_BYTES_MAX, Marker, decode_marker, encode_marker, find_wal_store
+from app.metadata.view.wal_store import MARKER_BYTES_MAX, StoreMarker, decode_marker, encode_marker, find_wal_store
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
 from tests.metadata.several import applied, around, in_logs, several
 from tests.metadata.support import uuid_of
@@ -41,9 +41,9 @@ URL = "s3://fast--use1-az4--x-s3"
 
 
 def test_a_marker_is_literally_these_bytes() -> None:
-    assert encode_marker(Marker(CLUSTER_ID, STORE_ID)) == MARKER
-    assert decode_marker(MARKER) == Marker(CLUSTER_ID, STORE_ID)
-    assert decode_marker(MARKER.replace(b"}", b',"more":[1]}')) == Marker(CLUSTER_ID, STORE_ID)
+    assert encode_marker(StoreMarker(CLUSTER_ID, STORE_ID)) == MARKER
+    assert decode_marker(MARKER) == StoreMarker(CLUSTER_ID, STORE_ID)
+    assert decode_marker(MARKER.replace(b"}", b',"more":[1]}')) == StoreMarker(CLUSTER_ID, STORE_ID)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ async def test_the_first_broker_puts_the_marker_and_the_others_read_it() -> None
     store = MemoryStore()
     store_id, *others = await asyncio.gather(*(found(store, cluster(), seed) for seed in range(5)))
     assert set(others) == {store_id}
-    assert decode_marker(await store.get(layout.WAL_STORE_KEY)) == Marker(CLUSTER_ID, store_id)
+    assert decode_marker(await store.get(layout.WAL_STORE_KEY)) == StoreMarker(CLUSTER_ID, store_id)
     assert await found(store, cluster(store_id)) == store_id
 
 

@@ -17,11 +17,11 @@ from app.core.units import LeaderEpoch, Offset
 from app.hot.checkpoints import EpochStart
 from app.hot.epochs import LeaderEpochs
 from app.replication.following import (
-    Answered,
     Append,
-    Asked,
     Damaged,
+    FollowedPartition,
     Ignore,
+    LogAtFetch,
     Pause,
     StartAt,
     StartAtTier,
@@ -30,7 +30,7 @@ from app.replication.following import (
     step,
 )
 
-ASKED = Asked(leader_epoch=7, log_end=100, truncations=2)
+ASKED = LogAtFetch(leader_epoch=7, log_end=100, truncations=2)
 EPOCHS = ((1, 0), (3, 40), (5, 80))
 """Epochs of the follower's log, and where each begins."""
 
@@ -46,15 +46,15 @@ def answered(
     log_start: int = 0,
     diverging: tuple[int, int] | None = None,
     has_records: bool = False,
-) -> Answered:
-    return Answered(error, high_watermark, log_start, diverging, has_records)
+) -> FollowedPartition:
+    return FollowedPartition(error, high_watermark, log_start, diverging, has_records)
 
 
 def do(
-    answer: Answered,
+    answer: FollowedPartition,
     *,
-    asked: Asked = ASKED,
-    now: Asked = ASKED,
+    asked: LogAtFetch = ASKED,
+    now: LogAtFetch = ASKED,
     high_watermark: int = 0,
     epochs: tuple[tuple[int, int], ...] = EPOCHS,
     unclean_epoch: int = -1,
@@ -93,12 +93,14 @@ ANSWERS = (
     ],
     ids=["another leader epoch", "grown", "shorter", "cut, and grown to the same end"],
 )
-def test_a1_a_response_about_the_log_of_before_is_ignored_whatever_it_says(now: Asked, answer: Answered) -> None:
+def test_a1_a_response_about_the_log_of_before_is_ignored_whatever_it_says(
+    now: LogAtFetch, answer: FollowedPartition
+) -> None:
     assert do(answer, now=now, high_watermark=90) == Ignore()
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
-def test_a1_a_response_about_this_log_is_not_ignored(answer: Answered) -> None:
+def test_a1_a_response_about_this_log_is_not_ignored(answer: FollowedPartition) -> None:
     assert do(answer) != Ignore()
 
 
@@ -253,7 +255,7 @@ def test_a2_the_follower_keeps_what_is_the_same_and_nothing_else(histories: tupl
     common = same(leader, follower)
     ends = [len(follower)]
     while (diverging := told(leader, follower)) is not None:
-        at = Asked(99, len(follower), 0)
+        at = LogAtFetch(99, len(follower), 0)
         todo = step(
             at,
             at,

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from app.core.units import BrokerId, LeaderEpoch, Offset
-from app.replication.in_sync import AGAIN_MS, LAG_MS_MAX, InSync, Member, Proposal
+from app.replication.in_sync import AGAIN_MS, LAG_MS_MAX, InSync, Proposal, ReplicaEpoch
 
 ME, B, C = BrokerId(1), BrokerId(2), BrokerId(3)
 ALL = (ME, B, C)
@@ -277,7 +277,11 @@ def test_r4_a_proposal_that_was_decided_is_not_sent_again() -> None:
 def test_r5_a_proposal_names_both_epochs_and_each_member_with_its_broker_epoch() -> None:
     counting = leadership((ME, B))
     fetched(counting, C, 110)
-    assert propose(counting) == (LEADER_EPOCH, PARTITION_EPOCH, (Member(ME, 11), Member(B, 12), Member(C, 13)))
+    assert propose(counting) == (
+        LEADER_EPOCH,
+        PARTITION_EPOCH,
+        (ReplicaEpoch(ME, 11), ReplicaEpoch(B, 12), ReplicaEpoch(C, 13)),
+    )
 
 
 def test_r5_the_next_proposal_names_the_partition_epoch_of_the_newest_image() -> None:

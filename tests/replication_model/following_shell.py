@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from app.core.errors import ErrorCode
 from app.core.units import LeaderEpoch, Offset
-from app.replication.following import Answered, Append, Asked, Damaged, Ignore, Pause, StartAt, StartAtTier, Truncate
+from app.replication.following import (
+    Append,
+    Damaged,
+    FollowedPartition,
+    Ignore,
+    LogAtFetch,
+    Pause,
+    StartAt,
+    StartAtTier,
+    Truncate,
+)
 
 if TYPE_CHECKING:
     from tests.replication_model.disk import Record
@@ -54,9 +64,9 @@ class FollowerShell:
     def _lives(self) -> bool:
         return self._replica.follower is self and self._process.alive
 
-    def _now(self) -> Asked:
+    def _now(self) -> LogAtFetch:
         log = self._replica.log
-        return Asked(self._replica.epoch, log.end, log.truncations)
+        return LogAtFetch(self._replica.epoch, log.end, log.truncations)
 
     def _fetch(self) -> None:
         if not self._lives:
@@ -81,7 +91,7 @@ class FollowerShell:
 
         process.world.network.call(process, self._leader, "fetch", asked, answered, timeout_ms=TIMEOUT_MS)
 
-    def _answered(self, asked: Asked, response: Any, *, goes_on: bool) -> None:
+    def _answered(self, asked: LogAtFetch, response: Any, *, goes_on: bool) -> None:
         replica, process = self._replica, self._process
         if replica.offline or replica.leader is not None or not process.alive or replica.process.replicas.gone(replica):
             return
@@ -91,7 +101,9 @@ class FollowerShell:
                 process.after(RETRY_MS, self._fetch)
             return
         log = replica.log
-        answered = Answered(response.error, response.high_watermark, 0, response.diverging, bool(response.records))
+        answered = FollowedPartition(
+            response.error, response.high_watermark, 0, response.diverging, bool(response.records)
+        )
         match process.rules.step(
             asked,
             self._now(),

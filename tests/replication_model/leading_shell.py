@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from app.core.units import BrokerId, Offset
 from app.metadata.changes.broker_changes import ProposedSet
 from app.metadata.image.cluster import PartitionImage
-from app.metadata.replicas.replica_changes import Member
+from app.metadata.replicas.replica_changes import ProposedReplica
 from tests.replication_model.numbered import Outcome
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class LeaderShell:
 
     def _ask(self, leader_epoch: int, partition_epoch: int, members: Any) -> None:
         process, replica = self._process, self._replica
-        named = tuple(Member(*member) for member in members)
+        named = tuple(ProposedReplica(*member) for member in members)
         process.trace(f"p{replica.index} proposes {[member.broker_id for member in named]} at {partition_epoch}")
         process.replicas.alter(
             [ProposedSet(process.world.topic_id, replica.index, leader_epoch, partition_epoch, named)], self._answered

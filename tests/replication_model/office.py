@@ -11,18 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from app.core.errors import ErrorCode, FirnError, RequestRejected, StorageUnavailable
 from app.core.units import BrokerId, LogSequence, TimestampMs
 from app.metadata.changes.broker_changes import begin_stop
-from app.metadata.changes.topic_changes import (
-    ConfigChange,
-    Operation,
-    Planned,
-    ResourceType,
-    Surroundings,
-    alter_configs,
-)
+from app.metadata.changes.topic_changes import ConfigChange, PlanInputs, Planned, alter_configs
 from app.metadata.controller.decisions import Answer, Decisions
 from app.metadata.image.cluster import ControllerRecord, ImageDraft, controller_change
 from app.metadata.peers.control import Heartbeat, HeartbeatAnswer
 from app.metadata.replicas.replica_changes import clear_eligible
+from app.wire.config_resources import ConfigOperation, ConfigResourceType
 from tests.replication_model.bucket import LogEntry
 from tests.replication_model.numbered import Outcome
 
@@ -147,7 +141,7 @@ class Office:
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
-    def submit(self, plan: Callable[[ImageDraft, Surroundings], Planned[Any]], answered: Answered) -> None:
+    def submit(self, plan: Callable[[ImageDraft, PlanInputs], Planned[Any]], answered: Answered) -> None:
         """Make a change. ``answered`` gets its result, or an error, when it is durable."""
         if not self.active:
             answered(None, not_controller())
@@ -199,7 +193,7 @@ class Office:
         image = process.image
         sequence = self._log.next_sequence
         live = [broker.broker_id for _, broker in sorted(image.brokers.items()) if broker.active]
-        around = Surroundings(
+        around = PlanInputs(
             process.world.broker_config,
             live,
             TimestampMs(int(process.wall_clock_ms)),
@@ -431,13 +425,13 @@ class Office:
             reply(answer)
 
 
-def change_min_in_sync(draft: ImageDraft, around: Surroundings, value: int) -> Planned[Any]:
+def change_min_in_sync(draft: ImageDraft, around: PlanInputs, value: int) -> Planned[Any]:
     """Change ``min.insync.replicas`` of the topic, and clear the eligible replicas in the same entry (R9)."""
     planned = alter_configs(
         draft,
         around,
-        resource_type=ResourceType.TOPIC,
+        resource_type=ConfigResourceType.TOPIC,
         resource_name="model",
-        changes=[ConfigChange("min.insync.replicas", Operation.SET, str(value))],
+        changes=[ConfigChange("min.insync.replicas", ConfigOperation.SET, str(value))],
     )
     return Planned([*planned.records, *clear_eligible(draft.topics)] if planned.records else [], None)

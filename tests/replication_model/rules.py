@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from app.core.errors import ErrorCode
 from app.core.units import BrokerId, LeaderEpoch, Offset
 from app.metadata.changes.broker_changes import alter_in_sync, fence_brokers, register_broker, unfence_brokers
-from app.metadata.changes.topic_changes import Planned, Surroundings
+from app.metadata.changes.topic_changes import PlanInputs, Planned
 from app.metadata.controller.broker_sessions import BrokerSessions
 from app.metadata.controller.candidacy import Candidacy
 from app.metadata.image.cluster import ImageDraft, PartitionImage, partition_change
@@ -41,7 +41,7 @@ def alter(draft: Any, around: Any, broker_id: int, broker_epoch: int, proposals:
     return alter_in_sync(draft, around, broker_id, broker_epoch, proposals, after=completed)
 
 
-def reassign(draft: ImageDraft, around: Surroundings, index: int, target: tuple[int, ...]) -> Planned[None]:
+def reassign(draft: ImageDraft, around: PlanInputs, index: int, target: tuple[int, ...]) -> Planned[None]:
     """Let other brokers replicate a partition. The present replicas stay until the new ones are in sync (KIP-455)."""
     (topic,) = [each for each in draft.topics if each.name == "model"]
     before = topic.partitions[index]

@@ -15,7 +15,7 @@ from app.security.audit import (
     EVENTS_PER_CALLER_MAX,
     RESOURCES_MAX,
     Event,
-    Kind,
+    EventKind,
     Lines,
     Outcome,
     Tally,
@@ -34,7 +34,7 @@ LONG = "\N{GRINNING FACE}" * 255
 
 def denied(principal: str = "User:a", name: str = "t", host: str = "h", client_id: str | None = None) -> Event:
     return event(
-        Kind.ACCESS,
+        EventKind.ACCESS,
         Outcome.DENIED,
         principal=principal,
         host=host,
@@ -50,7 +50,7 @@ def test_a_line_is_one_ascii_line_of_json_whatever_clients_send(
     principal: str, client_id: str, name: str, user: str
 ) -> None:
     what = event(
-        Kind.LOGIN,
+        EventKind.LOGIN,
         Outcome.FAILED,
         principal=principal,
         client_id=client_id,
@@ -74,7 +74,7 @@ def test_a_line_says_when_in_utc() -> None:
 
 def test_what_one_request_is_refused_is_named_up_to_a_number_and_counted_from_there() -> None:
     asked = [Resource("READ", "TOPIC", f"t{number}") for number in range(10_000)]
-    what = event(Kind.ACCESS, Outcome.DENIED, principal="User:a", resources=asked)
+    what = event(EventKind.ACCESS, Outcome.DENIED, principal="User:a", resources=asked)
     found = json.loads(line_of(what, 0, broker_id=1))
     assert len(found["resources"]) == RESOURCES_MAX
     assert found["more_resources"] == 10_000 - RESOURCES_MAX
@@ -139,7 +139,7 @@ def test_one_caller_has_no_more_lines_and_counts_than_the_limits_say() -> None:
 
 
 def failed(*changes: dict[str, object]) -> Event:
-    return event(Kind.CHANGE, Outcome.FAILED, principal="User:a", request="DELETE_TOPICS", changes=changes)
+    return event(EventKind.CHANGE, Outcome.FAILED, principal="User:a", request="DELETE_TOPICS", changes=changes)
 
 
 def test_failed_changes_are_identical_if_they_were_to_change_the_same_things() -> None:

@@ -7,7 +7,7 @@ import random
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from app.broker.node import Node, Surroundings
+from app.broker.node import Node, NodeSeams
 from app.broker.peers.control_link import KafkaControlLink
 from app.broker.peers.places import holder
 from app.configs import BrokerConfig
@@ -155,7 +155,7 @@ class Machine:
         )
         node = self.node = Node(
             config,
-            Surroundings(
+            NodeSeams(
                 clock=world.clock,
                 rng=rng,
                 pool=pool,

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from app.cli import main
-from app.client.admin import AdminClient, ConfigOperation, ResourceType
+from app.client.admin import AdminClient
 from app.client.cluster import ClusterClient
 from app.client.consumer import Consumer
 from app.client.producer import Acknowledged, Producer
 from app.core.errors import BrokerUnavailable, ConfigError, CorruptionError, RequestRejected
 from app.core.units import Offset, PartitionIndex, TopicId, TopicPartition
 from app.records.builder import build_batch
+from app.wire.config_resources import ConfigOperation, ConfigResourceType
 from pyspark_firn.jobs.replay import Pace, ReplayRequest, replay
 from pyspark_firn.reading import SplitReader
 from tests.support.broker import RunningBroker, running_broker
@@ -66,7 +67,7 @@ async def produced(broker: RunningBroker, partition: int = 0) -> list[Any]:
 async def allow(broker: RunningBroker, message_bytes_max: int) -> None:
     async with ClusterClient([("127.0.0.1", broker.port)], rng=random.Random(1)) as cluster:
         change = ("max.message.bytes", ConfigOperation.SET, str(message_bytes_max))
-        await AdminClient(cluster).alter_configs(ResourceType.TOPIC, "again", [change])
+        await AdminClient(cluster).alter_configs(ConfigResourceType.TOPIC, "again", [change])
 
 
 async def test_a_refused_record_ends_the_replay_which_begins_with_it_when_started_again(

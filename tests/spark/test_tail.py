@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from app.client.cluster import ClusterClient, ClusterView
+from app.client.cluster import ClusterClient, KnownCluster
 from app.client.producer import Producer
 from app.core.errors import ConfigError
 from app.core.units import Offset
@@ -119,7 +119,7 @@ async def test_brokers_that_end_before_the_store_are_found_when_planning(
         await broker.create_topic("t")
         refresh = ClusterClient.refresh
 
-        async def same_id(self: ClusterClient, *arguments: Any, **named: Any) -> ClusterView:
+        async def same_id(self: ClusterClient, *arguments: Any, **named: Any) -> KnownCluster:
             view = await refresh(self, *arguments, **named)
             self.view = replace(view, topics={"t": replace(view.topics["t"], topic_id=topic_id)})
             return self.view

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from app.broker.node import Node, NodeLink, Surroundings
+from app.broker.node import Node, NodeLink, NodeSeams
 from app.broker.peers.control_link import KafkaControlLink
 from app.broker.peers.places import KafkaPlaces
 from app.broker.quota_tokens import Tokens
@@ -107,7 +107,7 @@ async def running_broker(
     ``rng`` instead of ``seed``: a broker that is started again must not draw the same ids. ``new_level``: of a cluster that
     it creates. ``new_link`` makes the ways to other brokers.
     ``descriptors_max``: half of them are for connections.
-    ``pool``: its threads, which are ended with it. ``start_pulses``: as ``Surroundings``; ``time.perf_counter`` is their clock.
+    ``pool``: its threads, which are ended with it. ``start_pulses``: as ``NodeSeams``; ``time.perf_counter`` is their clock.
     ``fs``: where it has its data, if not on the machine's own file system.
     ``store_registry``: what a metered ``store`` counts in, shown as the store process's.
     """
@@ -143,7 +143,7 @@ async def running_broker(
     )  # fmt: skip
     node = Node(
         config,
-        Surroundings(
+        NodeSeams(
             clock=clock or SystemClock(),
             rng=rng,
             pool=pool,

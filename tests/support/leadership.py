@@ -7,7 +7,7 @@ from uuid import UUID
 
 from app.broker.node import Node
 from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, TimestampMs
-from app.metadata.changes.topic_changes import Planned, Surroundings
+from app.metadata.changes.topic_changes import PlanInputs, Planned
 from app.metadata.image.cluster import (
     BrokerRecord,
     Endpoint,
@@ -43,7 +43,7 @@ async def _change(
 ) -> None:
     """``registers``: OTHER is registered in the same entry."""
 
-    def plan(draft: ImageDraft, around: Surroundings) -> Planned[None]:
+    def plan(draft: ImageDraft, around: PlanInputs) -> Planned[None]:
         found = draft.topic(topic)
         assert found is not None
         image = change(found.partitions[partition])._replace(

@@ -18,7 +18,7 @@ import uvicorn
 from app.core.limits import MIB
 from app.core.metrics import Registry
 from app.http.application import create_app
-from app.http.connections import ConnectionLimits, Door, connection_class
+from app.http.connections import ConnectionLimits, OpenConnections, connection_class
 from app.http.gateway import ADMIN_BODY_BYTES_MAX, RECORD_BYTES_MAX, HttpSettings
 from app.http.rest_v3.record_batches import BATCH_BYTES_MAX, ENTRIES_MAX
 from app.machine.runtime import SystemClock
@@ -271,7 +271,7 @@ async def http_server(bootstrap: tuple[str, int], **settings: Any) -> AsyncItera
     limits = ConnectionLimits(
         connections_max=100, header_timeout_ms=made.header_timeout_ms, transfer_timeout_ms=made.body_idle_timeout_ms
     )
-    protocol: Any = connection_class(Door(limits, registry))
+    protocol: Any = connection_class(OpenConnections(limits, registry))
     config = uvicorn.Config(app, http=protocol, ws="none", log_config=None, log_level="error", access_log=False)
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listening:

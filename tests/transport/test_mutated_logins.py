@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.handlers.serving.dispatch import Apis
-from app.handlers.serving.doors import Door, LoginSession
+from app.handlers.serving.doors import ListenerAuthentication, LoginSession
 from app.security.delegation import DelegationToken, TokenSecrets
 from app.security.login import Login, State
 from app.security.sasl import PlainServer, plain_message
@@ -42,7 +42,7 @@ ASKED = frame(ApiKey.METADATA, 12, MetadataRequest(topics=[]))
 
 def session(bench: Bench) -> LoginSession:
     config = listener("SASL_PLAINTEXT")
-    door = Door(config, certificates=None, rules=None, new_mechanism=None)
+    door = ListenerAuthentication(config, certificates=None, rules=None, new_mechanism=None)
     made = LoginSession(bench.server, door, Login(["PLAIN"], lambda _: PlainServer({"alice": b"alice-secret"})))
     made.abort_early = made.abort
     made.opened("127.0.0.1", 1)
@@ -129,7 +129,7 @@ def session_of_tokens(bench: Bench, secrets: TokenSecrets) -> LoginSession:
     def made(_: str) -> ScramServer:
         return ScramServer(kind, lambda user: None, nonce="server", secret=b"s" * 32, tokens=find)
 
-    door = Door(listener("SASL_PLAINTEXT"), certificates=None, rules=None, new_mechanism=None)
+    door = ListenerAuthentication(listener("SASL_PLAINTEXT"), certificates=None, rules=None, new_mechanism=None)
     one = LoginSession(bench.server, door, Login([kind.sasl_name], made))
     one.abort_early = one.abort
     one.opened("127.0.0.1", 1)

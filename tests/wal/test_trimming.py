@@ -8,7 +8,7 @@ from app.core.errors import CorruptionError
 from app.core.units import LeaderEpoch, Offset, TopicIdPartition
 from app.metadata.image.wal_ranges import OPEN, WalId, WalRange, dropped, opened, released, sealed
 from app.wal.format import WINDOW
-from app.wal.trimming import Registration, WalNeeds, deletable, has_ended
+from app.wal.trimming import LogRegistration, WalNeeds, deletable, has_ended
 from app.wal.writer import DurableObject, DurableSection
 from tests.wal.objects import WAL, P, Q
 
@@ -163,7 +163,7 @@ def test_partitions_that_hold_too_much_back_are_rolled_the_oldest_first() -> Non
 
 
 def test_a_dead_log_keeps_its_seal_and_what_ranges_cover() -> None:
-    gone = Registration(99, None)
+    gone = LogRegistration(99, None)
     assert deletable(WAL, [0, 1, 2, 3, 5, 6], 5, [R(*WAL, 1, 2)], gone) == [0, 3, 6]
     assert deletable(WAL, [0, 1, 5], 5, [], gone) == [0, 1]
     assert deletable(WAL, [0, 1, 2, 5, 6], 5, [R(*WAL, 2, OPEN)], gone) == [0, 1], "it is not closed yet"
@@ -172,17 +172,17 @@ def test_a_dead_log_keeps_its_seal_and_what_ranges_cover() -> None:
 @pytest.mark.parametrize(
     ("said", "ended"),
     [
-        (Registration(16, None), False),  # an image from before the broker came
-        (Registration(16, 9), False),  # … and of its earlier registration
-        (Registration(17, 17), False),  # it writes
-        (Registration(40, 17), False),
-        (Registration(40, 17, 5), True),  # sealed
-        (Registration(40, 30), True),  # registered again
-        (Registration(40, None), True),  # unregistered
-        (Registration(17, 9), False),  # cannot be
+        (LogRegistration(16, None), False),  # an image from before the broker came
+        (LogRegistration(16, 9), False),  # … and of its earlier registration
+        (LogRegistration(17, 17), False),  # it writes
+        (LogRegistration(40, 17), False),
+        (LogRegistration(40, 17, 5), True),  # sealed
+        (LogRegistration(40, 30), True),  # registered again
+        (LogRegistration(40, None), True),  # unregistered
+        (LogRegistration(17, 9), False),  # cannot be
     ],
 )
-def test_a_log_has_ended_only_by_an_image_that_has_its_end(said: Registration, ended: bool) -> None:
+def test_a_log_has_ended_only_by_an_image_that_has_its_end(said: LogRegistration, ended: bool) -> None:
     """A deposed, paused controller knows nothing of brokers that came after its image, and deletes nothing of theirs."""
     assert has_ended(WAL, said) == ended
     assert deletable(WAL, [0, 1], 5, [], said) == ([0, 1] if ended else [])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.core.units import TopicIdPartition
 from app.metadata.image.wal_ranges import WalId, WalRange
-from app.wal.trimming import Registration
+from app.wal.trimming import LogRegistration
 
 if TYPE_CHECKING:
     from tests.wal_simulation.bucket import Bucket
@@ -98,12 +98,12 @@ class Image:
         """Logs that are to be sealed, so that their ranges can be closed."""
         return sorted({each.ranges[-1].wal for each in self.partitions.values() if self.is_orphaned(each)})
 
-    def said_of(self, wal: WalId) -> Registration:
+    def said_of(self, wal: WalId) -> LogRegistration:
         """What is known of the broker of a log (J36)."""
         broker = self.brokers.get(wal.broker_id)
         if broker is None:
-            return Registration(self.sequence, None)
-        return Registration(self.sequence, broker.broker_epoch, -1 if broker.sealed_at is None else broker.sealed_at)
+            return LogRegistration(self.sequence, None)
+        return LogRegistration(self.sequence, broker.broker_epoch, -1 if broker.sealed_at is None else broker.sealed_at)
 
 
 class ClusterLog:

@@ -14,7 +14,7 @@ from app.hot.producers import ProducerStates, aborted_entry
 from app.metadata.image.wal_ranges import WalId, WalRange
 from app.records.batch import BatchHeader, parse_header, patch_batch
 from app.records.control import EndTransactionMarker, parse_marker
-from app.wal.format import Marker, WalFooter, batch_fields
+from app.wal.format import MarkerKind, WalFooter, batch_fields
 from app.wal.states import captured, restored
 from app.wal.takeover import NeedsManifest, Piece, TakeOver, Tiered, narrowed, ranges_are_done
 from tests.wal_simulation.bucket import Manifest, Segment, Stored
@@ -314,7 +314,7 @@ class Leading:
         header = parse_header(data)
         fields = batch_fields(header)
         if marker is not None:
-            fields = batch_fields(header, Marker(marker.control_type), marker.coordinator_epoch)
+            fields = batch_fields(header, MarkerKind(marker.control_type), marker.coordinator_epoch)
         aborted = self._apply(header, marker)
         after = captured(self.producers, self.log.epochs.entries(), Offset(fields.end_offset))
         for log in (self.log, *members):

@@ -23,7 +23,7 @@ from app.wal.format import SectionDraft, write_object
 from app.wal.sealing import Action as SealAction
 from app.wal.sealing import Found, Sealing
 from app.wal.takeover import NeedsManifest, Piece, TakeOver, Tiered, continue_from, local_end
-from app.wal.trimming import Registration, WalNeeds, deletable
+from app.wal.trimming import LogRegistration, WalNeeds, deletable
 from app.wal.writer import Action, DurableObject, DurableSection, Put, WalWriter
 from tests.wal_simulation.faults import KINDS
 from tests.wal_simulation.rules import Rules
@@ -216,7 +216,7 @@ class _GapSealing(Sealing):
 
 
 def _delete_seals(
-    wal: WalId, numbers: Sequence[int], end: int, ranges: Collection[WalRange], said: Registration
+    wal: WalId, numbers: Sequence[int], end: int, ranges: Collection[WalRange], said: LogRegistration
 ) -> list[int]:
     """J11."""
     doomed = deletable(wal, numbers, end, ranges, said)
@@ -307,16 +307,16 @@ def _closed_anyway(ranges: tuple[WalRange, ...], wal: WalId, end: int) -> tuple[
 # --- what is deleted ----------------------------------------------------------------------------------------------------
 
 
-def _by_epoch_alone(wal: WalId, said: Registration) -> bool:
+def _by_epoch_alone(wal: WalId, said: LogRegistration) -> bool:
     """J36: a log that an image does not know is dead, even if the image is older than the log."""
     return said.broker_epoch != wal.broker_epoch or said.wal_end >= 0
 
 
 def _delete_by_epoch_alone(
-    wal: WalId, numbers: Sequence[int], end: int, ranges: Collection[WalRange], said: Registration
+    wal: WalId, numbers: Sequence[int], end: int, ranges: Collection[WalRange], said: LogRegistration
 ) -> list[int]:
     """J36, where it deletes."""
-    return deletable(wal, numbers, end, ranges, Registration(1 << 60, None)) if _by_epoch_alone(wal, said) else []
+    return deletable(wal, numbers, end, ranges, LogRegistration(1 << 60, None)) if _by_epoch_alone(wal, said) else []
 
 
 class _ForgettingNeeds(WalNeeds):

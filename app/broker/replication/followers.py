@@ -36,11 +36,11 @@ from app.handlers.state.parked_followers import RESTLESS_MS
 from app.hot.log import PartitionLog
 from app.metadata.image.cluster import BrokerImage, ClusterImage
 from app.replication.following import (
-    Answered,
     Append,
-    Asked,
     Damaged,
+    FollowedPartition,
     Ignore,
+    LogAtFetch,
     Pause,
     StartAt,
     StartAtTier,
@@ -113,14 +113,14 @@ class _Followed:
         self.leader_epoch = leader_epoch
         self.sent: FetchPartition | None = None
         """The position in the session."""
-        self.asked: Asked | None = None
+        self.asked: LogAtFetch | None = None
         self.not_before_s = 0.0
         self.lag = -1
         """Committed records of the leader that are missing here; -1 until the leader has answered."""
 
-    def now(self) -> Asked:
+    def now(self) -> LogAtFetch:
         log = self.partition.log
-        return Asked(self.leader_epoch, log.log_end_offset, log.truncations)
+        return LogAtFetch(self.leader_epoch, log.log_end_offset, log.truncations)
 
     def last_epoch(self) -> int:
         """The leader epoch of the last record; -1 for none."""
@@ -445,7 +445,7 @@ class _Fetcher:
         if partition.role is not Role.FOLLOWER or followed.asked is None:
             return
         log = partition.log
-        answered = Answered(
+        answered = FollowedPartition(
             ErrorCode(one.error_code), one.high_watermark, one.log_start_offset, one.diverging_epoch, bool(one.records)
         )
         todo = step(
@@ -499,7 +499,7 @@ class _Fetcher:
             case Ignore():
                 followed.sent = None
 
-    async def _start_at_tier(self, followed: _Followed, asked: Asked) -> None:
+    async def _start_at_tier(self, followed: _Followed, asked: LogAtFetch) -> None:
         """Let a partition that rests begin anew at the tiered end, and fetch it again."""
         partition = followed.partition
 

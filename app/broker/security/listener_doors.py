@@ -24,7 +24,7 @@ from app.configs.listeners import (
 from app.core.addresses import Networks
 from app.core.errors import ConfigError, clause
 from app.handlers.policy.callers import ANONYMOUS
-from app.handlers.serving.doors import Door
+from app.handlers.serving.doors import ListenerAuthentication
 from app.machine.certificates import Certificates, TlsSettings, tls_settings
 from app.metadata.image.cluster import ClusterImage
 from app.security.authorizer import split_super_users
@@ -81,7 +81,7 @@ class Doors:
         self._changed = asyncio.Event()
         self._start_secret = secrets.token_bytes(SECRET_BYTES)
         """The secret for salts while the cluster has no user, and so no secret of its own."""
-        self.by_listener: Mapping[str, Door] = {
+        self.by_listener: Mapping[str, ListenerAuthentication] = {
             one.name: self._door(one) for one in config.served if one.protocol is not SecurityProtocol.PLAINTEXT
         }
 
@@ -104,12 +104,12 @@ class Doors:
             self._asked = security
             self._changed.set()
 
-    def _door(self, listener: ListenerConfig) -> Door:
+    def _door(self, listener: ListenerConfig) -> ListenerAuthentication:
         certificates = rules = None
         if listener.protocol.tls:
             certificates, rules = _tls_of(listener)
         makers = {one: self._maker(listener, one) for one in listener.mechanisms}
-        return Door(
+        return ListenerAuthentication(
             listener,
             certificates=certificates,
             rules=rules,
@@ -198,7 +198,7 @@ def _tls_of(listener: ListenerConfig) -> tuple[Certificates, PrincipalRules]:
 
 
 async def reconfigure(
-    door: Door,
+    door: ListenerAuthentication,
     first: ListenerConfig,
     given: Mapping[str, str],
     pool: BlockingPool,
@@ -229,7 +229,11 @@ async def reconfigure(
 
 
 async def look(
-    door: Door, certificates: Certificates, pool: BlockingPool, faults: Faults, log_line: Callable[[str], None]
+    door: ListenerAuthentication,
+    certificates: Certificates,
+    pool: BlockingPool,
+    faults: Faults,
+    log_line: Callable[[str], None],
 ) -> None:
     """Read the files of one door again if they have changed."""
     name = f"listener {door.config.name}"

@@ -9,7 +9,7 @@ from errno import EADDRINUSE
 from typing import Final
 
 from app.core.errors import ConfigError
-from app.machine.listeners import Listener, listeners_on
+from app.machine.listeners import ListeningProcess, listeners_on
 
 HTTP_MODULE: Final = "app.http"
 WAIT_S: Final = 3.0
@@ -18,7 +18,7 @@ ASK_S: Final = 0.25
 
 
 async def check_http_address(
-    http_address: str, *, holders_of: Callable[[int], Sequence[Listener]] = listeners_on
+    http_address: str, *, holders_of: Callable[[int], Sequence[ListeningProcess]] = listeners_on
 ) -> None:
     """Check that ``host:port`` is free. A line of the log would come too late: the broker has said that it is ready by then.
 
@@ -51,7 +51,7 @@ async def check_http_address(
         await asyncio.sleep(ASK_S)
 
 
-def may_end(holders: Sequence[Listener]) -> bool:
+def may_end(holders: Sequence[ListeningProcess]) -> bool:
     """Whether an address that these processes hold may soon be free: HTTP processes without a broker end by themselves. None are
     seen where the holder has just ended, or belongs to another user."""
     return all(HTTP_MODULE in one.command and "serve" not in one.parent_command for one in holders)

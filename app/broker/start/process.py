@@ -183,7 +183,7 @@ class Broker:
         )  # fmt: skip
         await self._store.start()
         # No client waits for this loop yet, and the store process starts meanwhile.
-        from app.broker.node import OWN_DIRECTORY, Node, Surroundings, first_error
+        from app.broker.node import OWN_DIRECTORY, Node, NodeSeams, first_error
         from app.broker.peers.control_link import KafkaControlLink
         from app.broker.peers.places import KafkaPlaces
         from app.broker.start.cleaning import CleanerProcesses
@@ -221,7 +221,7 @@ class Broker:
             )
         self.node = Node(
             self.config,
-            Surroundings(
+            NodeSeams(
                 clock=SystemClock(),
                 rng=self._rng,
                 pool=self._pool,

@@ -13,7 +13,7 @@ from app.metadata.log import layout
 from app.objectstore.api import ObjectStore
 from app.objectstore.keys import LIST_LIMIT_MAX
 from app.wal.taker import seal
-from app.wal.trimming import Registration, deletable, has_ended
+from app.wal.trimming import LogRegistration, deletable, has_ended
 
 
 async def sweep_ended(
@@ -47,11 +47,11 @@ async def sweep_ended(
     return deleted
 
 
-def _said(image: ClusterImage, wal: WalId) -> Registration:
+def _said(image: ClusterImage, wal: WalId) -> LogRegistration:
     broker = image.brokers.get(BrokerId(wal.broker_id))
     if broker is None:
-        return Registration(image.sequence, None)
-    return Registration(image.sequence, broker.broker_epoch, broker.wal_end)
+        return LogRegistration(image.sequence, None)
+    return LogRegistration(image.sequence, broker.broker_epoch, broker.wal_end)
 
 
 async def _numbers(store: ObjectStore) -> dict[WalId, list[int]]:

@@ -38,7 +38,7 @@ from app.records.control import parse_marker
 from app.wal.format import (
     NO_COORDINATOR,
     NONCE_BYTES,
-    Marker,
+    MarkerKind,
     PartitionState,
     WalFooter,
     batch_fields,
@@ -138,7 +138,7 @@ class _Led:
             header = parse_header(records, position)
             data = bytes(records[position : position + header.size_bytes])
             position += header.size_bytes
-            marker, coordinator_epoch = int(Marker.NONE), NO_COORDINATOR
+            marker, coordinator_epoch = int(MarkerKind.NONE), NO_COORDINATOR
             if header.attributes & CONTROL and (found := parse_marker(data)) is not None:
                 marker, coordinator_epoch = int(found.control_type), found.coordinator_epoch
             state, self._state = self._state, None

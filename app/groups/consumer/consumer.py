@@ -80,7 +80,7 @@ CLIENT_MAKES_MEMBER_ID: Final = 1
 """First version of ConsumerGroupHeartbeat in which a member chooses its own id (KIP-1082)."""
 
 
-class Client(NamedTuple):
+class ClientInfo(NamedTuple):
     """The client that sends a request."""
 
     client_id: str
@@ -170,7 +170,7 @@ class ConsumerGroup:
         self,
         turn: Turn,
         request: ConsumerGroupHeartbeatRequest,
-        client: Client,
+        client: ClientInfo,
         image: ClusterImage,
         resolved: ResolvedRegex | None = None,
     ) -> ConsumerGroupHeartbeatResponse:
@@ -855,7 +855,7 @@ def _says_everything(request: ConsumerGroupHeartbeatRequest) -> bool:
     )
 
 
-def _merged(known: Subscription, request: ConsumerGroupHeartbeatRequest, client: Client) -> Subscription:
+def _merged(known: Subscription, request: ConsumerGroupHeartbeatRequest, client: ClientInfo) -> Subscription:
     """The member after a request that contains only changes."""
     names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
     merged = Subscription(

@@ -33,11 +33,11 @@ from app.groups.share.core.share_state import (
 )
 from app.groups.share.core.share_state_wire import (
     NO_STATE,
-    Answered,
     Asked,
     Delete,
     Initialize,
     Read,
+    StateAnswer,
     Summarize,
     Write,
 )
@@ -166,7 +166,7 @@ class ShareCoordinator:
 
     # --- states that are kept here ------------------------------------------------------------------------------------
 
-    def answer(self, asked: Asked) -> Answered | Awaitable[Answered]:
+    def answer(self, asked: Asked) -> StateAnswer | Awaitable[StateAnswer]:
         """Serve a request of the leader of a topic's partition, or of a group coordinator, about a state that is kept here.
 
         Raises: as ``Coordinator.perform`` and the events of ``ShareStateShard``; so does the awaitable.
@@ -174,7 +174,7 @@ class ShareCoordinator:
         partition = self.shell.partition_of(asked.key.name)
         return self.shell.perform(partition, lambda shard, turn: self._answer(shard, turn, asked))
 
-    def _answer(self, shard: ShareStateShard, turn: Turn, asked: Asked) -> Answered:
+    def _answer(self, shard: ShareStateShard, turn: Turn, asked: Asked) -> StateAnswer:
         match asked:
             case Initialize(key, state_epoch, start):
                 known = shard.shared(key)
@@ -182,7 +182,7 @@ class ShareCoordinator:
                 if known is not None and shard.shared(key) is not known:
                     self.leader.drop(key)
             case Read(key, leader_epoch):
-                return Answered(state=shard.read(turn, key, leader_epoch))
+                return StateAnswer(state=shard.read(turn, key, leader_epoch))
             case Write(key, state_epoch, leader_epoch, start, runs, _):
                 shard.write(turn, key, state_epoch, leader_epoch, start, runs)
             case Delete(key):
@@ -191,9 +191,9 @@ class ShareCoordinator:
             case Summarize(key):
                 shared = shard.shared(key)
                 if shared is None:
-                    return Answered(state=NO_STATE)
-                return Answered(state=shared.state._replace(runs=()), done_count=shared.window.done_count)
-        return Answered()
+                    return StateAnswer(state=NO_STATE)
+                return StateAnswer(state=shared.state._replace(runs=()), done_count=shared.window.done_count)
+        return StateAnswer()
 
     def store(self, key: ShareKey, state_epoch: int, leader_epoch: int, window: Window, runs: tuple[Run, ...]) -> None:
         """Write a state into the log. Raises: RequestRejected, with nothing written."""
@@ -240,11 +240,11 @@ class ShareCoordinator:
             return
         check_all(await self.states.ask([Initialize(key, epoch, start)], timeout_s=LOAD_WAIT_S))
 
-    async def summaries(self, keys: Iterable[ShareKey]) -> list[Answered]:
+    async def summaries(self, keys: Iterable[ShareKey]) -> list[StateAnswer]:
         """The states without their runs, or why they cannot be read. ``NO_STATE`` if there is none."""
         wanted = [Summarize(key) for key in keys]
         if self._cluster.image.topic(SHARE_GROUP_STATE.name) is None:
-            return [Answered(state=NO_STATE)] * len(wanted)
+            return [StateAnswer(state=NO_STATE)] * len(wanted)
         return await self.states.ask(wanted, timeout_s=LOAD_WAIT_S)
 
     async def delete(self, keys: Iterable[ShareKey]) -> None:
@@ -266,7 +266,7 @@ class ShareCoordinator:
         self.leader.release(group_id, member_id, session)
 
 
-def check_all(answers: Iterable[Answered]) -> None:
+def check_all(answers: Iterable[StateAnswer]) -> None:
     """Raises: RequestRejected with the first error."""
     for answer in answers:
         if answer.error is not ErrorCode.NONE:

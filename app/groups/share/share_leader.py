@@ -26,7 +26,7 @@ from app.groups.share.core.share_counters import ShareCounters
 from app.groups.share.core.share_partitions import SharePartition, SharePartitions, stored_runs
 from app.groups.share.core.share_sessions import Place, ShareSession, ShareSessions
 from app.groups.share.core.share_state import RESET_EPOCHS, ShareKey, ShareSettings
-from app.groups.share.core.share_state_wire import Answered, Read, Write
+from app.groups.share.core.share_state_wire import Read, StateAnswer, Write
 from app.groups.share.core.share_window import DONE, Acknowledgement, Acquired, Run, Window
 from app.groups.share.share_states import NOT_YET, ShareStates
 from app.metadata.image.cluster import ClusterImage
@@ -374,7 +374,7 @@ class ShareLeader:
         self._busy.discard(place)
         self._wake.set()
 
-    def _is_answered(self, outgoing: _Outgoing, version: int, runs: tuple[Run, ...], answer: Answered) -> bool:
+    def _is_answered(self, outgoing: _Outgoing, version: int, runs: tuple[Run, ...], answer: StateAnswer) -> bool:
         """A write of a share-partition was answered. Returns: whether it must be sent again."""
         shared = outgoing.shared
         key = shared.key

@@ -14,7 +14,7 @@ from app.coordinator.topics import SHARE_GROUP_STATE, partition_for
 from app.core.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected, kafka_code
 from app.core.units import BrokerId
 from app.groups.share.core.share_state import ShareKey
-from app.groups.share.core.share_state_wire import Answered, Asked, from_response, to_request
+from app.groups.share.core.share_state_wire import Asked, StateAnswer, from_response, to_request
 from app.metadata.image.cluster import BrokerImage
 from app.metadata.peers.control import NotSent
 from app.metadata.view.view import ClusterView
@@ -50,7 +50,7 @@ class ShareStates:
         self,
         cluster: ClusterView,
         broker_id: BrokerId,
-        here: Callable[[Asked], Answered | Awaitable[Answered]],
+        here: Callable[[Asked], StateAnswer | Awaitable[StateAnswer]],
         link: StateLink | None,
     ) -> None:
         """``here`` asks the share coordinator of this broker; it raises RequestRejected. Without ``link`` this broker is alone."""
@@ -78,7 +78,7 @@ class ShareStates:
 
     async def ask(
         self, asked: Sequence[Asked], *, timeout_s: float, again_on: frozenset[ErrorCode] = NOT_YET
-    ) -> list[Answered]:
+    ) -> list[StateAnswer]:
         """As ``ask_once``, again and again for ``timeout_s`` while coordinators are not available. It must be harmless to carry
         out the requests twice."""
         deadline = asyncio.get_running_loop().time() + timeout_s
@@ -91,16 +91,16 @@ class ShareStates:
             for at, answer in zip(again, await self.ask_once([asked[at] for at in again]), strict=True):
                 answers[at] = answer
 
-    async def ask_once(self, asked: Sequence[Asked]) -> list[Answered]:
+    async def ask_once(self, asked: Sequence[Asked]) -> list[StateAnswer]:
         """Ask the coordinators, all at the same time. All that is asked is of one kind. Does not raise."""
-        answers: list[Answered] = [_NOBODY] * len(asked)
-        waiting: list[tuple[int, Awaitable[Answered]]] = []
+        answers: list[StateAnswer] = [_NOBODY] * len(asked)
+        waiting: list[tuple[int, Awaitable[StateAnswer]]] = []
         elsewhere: dict[tuple[BrokerId, str], list[int]] = {}
         for at, one in enumerate(asked):
             place = self.place_of(one.key)
             if place == self._broker_id:
                 found = self._ask_here(one)
-                if isinstance(found, Answered):
+                if isinstance(found, StateAnswer):
                     answers[at] = found
                 else:
                     waiting.append((at, found))
@@ -116,20 +116,20 @@ class ShareStates:
             answers[at] = await _answer_of(later)
         return answers
 
-    def _ask_here(self, one: Asked) -> Answered | Awaitable[Answered]:
+    def _ask_here(self, one: Asked) -> StateAnswer | Awaitable[StateAnswer]:
         try:
             return self._here(one)
         except RequestRejected as error:
-            return Answered(error.code, str(error))
+            return StateAnswer(error.code, str(error))
 
     async def _ask_there(
-        self, place: BrokerId, group_id: str, asked: Sequence[Asked], at: Sequence[int], answers: list[Answered]
+        self, place: BrokerId, group_id: str, asked: Sequence[Asked], at: Sequence[int], answers: list[StateAnswer]
     ) -> None:
         wanted = [asked[each] for each in at]
         for each, answer in zip(at, await self._sent(place, group_id, wanted), strict=True):
             answers[each] = answer
 
-    async def _sent(self, place: BrokerId, group_id: str, asked: Sequence[Asked]) -> list[Answered]:
+    async def _sent(self, place: BrokerId, group_id: str, asked: Sequence[Asked]) -> list[StateAnswer]:
         broker = self._cluster.image.brokers.get(place)
         if self._link is None or broker is None:
             return [_NOBODY] * len(asked)
@@ -137,21 +137,21 @@ class ShareStates:
         try:
             return from_response(asked, await self._link.share_states(broker, key, message))
         except NotSent as error:
-            failed = Answered(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
+            failed = StateAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error))
         except BrokerUnavailable as error:
-            failed = Answered(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error), is_lost=True)
+            failed = StateAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error), is_lost=True)
         except FirnError as error:
-            failed = Answered(kafka_code(error), str(error), is_lost=True)
+            failed = StateAnswer(kafka_code(error), str(error), is_lost=True)
         return [failed] * len(asked)
 
 
-_NOBODY: Final = Answered(
+_NOBODY: Final = StateAnswer(
     ErrorCode.COORDINATOR_NOT_AVAILABLE, f"A partition of {SHARE_GROUP_STATE.name} has no leader now. Try again later."
 )
 
 
-async def _answer_of(later: Awaitable[Answered]) -> Answered:
+async def _answer_of(later: Awaitable[StateAnswer]) -> StateAnswer:
     try:
         return await later
     except RequestRejected as error:
-        return Answered(error.code, str(error))
+        return StateAnswer(error.code, str(error))

@@ -20,14 +20,7 @@ from app.handlers.base.mutations import Refusal, each, refusal, repeated
 from app.handlers.base.portions import Split
 from app.handlers.base.topic_settings import described_topic
 from app.metadata.changes.group_configs import describe_group
-from app.metadata.changes.topic_changes import (
-    ConfigChange,
-    LeaderEpochs,
-    LeadersHaveChanged,
-    Operation,
-    ResourceType,
-    check_topic_name,
-)
+from app.metadata.changes.topic_changes import ConfigChange, LeaderEpochs, LeadersHaveChanged, check_topic_name
 from app.metadata.image.cluster import ALL_BROKERS
 from app.wire.apikeys import ApiKey
 from app.wire.apis import alter_configs as full
@@ -45,12 +38,19 @@ from app.wire.apis.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from app.wire.config_resources import ConfigOperation, ConfigResourceType
 
 BROKER_LOGGER: Final = 8
 CLIENT_METRICS: Final = 16
 """Kinds of resource that Kafka has and Firn does not (yet)."""
 _KINDS: Final = frozenset(
-    {int(ResourceType.TOPIC), int(ResourceType.BROKER), BROKER_LOGGER, CLIENT_METRICS, int(ResourceType.GROUP)}
+    {
+        int(ConfigResourceType.TOPIC),
+        int(ConfigResourceType.BROKER),
+        BROKER_LOGGER,
+        CLIENT_METRICS,
+        int(ConfigResourceType.GROUP),
+    }
 )
 
 NODE_ID_DIGITS_MAX: Final = 10
@@ -87,13 +87,13 @@ def describe_configs(context: Context, request: Request, message: DescribeConfig
 def _described(context: Context, resource: DescribeConfigsResource) -> list[DescribedConfig]:
     name = resource.resource_name
     match resource.resource_type:
-        case ResourceType.TOPIC:
+        case ConfigResourceType.TOPIC:
             check_topic_name(name)
             topic = context.image.topic(name)
             if topic is None:
                 raise RequestRejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{name}'.")
             return described_topic(context, topic.configs)
-        case ResourceType.BROKER:
+        case ConfigResourceType.BROKER:
             said = context.image.broker_configs
             for_all = said.get(ALL_BROKERS, _NOTHING)
             if name == "":
@@ -107,7 +107,7 @@ def _described(context: Context, resource: DescribeConfigsResource) -> list[Desc
                 )
             own = said.get(context.config.node_id, _NOTHING)
             return describe_broker(context.config, broker_overrides=own, cluster_overrides=for_all)
-        case ResourceType.GROUP:
+        case ConfigResourceType.GROUP:
             if not name:
                 raise RequestRejected(ErrorCode.INVALID_REQUEST, "Group name can't be empty.")
             return describe_group(context.effective, context.image.group_configs.get(name, _NOTHING))
@@ -161,7 +161,7 @@ def _check_resource(resource: Resource, twice: set[Resource]) -> None:
     if resource in twice:
         raise RequestRejected(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
     kind, name = resource
-    if kind == ResourceType.BROKER and name:
+    if kind == ConfigResourceType.BROKER and name:
         _check_node_name(name)
 
 
@@ -238,7 +238,9 @@ async def incremental_alter_configs(
     if not message.validate_only:
         for resource, answer in zip(message.resources, answers, strict=True):
             if not isinstance(answer, Refusal):
-                names = [config.name for config in resource.configs if config.config_operation != Operation.DELETE]
+                names = [
+                    config.name for config in resource.configs if config.config_operation != ConfigOperation.DELETE
+                ]
                 _tell_useless(context, resource.resource_type, resource.resource_name, names)
     return incremental.IncrementalAlterConfigsResponse(
         responses=[
@@ -276,11 +278,11 @@ async def _safely(
 
 def _tell_useless(context: Context, kind: int, name: str, names: Sequence[str]) -> None:
     """One line for the operator about settings that were accepted and change nothing."""
-    if kind == ResourceType.TOPIC:
+    if kind == ConfigResourceType.TOPIC:
         useless, whose = told(names, TOPIC_WITHOUT_EFFECT), f"topic {name}"
-    elif kind == ResourceType.BROKER:
+    elif kind == ConfigResourceType.BROKER:
         useless, whose = told(names), f"broker {name}" if name else "all brokers"
-    elif kind == ResourceType.GROUP:
+    elif kind == ConfigResourceType.GROUP:
         useless, whose = told(names, GROUP_WITHOUT_EFFECT), f"group {name}"
     else:
         return
@@ -290,11 +292,11 @@ def _tell_useless(context: Context, kind: int, name: str, names: Sequence[str]) 
 
 def _changes(configs: Sequence[incremental.AlterableConfig]) -> list[ConfigChange]:
     for config in configs:
-        if not Operation.SET <= config.config_operation <= Operation.SUBTRACT:
+        if not ConfigOperation.SET <= config.config_operation <= ConfigOperation.SUBTRACT:
             raise RequestRejected(
                 ErrorCode.INVALID_REQUEST, f"There is no operation {config.config_operation} on a config."
             )
-    return [ConfigChange(config.name, Operation(config.config_operation), config.value) for config in configs]
+    return [ConfigChange(config.name, ConfigOperation(config.config_operation), config.value) for config in configs]
 
 
 def _outcome(answer: object) -> tuple[int, str | None]:
@@ -330,12 +332,14 @@ def list_config_resources(
     kinds = kinds or _KINDS
     image = context.image
     resources = []
-    if ResourceType.TOPIC in kinds:
-        resources += [ConfigResource(name, int(ResourceType.TOPIC)) for name in sorted(image.topics_by_name)]
-    if ResourceType.BROKER in kinds:
-        resources += [ConfigResource(str(node_id), int(ResourceType.BROKER)) for node_id in sorted(image.brokers)]
-    if ResourceType.GROUP in kinds:
-        resources += [ConfigResource(group_id, int(ResourceType.GROUP)) for group_id in sorted(image.group_configs)]
+    if ConfigResourceType.TOPIC in kinds:
+        resources += [ConfigResource(name, int(ConfigResourceType.TOPIC)) for name in sorted(image.topics_by_name)]
+    if ConfigResourceType.BROKER in kinds:
+        resources += [ConfigResource(str(node_id), int(ConfigResourceType.BROKER)) for node_id in sorted(image.brokers)]
+    if ConfigResourceType.GROUP in kinds:
+        resources += [
+            ConfigResource(group_id, int(ConfigResourceType.GROUP)) for group_id in sorted(image.group_configs)
+        ]
     return ListConfigResourcesResponse(config_resources=resources)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from app.coordinator.shell import Turn
 from app.core.errors import ErrorCode
 from app.groups.consumer.assignors import NO_PARTITIONS, Assignment
-from app.groups.consumer.consumer import Client, ConsumerGroup, check_heartbeat
+from app.groups.consumer.consumer import ClientInfo, ConsumerGroup, check_heartbeat
 from app.groups.consumer.consumer import Member as GroupMember
 from app.groups.consumer.subscriptions import ResolvedRegex, TopicPattern
 from app.groups.shard import GroupShard
@@ -50,7 +50,7 @@ def heartbeat(
     check_heartbeat(message, request.api_version, context.groups.config().group_consumer_assignors)
     if not message.member_id:
         message.member_id = new_member_id(context.rng)
-    client = Client(request.client_id or "", client_host(request), _sees(context, request))
+    client = ClientInfo(request.client_id or "", client_host(request), _sees(context, request))
 
     def event(shard: GroupShard, turn: Turn) -> ConsumerGroupHeartbeatResponse | TopicPattern:
         return shard.consumer_heartbeat(turn, message, client)
@@ -64,7 +64,7 @@ def heartbeat(
 async def _heartbeat_later(
     context: Context,
     message: ConsumerGroupHeartbeatRequest,
-    client: Client,
+    client: ClientInfo,
     found: TopicPattern | Awaitable[ConsumerGroupHeartbeatResponse | TopicPattern],
 ) -> ConsumerGroupHeartbeatResponse:
     """Wait until the state behind the response is stored, or until an expression was matched against very many topics."""

@@ -49,7 +49,7 @@ from app.metadata.peers.control import (
     SwitchAsked,
     decode_ranges,
 )
-from app.metadata.replicas.replica_changes import Member
+from app.metadata.replicas.replica_changes import ProposedReplica
 from app.security.scram import SECRET_BYTES
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_partition import (
@@ -149,8 +149,8 @@ async def handle_alter_partition(
             one.partition_index,
             one.leader_epoch,
             one.partition_epoch,
-            [Member(member.broker_id, member.broker_epoch) for member in one.new_isr_with_epochs]
-            or [Member(broker_id, -1) for broker_id in one.new_isr],
+            [ProposedReplica(member.broker_id, member.broker_epoch) for member in one.new_isr_with_epochs]
+            or [ProposedReplica(broker_id, -1) for broker_id in one.new_isr],
             bool(one.leader_recovery_state),
         )
         for topic in message.topics

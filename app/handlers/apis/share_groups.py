@@ -7,7 +7,7 @@ from typing import Final
 
 from app.coordinator.shell import Turn
 from app.core.errors import ErrorCode, FirnError
-from app.groups.consumer.consumer import Client
+from app.groups.consumer.consumer import ClientInfo
 from app.groups.shard import GroupShard
 from app.groups.share.core.share import SIMPLE, ShareGroup, check_share_heartbeat
 from app.groups.share.core.share_records import SharedTopics
@@ -43,7 +43,7 @@ def heartbeat(
 ) -> ShareGroupHeartbeatResponse | Awaitable[ShareGroupHeartbeatResponse]:
     """A member of a share group joins, goes on, or leaves. Raises: RequestRejected."""
     check_share_heartbeat(message)
-    client = Client(request.client_id or "", client_host(request))
+    client = ClientInfo(request.client_id or "", client_host(request))
 
     def beat(shard: GroupShard, turn: Turn) -> Beat:
         return shard.share_heartbeat(turn, message, client), shard.topics_without_states(message.group_id)

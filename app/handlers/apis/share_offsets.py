@@ -12,7 +12,7 @@ from app.core.units import Offset, PartitionIndex, TopicPartition
 from app.groups.shard import GroupShard
 from app.groups.share.core.share_records import SharedTopic, SharedTopics
 from app.groups.share.core.share_state import NOT_BEGUN, ShareKey
-from app.groups.share.core.share_state_wire import Answered
+from app.groups.share.core.share_state_wire import StateAnswer
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.authorising import may
 from app.handlers.base.context import Context, Request
@@ -159,7 +159,7 @@ async def _described_partitions(
 
 
 def _described_partition(
-    context: Context, topic: TopicImage, index: int, found: Answered, unknown: list[_Unknown]
+    context: Context, topic: TopicImage, index: int, found: StateAnswer, unknown: list[_Unknown]
 ) -> DescribeShareGroupOffsetsResponsePartition:
     answer = DescribeShareGroupOffsetsResponsePartition(index, NOT_BEGUN)
     if found.state is None:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable
 from typing import Any, Final
 
 from app.core.errors import ErrorCode, FirnError, kafka_code
-from app.groups.share.core.share_state_wire import Answered, Asked, Initialize, from_request, to_response
+from app.groups.share.core.share_state_wire import Asked, Initialize, StateAnswer, from_request, to_response
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.context import Context, Request
 from app.handlers.base.portions import Split
@@ -21,31 +21,31 @@ async def handle(context: Context, request: Request, message: Any) -> Any:
     """Serve one of the five requests. Raises: RequestRejected INVALID_REQUEST for one that makes no sense."""
     asked = from_request(message)
     found = [_ask(context, one) for one in asked]  # all of them are appended before the first is waited for
-    answers = [one if isinstance(one, Answered) else await _answer_of(one) for one in found]
+    answers = [one if isinstance(one, StateAnswer) else await _answer_of(one) for one in found]
     return to_response(asked, answers, ApiKey(request.api_key))
 
 
-def _ask(context: Context, asked: Asked) -> Answered | Awaitable[Answered]:
+def _ask(context: Context, asked: Asked) -> StateAnswer | Awaitable[StateAnswer]:
     if isinstance(asked, Initialize):
         topic = context.image.topic_by_id(asked.key.topic_id)
         if topic is None or not 0 <= asked.key.partition < len(topic.partitions):
-            return Answered(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition of {asked.key.name}.")
+            return StateAnswer(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition of {asked.key.name}.")
     try:
         return context.shares.answer(asked)
     except FirnError as error:
-        return Answered(kafka_code(error), str(error))
+        return StateAnswer(kafka_code(error), str(error))
 
 
-async def _answer_of(later: Awaitable[Answered]) -> Answered:
+async def _answer_of(later: Awaitable[StateAnswer]) -> StateAnswer:
     try:
         return await later
     except FirnError as error:
-        return Answered(kafka_code(error), str(error))
+        return StateAnswer(kafka_code(error), str(error))
 
 
 def refuse(request: Request, message: Any, code: ErrorCode, sentence: str) -> Any:
     asked = from_request(message, checks=False)
-    return to_response(asked, [Answered(code, sentence)] * len(asked), ApiKey(request.api_key))
+    return to_response(asked, [StateAnswer(code, sentence)] * len(asked), ApiKey(request.api_key))
 
 
 KEYS: Final = (

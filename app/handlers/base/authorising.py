@@ -2,8 +2,8 @@
 
 ``TABLE`` is the one place that names the rights. An API without an entry is not served (``dispatch.py``). Most entries are applied
 before the handler is called (``guarded``). They refuse the whole request, or take out the resources that the caller may not touch.
-Each of these is answered with an error beside the rest. ``Asked`` entries are applied by the handler, because only the handler
-knows the names.
+Each of these is answered with an error beside the rest. ``HandlerRight`` entries are applied by the handler, because only
+the handler knows the names.
 
 Without an authorizer every caller has all rights, and a check costs one comparison.
 """
@@ -230,7 +230,7 @@ class Special(NamedTuple):
         self.gate(asking)
 
 
-class Asked(NamedTuple):
+class HandlerRight(NamedTuple):
     """A right that the handler itself checks."""
 
     operation: Operation
@@ -242,7 +242,7 @@ class Asked(NamedTuple):
         pass
 
 
-Entry = Whole | Each | Listed | Special | Asked
+Entry = Whole | Each | Listed | Special | HandlerRight
 
 
 class _Asking:
@@ -296,7 +296,7 @@ class _Asking:
 
 def guarded(key: int, api: Api) -> Api:
     """``api`` with the checks of its entries before its handler. Raises: KeyError for an API without an entry."""
-    entries = tuple([entry for entry in TABLE[ApiKey(key)] if not isinstance(entry, Asked)])
+    entries = tuple([entry for entry in TABLE[ApiKey(key)] if not isinstance(entry, HandlerRight)])
     if not entries:
         return api
     handle = api.handle
@@ -478,24 +478,24 @@ TABLE: Final[Mapping[ApiKey, tuple[Entry, ...]]] = {
     ApiKey.SASL_AUTHENTICATE: NOTHING,
     # Records.
     ApiKey.PRODUCE: (
-        Asked(WRITE, TRANSACTIONAL_ID, "the transactional id, if there is one"),
-        Asked(WRITE, TOPIC, "each topic"),
+        HandlerRight(WRITE, TRANSACTIONAL_ID, "the transactional id, if there is one"),
+        HandlerRight(WRITE, TOPIC, "each topic"),
     ),
     ApiKey.FETCH: (
-        Asked(READ, TOPIC, "each topic of the request or session, at each look"),
-        Asked(CLUSTER_ACTION, CLUSTER, "instead, for replicas"),
+        HandlerRight(READ, TOPIC, "each topic of the request or session, at each look"),
+        HandlerRight(CLUSTER_ACTION, CLUSTER, "instead, for replicas"),
     ),
     ApiKey.LIST_OFFSETS: (Each(DESCRIBE, TOPIC, "topics", "topics", "name"),),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: (Each(DESCRIBE, TOPIC, "topics", "topics", "topic", instead=CLUSTER_ACTION),),
     ApiKey.DELETE_RECORDS: (Each(DELETE, TOPIC, "topics", "topics", "name"),),
     # Topics.
     ApiKey.METADATA: (
-        Asked(DESCRIBE, TOPIC, "each topic"),
-        Asked(CREATE, CLUSTER, "if topics are to be created; or CREATE of each of them"),
-        Asked(CREATE, TOPIC, "each topic that is to be created"),
-        Asked(DESCRIBE, CLUSTER, "for the authorized operations of the cluster"),
+        HandlerRight(DESCRIBE, TOPIC, "each topic"),
+        HandlerRight(CREATE, CLUSTER, "if topics are to be created; or CREATE of each of them"),
+        HandlerRight(CREATE, TOPIC, "each topic that is to be created"),
+        HandlerRight(DESCRIBE, CLUSTER, "for the authorized operations of the cluster"),
     ),
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: (Asked(DESCRIBE, TOPIC, "each topic"),),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: (HandlerRight(DESCRIBE, TOPIC, "each topic"),),
     ApiKey.CREATE_TOPICS: (Special(_create_topics, ((CREATE, CLUSTER), (CREATE, TOPIC), (DESCRIBE_CONFIGS, TOPIC))),),
     ApiKey.DELETE_TOPICS: (Special(_delete_topics, ((DELETE, CLUSTER), (DELETE, TOPIC), (DESCRIBE, TOPIC))),),
     ApiKey.CREATE_PARTITIONS: (Each(ALTER, TOPIC, "topics", "results", "name"),),
@@ -512,8 +512,8 @@ TABLE: Final[Mapping[ApiKey, tuple[Entry, ...]]] = {
     ApiKey.SYNC_GROUP: (_GROUP_READ,),
     ApiKey.OFFSET_COMMIT: (_GROUP_READ, Each(READ, TOPIC, "topics", "topics", "name", "topic_id")),
     ApiKey.OFFSET_FETCH: (
-        Asked(DESCRIBE, GROUP, "each group"),
-        Asked(DESCRIBE, TOPIC, "each topic of a group"),
+        HandlerRight(DESCRIBE, GROUP, "each group"),
+        HandlerRight(DESCRIBE, TOPIC, "each topic of a group"),
     ),
     ApiKey.OFFSET_DELETE: (_GROUP_DELETE, Each(READ, TOPIC, "topics", "topics", "name")),
     ApiKey.DESCRIBE_GROUPS: (Each(DESCRIBE, GROUP, "groups", "groups"),),
@@ -522,19 +522,19 @@ TABLE: Final[Mapping[ApiKey, tuple[Entry, ...]]] = {
     ApiKey.CONSUMER_GROUP_HEARTBEAT: (
         _GROUP_READ,
         Special(_subscribe, ((DESCRIBE, TOPIC),)),
-        Asked(DESCRIBE, TOPIC, "topics that a regular expression matches: the others are left out"),
+        HandlerRight(DESCRIBE, TOPIC, "topics that a regular expression matches: the others are left out"),
     ),
     ApiKey.CONSUMER_GROUP_DESCRIBE: (Each(DESCRIBE, GROUP, "group_ids", "groups"), _MEMBERS),
     ApiKey.SHARE_GROUP_HEARTBEAT: (_GROUP_READ, Special(_subscribe, ((DESCRIBE, TOPIC),))),
     ApiKey.SHARE_GROUP_DESCRIBE: (Each(DESCRIBE, GROUP, "group_ids", "groups"), _MEMBERS),
     ApiKey.SHARE_FETCH: (
         _GROUP_READ,
-        Asked(READ, TOPIC, "each topic of the session, at each look"),
+        HandlerRight(READ, TOPIC, "each topic of the session, at each look"),
     ),
-    ApiKey.SHARE_ACKNOWLEDGE: (_GROUP_READ, Asked(READ, TOPIC, "each topic")),
+    ApiKey.SHARE_ACKNOWLEDGE: (_GROUP_READ, HandlerRight(READ, TOPIC, "each topic")),
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: (
         Each(DESCRIBE, GROUP, "groups", "groups", "group_id"),
-        Asked(DESCRIBE, TOPIC, "each topic of a group"),
+        HandlerRight(DESCRIBE, TOPIC, "each topic of a group"),
     ),
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: (_GROUP_READ, Each(READ, TOPIC, "topics", "responses", "topic_name")),
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: (_GROUP_DELETE, Each(READ, TOPIC, "topics", "responses", "topic_name")),
@@ -549,7 +549,7 @@ TABLE: Final[Mapping[ApiKey, tuple[Entry, ...]]] = {
     ),
     ApiKey.ADD_PARTITIONS_TO_TXN: (
         Whole(WRITE, TRANSACTIONAL_ID, "v3_and_below_transactional_id", versions=(0, 3)),
-        Asked(WRITE, TOPIC, "each topic, up to version 3"),
+        HandlerRight(WRITE, TOPIC, "each topic, up to version 3"),
         Whole(CLUSTER_ACTION, versions=(4, 99)),
     ),
     ApiKey.ADD_OFFSETS_TO_TXN: (_TRANSACTIONAL, _GROUP_READ),
@@ -567,7 +567,7 @@ TABLE: Final[Mapping[ApiKey, tuple[Entry, ...]]] = {
     ),
     ApiKey.LIST_TRANSACTIONS: (Listed(DESCRIBE, TRANSACTIONAL_ID, "transaction_states", "transactional_id"),),
     # The cluster.
-    ApiKey.DESCRIBE_CLUSTER: (Asked(DESCRIBE, CLUSTER, "for the authorized operations of the cluster"),),
+    ApiKey.DESCRIBE_CLUSTER: (HandlerRight(DESCRIBE, CLUSTER, "for the authorized operations of the cluster"),),
     ApiKey.DESCRIBE_QUORUM: _LOOKS,
     ApiKey.UNREGISTER_BROKER: _ADMINISTERS,
     ApiKey.UPDATE_FEATURES: _ADMINISTERS,
@@ -598,13 +598,15 @@ TABLE: Final[Mapping[ApiKey, tuple[Entry, ...]]] = {
     ApiKey.DELETE_ACLS: _ADMINISTERS,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _LOOKS,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _ADMINISTERS,
-    ApiKey.CREATE_DELEGATION_TOKEN: (Asked(Operation.CREATE_TOKENS, USER, "the owner, unless it is the caller"),),
+    ApiKey.CREATE_DELEGATION_TOKEN: (
+        HandlerRight(Operation.CREATE_TOKENS, USER, "the owner, unless it is the caller"),
+    ),
     # Its owner and its renewers may do this. No rule of access decides.
     ApiKey.RENEW_DELEGATION_TOKEN: NOTHING,
     ApiKey.EXPIRE_DELEGATION_TOKEN: NOTHING,
     ApiKey.DESCRIBE_DELEGATION_TOKEN: (
-        Asked(DESCRIBE, DELEGATION_TOKEN, "each token of others: those that may not be described are left out"),
-        Asked(Operation.DESCRIBE_TOKENS, USER, "or of its owner"),
+        HandlerRight(DESCRIBE, DELEGATION_TOKEN, "each token of others: those that may not be described are left out"),
+        HandlerRight(Operation.DESCRIBE_TOKENS, USER, "or of its owner"),
     ),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: (Whole(DESCRIBE_CONFIGS),),
     ApiKey.ALTER_CLIENT_QUOTAS: (Whole(ALTER_CONFIGS),),
@@ -620,13 +622,13 @@ TABLE: Final[Mapping[ApiKey, tuple[Entry, ...]]] = {
     ApiKey.FIRN_TRANSACTIONS: _BETWEEN_BROKERS,
     ApiKey.FIRN_HOLD: _BETWEEN_BROKERS,
     ApiKey.FIRN_PULSE: _BETWEEN_BROKERS,
-    ApiKey.FIRN_PLACE: (Asked(CLUSTER_ACTION, CLUSTER, "to tell a broker that it was replaced"),),
+    ApiKey.FIRN_PLACE: (HandlerRight(CLUSTER_ACTION, CLUSTER, "to tell a broker that it was replaced"),),
     # Firn's own.
     ApiKey.FIRN_METRICS: _LOOKS,
     ApiKey.FIRN_CLUSTER: _LOOKS,
-    ApiKey.FIRN_TIER_STATUS: (Asked(DESCRIBE, TOPIC, "each topic: the others are left out"),),
-    ApiKey.FIRN_TIER_SEGMENTS: (Asked(DESCRIBE, TOPIC, "the topic"),),
-    ApiKey.FIRN_TIER_REPLACE: (Whole(CLUSTER_ACTION), Asked(ALTER, TOPIC, "the topic")),
+    ApiKey.FIRN_TIER_STATUS: (HandlerRight(DESCRIBE, TOPIC, "each topic: the others are left out"),),
+    ApiKey.FIRN_TIER_SEGMENTS: (HandlerRight(DESCRIBE, TOPIC, "the topic"),),
+    ApiKey.FIRN_TIER_REPLACE: (Whole(CLUSTER_ACTION), HandlerRight(ALTER, TOPIC, "the topic")),
     ApiKey.FIRN_DRAIN: _ADMINISTERS,
     # It comes before the login, and only from few addresses (ADR 0034, HF1). No rule of access decides.
     ApiKey.FIRN_FORWARDED: NOTHING,

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from app.transactions.coordinator import TransactionCoordinator
 
 
-class Answers(Protocol):
+class ApiHandler(Protocol):
     """How one API is answered; ``app.handlers.base.api.Api`` is one."""
 
     @property
@@ -137,7 +137,7 @@ class Context:
     """Chooses requests that were allowed, for the audit log; None if none are."""
     rights: KnownRights = field(default_factory=KnownRights)
     """Where doorkeepers get the rights of callers. They end when the rules change."""
-    apis: Mapping[int, Answers] = field(default_factory=dict)
+    apis: Mapping[int, ApiHandler] = field(default_factory=dict)
     """The handler of each API."""
     desk: Desk | None = None
     """Where other brokers ask the controller; None on a broker that is alone."""

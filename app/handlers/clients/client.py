@@ -80,7 +80,7 @@ class Service(Server, ABC):
     def tls_broken(self, host: str, why: str) -> None: ...
 
 
-class Asked(NamedTuple):
+class RequestFields(NamedTuple):
     """The fields that a response takes from its request, and the throttle time that it tells."""
 
     version: int

@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Final
 
 from app.handlers.base.context import Request
-from app.handlers.clients.client import Asked, Client
+from app.handlers.clients.client import Client, RequestFields
 from app.handlers.state.metrics import PRIVATE_NAMES
 from app.wire.apikeys import ApiKey
 
@@ -82,7 +82,7 @@ async def told(service: Service, request: Request, work: Coroutine[Any, Any, Any
     await _Steps(service, request, work)
 
 
-def request_of(client: Client, asked: Asked, api_key: int, client_id: str | None) -> Request:
+def request_of(client: Client, asked: RequestFields, api_key: int, client_id: str | None) -> Request:
     """A request as ``told`` takes it, of an API that has no ``Request`` of its own."""
     return Request(api_key, asked.version, asked.correlation_id, client_id, client.caller, client.on_close)
 

@@ -30,7 +30,7 @@ from app.core.turns import Portion, slices
 from app.core.units import BrokerId, LeaderEpoch, Offset
 from app.handlers.base.authorising import denial, may
 from app.handlers.base.partitions import check_epoch, hint, node_endpoints, topic_name
-from app.handlers.clients.client import Asked
+from app.handlers.clients.client import RequestFields
 from app.handlers.clients.fetch_shape import learn
 from app.handlers.clients.serving import request_of, spawn_told
 from app.handlers.fetch.fetch_long import (
@@ -246,7 +246,7 @@ def serve_fetch(connection: Client, version: int, correlation_id: int, frame: me
         if len(frame) > LONG_FRAME_BYTES:
             slot = connection.open_slot(connection.server.metrics.meter(FETCH), stops_parsing=True)
             body = bytes(frame[header.body_start :])
-            asked = Asked(version, correlation_id)
+            asked = RequestFields(version, correlation_id)
             noted = request_of(connection, asked, FETCH, client_id)
             noted.is_free = None
             spawn_told(connection, noted, serve_long_frame(connection, slot, asked, noted, body, chosen=chosen))
@@ -267,7 +267,7 @@ def serve_fetch(connection: Client, version: int, correlation_id: int, frame: me
     if len(partitions_asked) > LONG_PARTITIONS and request.replica_id < 0:
         slot = connection.open_slot(connection.server.metrics.meter(FETCH), stops_parsing=True)
         connection.fetch_shape = None
-        asked = Asked(version, correlation_id)
+        asked = RequestFields(version, correlation_id)
         work = look_in_portions(connection, slot, asked, client_id, request, plan, partitions_asked, max_bytes)
         spawn_told(connection, request_of(connection, asked, FETCH, client_id), work)
         return None
@@ -299,15 +299,15 @@ def serve_fetch(connection: Client, version: int, correlation_id: int, frame: me
         throttle_time_ms = charge(connection, client_id, request.rack_id, attempt)
         if attempt.denied:
             attempt.tell_denied(client_id, correlation_id)
-        return answer(context, Asked(version, correlation_id, throttle_time_ms), plan, attempt)
+        return answer(context, RequestFields(version, correlation_id, throttle_time_ms), plan, attempt)
     slot = connection.open_slot(connection.server.metrics.meter(FETCH), stops_parsing=True)
-    asked = Asked(version, correlation_id)
+    asked = RequestFields(version, correlation_id)
     ParkedFetch(connection, slot, asked, client_id, request, plan, partitions_asked, max_bytes, attempt)
     return None
 
 
 async def serve_long_frame(
-    connection: Client, slot: Slot, asked: Asked, noted: Request, body: bytes, *, chosen: bool
+    connection: Client, slot: Slot, asked: RequestFields, noted: Request, body: bytes, *, chosen: bool
 ) -> None:
     """As ``serve_fetch``, for a request that takes long to decode."""
     context, client_id = connection.context, noted.client_id
@@ -366,7 +366,7 @@ async def serve_long_frame(
 def complete(
     connection: Client,
     slot: Slot,
-    asked: Asked,
+    asked: RequestFields,
     client_id: str | None,
     request: FetchRequest,
     plan: FetchPlan,
@@ -378,8 +378,8 @@ def complete(
 
 
 def begin_answer(
-    connection: Client, asked: Asked, client_id: str | None, request: FetchRequest, attempt: Attempt
-) -> Asked:
+    connection: Client, asked: RequestFields, client_id: str | None, request: FetchRequest, attempt: Attempt
+) -> RequestFields:
     """Charge the client for the records of an attempt. Returns ``asked`` with the throttle time of the response."""
     connection.replaying = attempt.replays is True
     throttle_time_ms = charge(connection, client_id, request.rack_id, attempt)
@@ -391,7 +391,7 @@ def begin_answer(
 async def look_in_portions(
     connection: Client,
     slot: Slot,
-    asked: Asked,
+    asked: RequestFields,
     client_id: str | None,
     request: FetchRequest,
     plan: FetchPlan,
@@ -529,7 +529,7 @@ class ParkedFetch:
         self,
         connection: Client,
         slot: Slot,
-        asked: Asked,
+        asked: RequestFields,
         client_id: str | None,
         request: FetchRequest,
         plan: FetchPlan,
@@ -950,7 +950,7 @@ def is_throttled(context: Context, partition: Partition, follower: Follower) -> 
 # --- answering ----------------------------------------------------------------------------------------------------------
 
 
-def answer(context: Context, asked: Asked, plan: FetchPlan, attempt: Attempt) -> list[Part]:
+def answer(context: Context, asked: RequestFields, plan: FetchPlan, attempt: Attempt) -> list[Part]:
     """The response that carries the results of an attempt."""
     if plan.followed is not None and not plan.overtaken:
         plan.followed.moved.clear()
@@ -967,7 +967,7 @@ def answer(context: Context, asked: Asked, plan: FetchPlan, attempt: Attempt) ->
     return encoded(context, asked, plan, attempt, topics, leaders)
 
 
-async def answer_in_portions(context: Context, asked: Asked, plan: FetchPlan, attempt: Attempt) -> list[Part]:
+async def answer_in_portions(context: Context, asked: RequestFields, plan: FetchPlan, attempt: Attempt) -> list[Part]:
     """As ``answer``, of many partitions. The ranges belong to the attempt until this returns, and to the response from then on."""
     topics: dict[TopicRef, list[PartitionData]] = {}
     leaders: set[int] = set()
@@ -1029,7 +1029,7 @@ def put_found(
 
 def encoded(
     context: Context,
-    asked: Asked,
+    asked: RequestFields,
     plan: FetchPlan,
     attempt: Attempt,
     topics: dict[TopicRef, list[PartitionData]],

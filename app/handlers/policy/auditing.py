@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from app.core.metrics import Registry
 from app.handlers.policy.audited_changes import CHANGES, COUNTED, NOT_SAMPLED, ONLY_IF, Tell, resources_of
 from app.handlers.policy.callers import Caller
-from app.security.audit import Event, Kind, Outcome, Tally, event, line_of, portions
+from app.security.audit import Event, EventKind, Outcome, Tally, event, line_of, portions
 from app.security.noting import Change, Resource
 from app.wire.apikeys import ApiKey
 
@@ -32,7 +32,7 @@ class AuditLog(Protocol):
         ...
 
 
-class Asked(Protocol):
+class AuditedFields(Protocol):
     """The fields of a request that the audit log uses."""
 
     @property
@@ -140,7 +140,7 @@ class Audit:
         what = _access(Outcome.ALLOWED, caller, name_of(api_key), client_id, resources, one_in=self.sampler.one_in)
         self._put(self._allowed.note(what, self._clock.now_ms(), correlation_id))
 
-    def answered(self, request: Asked, message: Any, response: Any) -> None:
+    def answered(self, request: AuditedFields, message: Any, response: Any) -> None:
         """Write the refusals and changes of a request. ``response``: None if the client gets no response."""
         if request.denied:
             self.refused(request.caller, request.api_key, request.client_id, request.correlation_id, request.denied)
@@ -164,7 +164,7 @@ class Audit:
                 resources_of(message),
             )
 
-    def _tell_of(self, request: Asked, message: Any) -> Tell | None:
+    def _tell_of(self, request: AuditedFields, message: Any) -> Tell | None:
         """The function that lists the changes of a request. None if the request changes nothing, or if it is the ordinary work of a
         consumer or broker."""
         key = request.api_key
@@ -173,14 +173,14 @@ class Audit:
             return CHANGES.get(key)
         return None
 
-    def _tell_changes(self, tell: Tell, request: Asked, message: Any, response: Any) -> None:
+    def _tell_changes(self, tell: Tell, request: AuditedFields, message: Any, response: Any) -> None:
         changes = tell(message, response)
         if request.about is not None:
             changes = [one | {"name": request.about} for one in changes]
         if not (request.denied and _changed_nothing(changes)):
             self.changed(request, changes)
 
-    def changed(self, request: Asked, changes: Sequence[Change]) -> None:
+    def changed(self, request: AuditedFields, changes: Sequence[Change]) -> None:
         """A request has changed something, or has tried to. Identical ones are counted if a caller needs no right to cause them."""
         if self._log is None or not changes:
             return
@@ -206,7 +206,7 @@ class Audit:
                 important=True,
             )
 
-    def cut_off(self, request: Asked, message: Any) -> None:
+    def cut_off(self, request: AuditedFields, message: Any) -> None:
         """Note that a request is dropped because the broker stops. Its changes may have been made, or not."""
         if self._log is None or self._tell_of(request, message) is None:
             return
@@ -219,7 +219,7 @@ class Audit:
         if self._log is None or not changes:
             return
         outcome = Outcome.FAILED if _changed_nothing(changes) else Outcome.DONE
-        what = event(Kind.CHANGE, outcome, reason=why)
+        what = event(EventKind.CHANGE, outcome, reason=why)
         self._log.put(line_of(what, self._clock.now_ms(), broker_id=self._broker_id, changes=changes), important=True)
 
     # --- logins ---------------------------------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ class Audit:
         if self._log is not None:
             how: dict[str, str | int] = {"by_token": True} if caller.by_token else {}
             what = event(
-                Kind.LOGIN,
+                EventKind.LOGIN,
                 Outcome.DONE,
                 principal=caller.principal,
                 host=caller.host,
@@ -254,7 +254,7 @@ class Audit:
         ).value += 1
         if self._log is not None:
             what = event(
-                Kind.LOGIN,
+                EventKind.LOGIN,
                 Outcome.FAILED,
                 host=host,
                 listener=listener,
@@ -290,10 +290,10 @@ def _changed_nothing(changes: Sequence[Mapping[str, Any]]) -> bool:
     return all("error" in one for one in changes)
 
 
-def _change(outcome: Outcome, request: Asked, changes: Sequence[Change] = (), reason: str = "") -> Event:
+def _change(outcome: Outcome, request: AuditedFields, changes: Sequence[Change] = (), reason: str = "") -> Event:
     caller = request.caller
     return event(
-        Kind.CHANGE,
+        EventKind.CHANGE,
         outcome,
         principal=caller.principal,
         host=caller.host,
@@ -315,7 +315,7 @@ def _access(
     one_in: int | str = "",
 ) -> Event:
     return event(
-        Kind.ACCESS,
+        EventKind.ACCESS,
         outcome,
         principal=caller.principal,
         host=caller.host,

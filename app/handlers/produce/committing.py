@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from app.core.errors import ErrorCode, FirnError, RequestRejected
-from app.handlers.clients.client import Asked
+from app.handlers.clients.client import RequestFields
 from app.handlers.produce.produce import encode_failures, failure, serve_shaped
 from app.replication.commits import Waiter
 from app.transport.core import Slot
@@ -56,7 +56,7 @@ class ProducedSlot(Slot, Waiter):
     def failed(self, error: FirnError) -> None:
         context = self.connection.context
         topic, index = self.shape.topic_partition
-        asked = Asked(self.shape.version, self.correlation_id, self.throttle_time_ms)
+        asked = RequestFields(self.shape.version, self.correlation_id, self.throttle_time_ms)
         self.parts = encode_failures(self.connection, asked, [(topic, [failure(context, None, index, error)])])
         self.committed()
 

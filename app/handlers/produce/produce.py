@@ -46,7 +46,7 @@ from app.handlers.clients.admission import (
     release,
     writer_of,
 )
-from app.handlers.clients.client import Asked
+from app.handlers.clients.client import RequestFields
 from app.handlers.clients.held_sequences import HeldSequences, sequenced, tell_refused
 from app.handlers.clients.produce_shape import NO_TAGS, ProduceShape, learn
 from app.handlers.clients.serving import request_of, spawn_told
@@ -177,7 +177,7 @@ def serve_produce(connection: Client, version: int, correlation_id: int, frame: 
     context = connection.context
     header = parse_request_header(frame)
     request = decode_produce(version, frame[header.body_start :])
-    asked = Asked(version, correlation_id, connection.charge(header.client_id, PRODUCE, len(frame)))
+    asked = RequestFields(version, correlation_id, connection.charge(header.client_id, PRODUCE, len(frame)))
     if context.metrics.zones is not None:
         context.metrics.zones.produced(header.client_id, record_bytes(request))
     if len(frame) > LONG_FRAME_BYTES and _names_many(request):
@@ -307,7 +307,7 @@ def is_plain(partition: Partition, acks: int) -> bool:
 
 
 def _serve_any(
-    connection: Client, asked: Asked, request: ProduceRequest, refused: TopicResults, client_id: str | None
+    connection: Client, asked: RequestFields, request: ProduceRequest, refused: TopicResults, client_id: str | None
 ) -> Parts:
     """Serve any number of topics, partitions and errors. ``refused``: results of the partitions that were taken out before."""
     context = connection.context
@@ -357,7 +357,7 @@ def _keep_records(request: ProduceRequest) -> int:
     return kept_bytes
 
 
-def _answer(connection: Client, asked: Asked, request: ProduceRequest, results: TopicResults) -> Parts:
+def _answer(connection: Client, asked: RequestFields, request: ProduceRequest, results: TopicResults) -> Parts:
     """The response; without acks there is none, and an error is told by closing the connection, as Kafka tells it."""
     if request.acks == 0:
         for topic, partitions in results:
@@ -518,7 +518,7 @@ class PendingProduce:
         self,
         connection: Client,
         slot: Slot,
-        asked: Asked,
+        asked: RequestFields,
         timeout_ms: int,
         results: TopicResults,
         waiting: list[Waiting],
@@ -584,7 +584,7 @@ def _names_many(request: ProduceRequest) -> bool:
     return len(topics) + sum([len(partitions) for _, partitions in topics]) > MANY_PARTITIONS
 
 
-def _spawn_long(connection: Client, asked: Asked, request: ProduceRequest, client_id: str | None) -> None:
+def _spawn_long(connection: Client, asked: RequestFields, request: ProduceRequest, client_id: str | None) -> None:
     """Serve a request of many partitions as a task. The connection waits, so that later requests do not overtake it."""
     slot = connection.open_slot(connection.server.produce_meter, stops_parsing=True)
     kept_bytes = _keep_records(request)
@@ -614,7 +614,12 @@ def _pieces(request: ProduceRequest) -> Iterator[ProduceRequest]:
 
 
 async def _serve_long(
-    connection: Client, slot: Slot, asked: Asked, request: ProduceRequest, client_id: str | None, kept_bytes: int
+    connection: Client,
+    slot: Slot,
+    asked: RequestFields,
+    request: ProduceRequest,
+    client_id: str | None,
+    kept_bytes: int,
 ) -> None:
     """Serve a request of many partitions as several short ones, one after the other (ADR 0039).
 
@@ -666,7 +671,7 @@ def _results_of(results: TopicResults, topic: TopicRef) -> list[PartitionResult]
 async def _append_in_turns(
     connection: Client,
     slot: Slot,
-    asked: Asked,
+    asked: RequestFields,
     request: ProduceRequest,
     admission: Verdicts | Awaitable[Verdicts],
     kept_bytes: int,
@@ -688,7 +693,7 @@ async def _append_in_turns(
 def _finish(
     connection: Client,
     slot: Slot,
-    asked: Asked,
+    asked: RequestFields,
     request: ProduceRequest,
     results: TopicResults,
     waiting: list[Waiting],
@@ -702,7 +707,7 @@ def _finish(
 
 async def _append_some(
     connection: Client,
-    asked: Asked,
+    asked: RequestFields,
     request: ProduceRequest,
     admission: Verdicts | Awaitable[Verdicts],
     results: TopicResults,
@@ -857,7 +862,7 @@ def refuse_all(request: ProduceRequest, code: ErrorCode, sentence: str) -> Topic
     ]
 
 
-def encode_failures(connection: Client, asked: Asked, results: TopicResults) -> bytes:
+def encode_failures(connection: Client, asked: RequestFields, results: TopicResults) -> bytes:
     """A response, with the address of every leader that it points to (KIP-951)."""
     leaders = {
         result.current_leader[0]

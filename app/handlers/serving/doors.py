@@ -46,13 +46,13 @@ NOBODY: Final = "No rule of ssl.principal.mapping.rules fits its certificate."
 
 
 class DoorService(Protocol):
-    """The part of the server that a ``Door`` uses."""
+    """The part of the server that a ``ListenerAuthentication`` uses."""
 
     arrivals: Arrivals
     failure_delay_ms: int
 
 
-class Door:
+class ListenerAuthentication:
     """The authentication of one listener."""
 
     def __init__(
@@ -109,7 +109,7 @@ class ShownSession(Session):
 
     __slots__ = ("_certificate", "_door", "_nobody")
 
-    def __init__(self, server: Service, door: Door) -> None:
+    def __init__(self, server: Service, door: ListenerAuthentication) -> None:
         super().__init__(server, door.config.name)
         self._door = door
         self._certificate: bytes | None = None
@@ -151,7 +151,7 @@ class LoginSession(Session):
 
     __slots__ = ("_arrival", "_door", "_login", "abort_early")
 
-    def __init__(self, server: Service, door: Door, login: Login) -> None:
+    def __init__(self, server: Service, door: ListenerAuthentication, login: Login) -> None:
         super().__init__(server, door.config.name)
         self._door = door
         self._login = login

@@ -21,7 +21,7 @@ from app.transport.connection import BROKEN, BROKEN_TOLD, Connection
 from app.transport.server import ServerLimits
 
 if TYPE_CHECKING:
-    from app.handlers.serving.doors import Door
+    from app.handlers.serving.doors import ListenerAuthentication
 
 HANDSHAKES: Final = "TLS handshakes of"
 HANDSHAKES_TOLD: Final = 5
@@ -48,7 +48,7 @@ class KafkaServer(Service):
             registry=context.registry,
         )
         self.context = context
-        self._doors: Mapping[str, Door] = {}
+        self._doors: Mapping[str, ListenerAuthentication] = {}
         self.metrics = context.metrics
         self.produce_meter = context.metrics.meter(PRODUCE)
         self.produce_shapes = ProduceShapes()
@@ -81,7 +81,7 @@ class KafkaServer(Service):
         if self._doors:
             self.arrivals.share(limits.connections_max)
 
-    def secure(self, doors: Mapping[str, Door]) -> None:
+    def secure(self, doors: Mapping[str, ListenerAuthentication]) -> None:
         """Authenticate clients of these listeners, by name, with these doors. Call it before ``listen``."""
         from app.transport.arrivals import Arrivals
         from app.transport.tls import scratch

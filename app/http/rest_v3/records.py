@@ -41,7 +41,7 @@ from app.http.schemas import content_of, request_body
 from app.http.serving import caller_of, counts_no_more, gateway_of, records_counters
 
 if TYPE_CHECKING:
-    from app.http.callers import Caller
+    from app.http.callers import HttpCaller
 
 router = APIRouter(tags=["Records (v3)"])
 
@@ -94,7 +94,7 @@ class _Conversation:
     """One request."""
 
     def __init__(
-        self, gateway: Gateway, caller: Caller | None, cluster_id: str, topic: str, headers: Headers, *, whole: bool
+        self, gateway: Gateway, caller: HttpCaller | None, cluster_id: str, topic: str, headers: Headers, *, whole: bool
     ) -> None:
         self._gateway = gateway
         self._caller = caller
@@ -237,7 +237,7 @@ class _CredentialEnded(Exception):
 
 
 @asynccontextmanager
-async def _while_counts(caller: Caller | None) -> AsyncIterator[None]:
+async def _while_counts(caller: HttpCaller | None) -> AsyncIterator[None]:
     """Raises: _CredentialEnded, also in the middle of the block, once the credential of the caller counts no more."""
     if caller is None:
         yield

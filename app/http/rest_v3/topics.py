@@ -9,7 +9,7 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from app.client.admin import ConfigEntry, ConfigOperation, ResourceType
+from app.client.admin import ConfigEntry
 from app.client.cluster import BrokerAddress, PartitionView, TopicView
 from app.core.errors import ErrorCode, RequestRejected
 from app.core.turns import each
@@ -18,6 +18,7 @@ from app.http.errors import RestError
 from app.http.gateway import ADMIN_BODY_BYTES_MAX, Gateway
 from app.http.schemas import request_body
 from app.http.serving import gateway_of
+from app.wire.config_resources import ConfigOperation, ConfigResourceType
 
 router = APIRouter(prefix="/v3/clusters", default_response_class=Response)
 
@@ -116,7 +117,7 @@ async def _broker_configs(request: Request, cluster_id: str, broker_id: int) -> 
     view = await gateway.admin.describe_cluster()
     if broker_id not in view.brokers:
         raise RestError(404, f"There is no broker {broker_id}.")
-    return await gateway.admin.describe_configs(ResourceType.BROKER, str(broker_id))
+    return await gateway.admin.describe_configs(ConfigResourceType.BROKER, str(broker_id))
 
 
 # --- topics ---------------------------------------------------------------------------------------------------------
@@ -252,7 +253,7 @@ async def _found_partition(request: Request, cluster_id: str, topic_name: str, p
 @router.get("/{cluster_id}/topics/{topic_name}/configs", summary="List a topic's settings", tags=["Configs (v3)"])
 async def list_configs(cluster_id: str, topic_name: str, request: Request) -> Response:
     gateway = await _checked(request, cluster_id)
-    entries = await gateway.admin.describe_configs(ResourceType.TOPIC, topic_name)
+    entries = await gateway.admin.describe_configs(ConfigResourceType.TOPIC, topic_name)
     configs = [_config(request, cluster_id, topic_name, entry) for entry in entries]
     path = f"clusters/{cluster_id}/topics/{topic_name}/configs"
     return json_response(_list(request, "KafkaTopicConfigList", path, configs))
@@ -272,14 +273,14 @@ async def alter_configs(cluster_id: str, topic_name: str, request: Request) -> R
     gateway = await _checked(request, cluster_id)
     wanted = await _body(request, gateway, AlterSettingsBody)
     changes = [(change.name, _operation(change.operation), change.value) for change in wanted.data]
-    await gateway.admin.alter_configs(ResourceType.TOPIC, topic_name, changes, validate_only=wanted.validate_only)
+    await gateway.admin.alter_configs(ConfigResourceType.TOPIC, topic_name, changes, validate_only=wanted.validate_only)
     return Response(status_code=_NO_CONTENT)
 
 
 @router.get("/{cluster_id}/topics/{topic_name}/configs/{name}", summary="Get a setting", tags=["Configs (v3)"])
 async def get_config(cluster_id: str, topic_name: str, name: str, request: Request) -> Response:
     gateway = await _checked(request, cluster_id)
-    for entry in await gateway.admin.describe_configs(ResourceType.TOPIC, topic_name, names=[name]):
+    for entry in await gateway.admin.describe_configs(ConfigResourceType.TOPIC, topic_name, names=[name]):
         if entry.name == name:
             return json_response(_config(request, cluster_id, topic_name, entry))
     raise RestError(404, f"There is no topic setting {name}.")
@@ -295,7 +296,7 @@ async def get_config(cluster_id: str, topic_name: str, name: str, request: Reque
 async def put_config(cluster_id: str, topic_name: str, name: str, request: Request) -> Response:
     gateway = await _checked(request, cluster_id)
     wanted = await _body(request, gateway, SetSettingBody)
-    await gateway.admin.alter_configs(ResourceType.TOPIC, topic_name, [(name, ConfigOperation.SET, wanted.value)])
+    await gateway.admin.alter_configs(ConfigResourceType.TOPIC, topic_name, [(name, ConfigOperation.SET, wanted.value)])
     return Response(status_code=_NO_CONTENT)
 
 
@@ -307,7 +308,7 @@ async def put_config(cluster_id: str, topic_name: str, name: str, request: Reque
 )
 async def delete_config(cluster_id: str, topic_name: str, name: str, request: Request) -> Response:
     gateway = await _checked(request, cluster_id)
-    await gateway.admin.alter_configs(ResourceType.TOPIC, topic_name, [(name, ConfigOperation.DELETE, None)])
+    await gateway.admin.alter_configs(ConfigResourceType.TOPIC, topic_name, [(name, ConfigOperation.DELETE, None)])
     return Response(status_code=_NO_CONTENT)
 
 

@@ -18,7 +18,7 @@ from app.configs.resolving import apply_broker_overrides, resolve_topic_config
 from app.core.errors import ErrorCode, RequestRejected
 from app.core.turns import STRIDE, Steps, Stepwise, slices
 from app.core.units import BrokerId, LogSequence, TopicId, TopicIdPartition
-from app.metadata.changes.topic_changes import Planned, Surroundings, changes_of
+from app.metadata.changes.topic_changes import PlanInputs, Planned, changes_of
 from app.metadata.changes.wal_store_changes import change_wal_store
 from app.metadata.image.cluster import (
     ALL_BROKERS,
@@ -39,7 +39,7 @@ from app.metadata.log.log_format import KeyValue
 from app.metadata.replicas.elections import was_unclean
 from app.metadata.replicas.log_leaders import COUNTED_AT_ONCE, LogLeaders, log_has_ended, orphaned_logs
 from app.metadata.replicas.replica_changes import (
-    Member,
+    ProposedReplica,
     Terms,
     altered,
     fenced,
@@ -116,7 +116,7 @@ class ProposedSet(NamedTuple):
     partition: int
     leader_epoch: int
     partition_epoch: int
-    members: Sequence[Member]
+    members: Sequence[ProposedReplica]
     recovering: bool = False
     """Whether the leader has not yet confirmed that it holds on to the tier (E3)."""
 
@@ -138,7 +138,7 @@ class AlteredSet(NamedTuple):
 
 @Stepwise
 def register_broker(
-    draft: ImageDraft, around: Surroundings, asked: RegistrationAsked
+    draft: ImageDraft, around: PlanInputs, asked: RegistrationAsked
 ) -> Steps[Planned[RegistrationAnswer]]:
     """Give a broker its place, fenced, and end its leaderships (M1 to M4, M8 to M11).
 
@@ -201,7 +201,7 @@ def allot_node_id(draft: ImageDraft) -> Planned[BrokerId]:
 
 
 @Stepwise
-def unregister_broker(draft: ImageDraft, around: Surroundings, broker_id: int) -> Steps[Planned[BrokersChanged]]:
+def unregister_broker(draft: ImageDraft, around: PlanInputs, broker_id: int) -> Steps[Planned[BrokersChanged]]:
     """Take a broker out of the cluster, alive or not, as Kafka does. It leads nothing and is in no set afterwards.
 
     It stays among the replicas of its partitions until they are reassigned. Raises: RequestRejected BROKER_ID_NOT_REGISTERED, and
@@ -219,7 +219,7 @@ def unregister_broker(draft: ImageDraft, around: Surroundings, broker_id: int) -
 
 @Stepwise
 def forget_broker(
-    draft: ImageDraft, around: Surroundings, broker_id: int, broker_epoch: int, *, only_fenced: bool = False
+    draft: ImageDraft, around: PlanInputs, broker_id: int, broker_epoch: int, *, only_fenced: bool = False
 ) -> Steps[Planned[BrokersChanged]]:
     """Unregister a broker without a disk, as it will not come back (J48). One that has changed since is left alone."""
     broker = draft.brokers.get(broker_id)
@@ -303,7 +303,7 @@ def _check_ephemeral(draft: ImageDraft, broker_id: BrokerId) -> Steps[None]:
 
 @Stepwise
 def fence_brokers(
-    draft: ImageDraft, around: Surroundings, brokers: Iterable[tuple[int, int]]
+    draft: ImageDraft, around: PlanInputs, brokers: Iterable[tuple[int, int]]
 ) -> Steps[Planned[BrokersChanged]]:
     """Fence brokers, each by node id and broker epoch (M6). One that is fenced, or has another broker epoch, is left out."""
     after: dict[int, BrokerImage | None] = {}
@@ -319,7 +319,7 @@ def fence_brokers(
 
 @Stepwise
 def unfence_brokers(
-    draft: ImageDraft, around: Surroundings, brokers: Iterable[tuple[int, int, int]]
+    draft: ImageDraft, around: PlanInputs, brokers: Iterable[tuple[int, int, int]]
 ) -> Steps[Planned[BrokersChanged]]:
     """Unfence brokers, and elect leaders for partitions without one. A broker is named by its node id, its broker epoch, and the
     number of the newest entry that it has applied.
@@ -343,7 +343,7 @@ def unfence_brokers(
 
 
 @Stepwise
-def begin_stop(draft: ImageDraft, around: Surroundings, broker_id: int, broker_epoch: int) -> Steps[Planned[int]]:
+def begin_stop(draft: ImageDraft, around: PlanInputs, broker_id: int, broker_epoch: int) -> Steps[Planned[int]]:
     """Let a broker stop in order: others lead its partitions where they can (M13). Call it again for each of its heartbeats.
 
     Returns: how many partitions it leads that another living replica could lead once it is in sync, or once it has released them.
@@ -368,7 +368,7 @@ def begin_stop(draft: ImageDraft, around: Surroundings, broker_id: int, broker_e
 
 
 @Stepwise
-def elect_where_nobody_leads(draft: ImageDraft, around: Surroundings) -> Steps[Planned[BrokersChanged]]:
+def elect_where_nobody_leads(draft: ImageDraft, around: PlanInputs) -> Steps[Planned[BrokersChanged]]:
     """Elect leaders of all partitions without one, for instance after a setting allowed more (E1, E3, E4)."""
     changed = _Changed(draft, around, {})
     yield from changed.each(unfenced)
@@ -381,7 +381,7 @@ def elect_where_nobody_leads(draft: ImageDraft, around: Surroundings) -> Steps[P
 @Stepwise
 def alter_in_sync(
     draft: ImageDraft,
-    around: Surroundings,
+    around: PlanInputs,
     broker_id: int,
     broker_epoch: int,
     proposals: Sequence[ProposedSet],
@@ -467,7 +467,7 @@ def require_broker(draft: ImageDraft, broker_id: int, broker_epoch: int | None =
 class _Changed:
     """One pass over the draft's partitions, with the brokers as they are after the change."""
 
-    def __init__(self, draft: ImageDraft, around: Surroundings, after: Mapping[int, BrokerImage | None]) -> None:
+    def __init__(self, draft: ImageDraft, around: PlanInputs, after: Mapping[int, BrokerImage | None]) -> None:
         """``after``: the brokers that change; None for one that leaves. Raises: RequestRejected INVALID_REQUEST at level 0."""
         _require_several(draft)
         self.records: list[KeyValue] = []

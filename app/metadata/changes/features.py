@@ -17,7 +17,7 @@ from app.core.errors import ConfigError, ErrorCode, RequestRejected
 from app.core.turns import Steps, Stepwise
 from app.core.units import BrokerId
 from app.metadata.changes.terms import TermsOfTopics
-from app.metadata.changes.topic_changes import Planned, Surroundings
+from app.metadata.changes.topic_changes import PlanInputs, Planned
 from app.metadata.image.cluster import (
     LEVEL_FEATURE,
     LEVEL_MAX,
@@ -74,7 +74,7 @@ class FeatureAsked(NamedTuple):
 
 @Stepwise
 def update_features(
-    draft: ImageDraft, around: Surroundings, asked: Sequence[FeatureAsked], *, level_max: int = LEVEL_MAX
+    draft: ImageDraft, around: PlanInputs, asked: Sequence[FeatureAsked], *, level_max: int = LEVEL_MAX
 ) -> Steps[Planned[None]]:
     """Change the levels of features: all of them, or none. ``level_max``: the highest level that this program understands.
 
@@ -132,7 +132,7 @@ def _too_old(draft: ImageDraft, level: int, level_max: int) -> str | None:
     )
 
 
-def _one_of_several(draft: ImageDraft, around: Surroundings, level_max: int) -> Steps[list[KeyValue]]:
+def _one_of_several(draft: ImageDraft, around: PlanInputs, level_max: int) -> Steps[list[KeyValue]]:
     """The records that make the one broker a member. Earlier brokers of the cluster, under other node ids, are fenced (M6)."""
     mine = draft.controller.broker_id
     others = frozenset(draft.brokers) - {mine}

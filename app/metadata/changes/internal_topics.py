@@ -15,7 +15,7 @@ from app.configs import BrokerConfig
 from app.core.turns import Steps, Stepwise
 from app.core.units import BrokerId
 from app.metadata.changes.reassignments import Reassigned, ReassignmentAsked, alter_reassignments, in_progress
-from app.metadata.changes.topic_changes import Planned, Surroundings
+from app.metadata.changes.topic_changes import PlanInputs, Planned
 from app.metadata.image.cluster import BrokerImage, ClusterImage, ImageDraft, TopicImage
 from app.metadata.replicas.placement import staying
 
@@ -115,7 +115,7 @@ class MoreReplicas:
 
 @Stepwise
 def add_replicas(
-    draft: ImageDraft, around: Surroundings, config: BrokerConfig, places: Sequence[Place]
+    draft: ImageDraft, around: PlanInputs, config: BrokerConfig, places: Sequence[Place]
 ) -> Steps[Planned[Reassigned]]:
     """Begin to add replicas to partitions of internal topics, as far as they still lack some. Places that have changed since are
     skipped. ``config``: the brokers' present settings."""

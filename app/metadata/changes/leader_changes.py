@@ -9,7 +9,7 @@ from uuid import UUID
 from app.core.errors import ErrorCode
 from app.core.turns import STRIDE, Steps, Stepwise
 from app.core.units import BrokerId, PartitionIndex, TopicId, TopicIdPartition
-from app.metadata.changes.topic_changes import Planned, Surroundings, changes_of
+from app.metadata.changes.topic_changes import PlanInputs, Planned, changes_of
 from app.metadata.image.cluster import ImageDraft, PartitionImage
 from app.metadata.replicas.elections import NOBODY, elect, preferred
 from app.metadata.replicas.log_leaders import LogLeaders, orphaned
@@ -43,7 +43,7 @@ class LeadersElected(NamedTuple):
 @Stepwise
 def elect_leaders(
     draft: ImageDraft,
-    around: Surroundings,
+    around: PlanInputs,
     asked: Iterable[tuple[str, int]] | None,
     *,
     unclean: bool,
@@ -133,7 +133,7 @@ class Comebacks:
 
 @Stepwise
 def preferred_leaders_back(
-    draft: ImageDraft, around: Surroundings, stable: Collection[BrokerId], at_most: int
+    draft: ImageDraft, around: PlanInputs, stable: Collection[BrokerId], at_most: int
 ) -> Steps[Planned[int]]:
     """Let the first replicas lead again that are in sync and on a ``stable`` broker, of at most so many partitions (E5). Returns:
     of how many. If it is ``at_most``, there may be more."""

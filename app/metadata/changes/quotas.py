@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from app.configs.numbers import INT_MAX, LONG_MAX
 from app.core.addresses import plain_address, read_address
 from app.core.errors import ErrorCode, RequestRejected
-from app.metadata.changes.topic_changes import Planned, Surroundings
+from app.metadata.changes.topic_changes import PlanInputs, Planned
 from app.metadata.image.cluster import LEVEL_FEATURE, SECURITY_LEVEL, ImageDraft, QuotaEntity, quota_change
 
 DEFAULT: Final = ""
@@ -108,7 +108,7 @@ def quota_entity(parts: Sequence[tuple[str, str | None]]) -> QuotaEntity:
 
 
 def alter_quotas(
-    draft: ImageDraft, around: Surroundings, entity: QuotaEntity, operations: Sequence[QuotaOperation]
+    draft: ImageDraft, around: PlanInputs, entity: QuotaEntity, operations: Sequence[QuotaOperation]
 ) -> Planned[None]:
     """Change the limits of one entity. Raises: RequestRejected INVALID_REQUEST, INVALID_UPDATE_VERSION."""
     del around

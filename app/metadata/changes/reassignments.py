@@ -20,7 +20,7 @@ from app.core.errors import ErrorCode, RequestRejected
 from app.core.turns import STRIDE, Steps, Stepwise
 from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
 from app.metadata.changes.terms import TermsOfTopics
-from app.metadata.changes.topic_changes import Planned, Surroundings, changes_of
+from app.metadata.changes.topic_changes import PlanInputs, Planned, changes_of
 from app.metadata.image.cluster import ClusterImage, ImageDraft, PartitionImage
 from app.metadata.image.wal_ranges import PartitionDurability
 from app.metadata.replicas.elections import NOBODY, stamped, was_unclean
@@ -150,7 +150,7 @@ def _led(before: PartitionImage, changed: PartitionImage, terms: Terms) -> Parti
 @Stepwise
 def alter_reassignments(
     draft: ImageDraft,
-    around: Surroundings,
+    around: PlanInputs,
     asked: Sequence[ReassignmentAsked],
     *,
     allow_factor_change: bool = True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from app.configs.resolving import apply_broker_overrides, resolve_topic_config
-from app.metadata.changes.topic_changes import MIN_IN_SYNC, Surroundings
+from app.metadata.changes.topic_changes import MIN_IN_SYNC, PlanInputs
 from app.metadata.image.cluster import ALL_BROKERS, ImageDraft, TopicImage
 from app.metadata.replicas.replica_changes import Terms
 
@@ -15,7 +15,7 @@ _DECIDING: Final = (MIN_IN_SYNC, "unclean.leader.election.enable")
 class TermsOfTopics:
     """Terms by topic. There are few different ones, so few configs are resolved."""
 
-    def __init__(self, draft: ImageDraft, around: Surroundings) -> None:
+    def __init__(self, draft: ImageDraft, around: PlanInputs) -> None:
         self.active = frozenset([each.broker_id for each in draft.brokers.values() if each.active])
         self._unfenced = frozenset([each.broker_id for each in draft.brokers.values() if not each.fenced])
         # One broker's own settings must not decide for the cluster, so only those of all brokers count.

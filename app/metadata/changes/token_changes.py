@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from app.core.errors import ErrorCode, RequestRejected
-from app.metadata.changes.topic_changes import Planned, Surroundings
+from app.metadata.changes.topic_changes import PlanInputs, Planned
 from app.metadata.image.cluster import LEVEL_FEATURE, SECURITY_LEVEL, ImageDraft, token_change
 from app.security.delegation import USER_PREFIX, DelegationToken
 
@@ -40,7 +40,7 @@ class MadeToken(NamedTuple):
     token: DelegationToken
 
 
-def create_token(draft: ImageDraft, around: Surroundings, token_id: str, asked: TokenAsked) -> Planned[MadeToken]:
+def create_token(draft: ImageDraft, around: PlanInputs, token_id: str, asked: TokenAsked) -> Planned[MadeToken]:
     """Make a token. Raises: RequestRejected UNSUPPORTED_VERSION, INVALID_PRINCIPAL_TYPE, INVALID_REQUEST, POLICY_VIOLATION."""
     _check_level(draft)
     check_principals(asked)
@@ -81,7 +81,7 @@ def check_principals(asked: TokenAsked) -> None:
 
 
 def renew_token(
-    draft: ImageDraft, around: Surroundings, token_id: str | None, principal: str, period_ms: int
+    draft: ImageDraft, around: PlanInputs, token_id: str | None, principal: str, period_ms: int
 ) -> Planned[int]:
     """Move a token's end to ``period_ms`` from now, at most to its greatest end. Result: the new end.
 
@@ -97,7 +97,7 @@ def renew_token(
 
 
 def expire_token(
-    draft: ImageDraft, around: Surroundings, token_id: str | None, principal: str, period_ms: int
+    draft: ImageDraft, around: PlanInputs, token_id: str | None, principal: str, period_ms: int
 ) -> Planned[int]:
     """Let a token end ``period_ms`` from now; less than 0 removes it at once. Result: its end. Raises: RequestRejected."""
     _check_level(draft)
@@ -110,7 +110,7 @@ def expire_token(
     return _ends_at(token_id, token, min(token.max_ms, _sum(around.now_ms, period_ms)))
 
 
-def sweep_tokens(draft: ImageDraft, around: Surroundings) -> Planned[Sequence[str]]:
+def sweep_tokens(draft: ImageDraft, around: PlanInputs) -> Planned[Sequence[str]]:
     """Remove tokens that have ended, at most ``SWEPT_AT_ONCE_MAX``. Result: their ids."""
     ended = [token_id for token_id, token in draft.tokens.items() if token.has_ended(around.now_ms)]
     ended = ended[:SWEPT_AT_ONCE_MAX]

@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
@@ -61,6 +60,7 @@ from app.metadata.log.log_format import NOTHING_APPLIED, KeyValue
 from app.metadata.replicas.log_leaders import may_lead, opened_by
 from app.metadata.replicas.placement import place, staying
 from app.metadata.replicas.replica_changes import clear_eligible
+from app.wire.config_resources import ConfigOperation, ConfigResourceType
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -104,28 +104,11 @@ class LeadersHaveChanged(RequestRejected):
         super().__init__(ErrorCode.REQUEST_TIMED_OUT, message)
 
 
-class ResourceType(IntEnum):
-    """Kinds of resource that have configs, with Kafka's numbers."""
-
-    TOPIC = 2
-    BROKER = 4
-    GROUP = 32
-
-
-class Operation(IntEnum):
-    """Operations of IncrementalAlterConfigs (KIP-339)."""
-
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
-
-
 class ConfigChange(NamedTuple):
     """One operation on one config."""
 
     name: str
-    operation: Operation
+    operation: ConfigOperation
     value: str | None = None
 
 
@@ -143,7 +126,7 @@ class Planned(Generic[T_co]):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class PlanInputs:
     """The inputs of a plan in addition to the draft."""
 
     config: BrokerConfig
@@ -180,7 +163,7 @@ def check_topic_name(name: str) -> None:
 @Stepwise
 def create_topic(
     draft: ImageDraft,
-    around: Surroundings,
+    around: PlanInputs,
     *,
     topic_id: TopicId,
     name: str,
@@ -258,7 +241,7 @@ def finish_topic_deletion(draft: ImageDraft, topic_id: UUID) -> Planned[None]:
 @Stepwise
 def create_partitions(
     draft: ImageDraft,
-    around: Surroundings,
+    around: PlanInputs,
     *,
     name: str,
     count: int,
@@ -329,7 +312,7 @@ def _with_durability(broker: BrokerConfig, configs: Mapping[str, str | None]) ->
 
 
 def _placed_in_log(
-    draft: ImageDraft, around: Surroundings, partitions: int, factor: int, start: int
+    draft: ImageDraft, around: PlanInputs, partitions: int, factor: int, start: int
 ) -> Steps[list[tuple[BrokerId, ...]]]:
     """The leaders of new partitions in write-ahead logs. They are the only replicas, for any requested factor."""
     if factor <= 0:
@@ -339,7 +322,7 @@ def _placed_in_log(
     return (yield from place.steps(draft.brokers, chosen, partitions, 1, start))
 
 
-def _in_log(draft: ImageDraft, around: Surroundings, image: PartitionImage) -> PartitionImage:
+def _in_log(draft: ImageDraft, around: PlanInputs, image: PartitionImage) -> PartitionImage:
     """A new partition with its open range (J19). Raises: RequestRejected INVALID_REPLICA_ASSIGNMENT."""
     broker = draft.brokers[image.leader]
     if not may_lead(broker):
@@ -424,7 +407,7 @@ def _partition_changes(topic_id: UUID, images: Sequence[PartitionImage]) -> Step
 
 def _new_partitions(
     draft: ImageDraft,
-    around: Surroundings,
+    around: PlanInputs,
     placed: Sequence[tuple[BrokerId, ...]],
     first: int = 0,
     *,
@@ -453,7 +436,7 @@ def _new_partitions(
     return tuple(images)
 
 
-def _available(draft: ImageDraft, around: Surroundings) -> Sequence[BrokerId]:
+def _available(draft: ImageDraft, around: PlanInputs) -> Sequence[BrokerId]:
     """The brokers that get new partitions. Of several, an earlier change of the same entry may have fenced one."""
     if not draft.level:
         return around.live_brokers
@@ -529,7 +512,7 @@ def _placed_by_hand(
 @Stepwise
 def alter_configs(
     draft: ImageDraft,
-    around: Surroundings,
+    around: PlanInputs,
     *,
     resource_type: int,
     resource_name: str,
@@ -552,14 +535,14 @@ def alter_configs(
     for change in changes:
         definition = resource.definitions.get(change.name)
         match change.operation:
-            case Operation.DELETE:
+            case ConfigOperation.DELETE:
                 # Unknown names can be deleted, too, as in Kafka: an older version may have set them.
                 overrides.pop(change.name, None)
-            case Operation.SET:
+            case ConfigOperation.SET:
                 if change.value is None:
                     raise RequestRejected(ErrorCode.INVALID_REQUEST, f"The config {change.name} is set to null.")
                 overrides[change.name] = change.value
-            case Operation.APPEND | Operation.SUBTRACT:
+            case ConfigOperation.APPEND | ConfigOperation.SUBTRACT:
                 overrides[change.name] = _changed_list(draft, around, resource, definition, change)
     return (yield from _configured(draft, around, resource, overrides, nothing_tiered=nothing_tiered))
 
@@ -567,7 +550,7 @@ def alter_configs(
 @Stepwise
 def replace_configs(
     draft: ImageDraft,
-    around: Surroundings,
+    around: PlanInputs,
     *,
     resource_type: int,
     resource_name: str,
@@ -592,15 +575,15 @@ class _Resource(NamedTuple):
 
 
 def _resource(draft: ImageDraft, resource_type: int, name: str) -> _Resource:
-    if resource_type == ResourceType.TOPIC:
+    if resource_type == ConfigResourceType.TOPIC:
         check_topic_name(name)
         topic = _require_topic(draft, name=name, topic_id=None)
         return _Resource(topic, ALL_BROKERS, topic.configs, TOPIC_DEFINITIONS)
-    if resource_type == ResourceType.GROUP:
+    if resource_type == ConfigResourceType.GROUP:
         if not name:
             raise RequestRejected(ErrorCode.INVALID_REQUEST, "The group id is empty.")
         return _Resource(None, ALL_BROKERS, draft.group_configs.get(name, {}), GROUP_DEFINITIONS, name)
-    if resource_type != ResourceType.BROKER:
+    if resource_type != ConfigResourceType.BROKER:
         raise RequestRejected(
             ErrorCode.INVALID_REQUEST, f"Configs of resource type {resource_type} cannot be changed here."
         )
@@ -617,7 +600,7 @@ def _resource(draft: ImageDraft, resource_type: int, name: str) -> _Resource:
 
 def _configured(
     draft: ImageDraft,
-    around: Surroundings,
+    around: PlanInputs,
     resource: _Resource,
     overrides: dict[str, str],
     *,
@@ -677,7 +660,7 @@ def _check_leaders(topic: TopicImage, said: LeaderEpochs) -> None:
 
 
 def _with_other_durability(
-    draft: ImageDraft, around: Surroundings, topic: TopicImage, overrides: Mapping[str, str]
+    draft: ImageDraft, around: PlanInputs, topic: TopicImage, overrides: Mapping[str, str]
 ) -> Steps[TopicImage]:
     """The topic after the first entry of a change to or from ``object`` (J40, J41); the same object if there is none.
 
@@ -730,7 +713,7 @@ def _min_in_sync_changes(draft: ImageDraft, before: Mapping[str, str], after: Ma
 
 
 def _check_tiered_topics_stay(
-    draft: ImageDraft, around: Surroundings, broker_id: int, overrides: Mapping[str, str]
+    draft: ImageDraft, around: PlanInputs, broker_id: int, overrides: Mapping[str, str]
 ) -> Steps[None]:
     """Raises: RequestRejected INVALID_CONFIG if brokers' settings would turn tiered topics into compacted ones."""
     before = _effective_broker(draft, around.config)
@@ -762,7 +745,7 @@ def _kept(name: str, text: str) -> str:
 
 def _changed_list(
     draft: ImageDraft,
-    around: Surroundings,
+    around: PlanInputs,
     resource: _Resource,
     definition: Definition | None,
     change: ConfigChange,
@@ -789,7 +772,7 @@ def _changed_list(
         text = format_value(getattr(settings, definition.field) if definition.field else definition.default) or ""
     present = _items(text)
     given = _items(change.value)
-    if change.operation is Operation.APPEND:
+    if change.operation is ConfigOperation.APPEND:
         return ",".join([*present, *(item for item in given if item not in present)])
     return ",".join(item for item in present if item not in given)
 

@@ -13,7 +13,7 @@ from app.core.units import TopicId, TopicIdPartition
 from app.metadata.changes.broker_changes import AlteredSet, no_such_partition, require_broker
 from app.metadata.changes.durability_changes import switched
 from app.metadata.changes.terms import TermsOfTopics
-from app.metadata.changes.topic_changes import Planned, Surroundings, changes_of
+from app.metadata.changes.topic_changes import PlanInputs, Planned, changes_of
 from app.metadata.image.cluster import (
     NOT_SEALED,
     ImageDraft,
@@ -50,7 +50,7 @@ Asked = TypeVar("Asked", ReleaseAsked, DropAsked, SwitchAsked)
 
 @Stepwise
 def plan_wal_sealed(
-    draft: ImageDraft, around: Surroundings, wal: WalId, end: int, *, at_most: int = CLOSED_PER_CHANGE_MAX
+    draft: ImageDraft, around: PlanInputs, wal: WalId, end: int, *, at_most: int = CLOSED_PER_CHANGE_MAX
 ) -> Steps[Planned[WalSealed]]:
     """A log has ended at ``end`` for good: close the ranges that wait for it, and elect leaders (J16, J17, J21, J23).
 
@@ -93,7 +93,7 @@ def plan_wal_sealed(
 
 @Stepwise
 def release_partitions(
-    draft: ImageDraft, around: Surroundings, broker_id: int, broker_epoch: int, asked: Sequence[ReleaseAsked]
+    draft: ImageDraft, around: PlanInputs, broker_id: int, broker_epoch: int, asked: Sequence[ReleaseAsked]
 ) -> Steps[Planned[list[AlteredSet]]]:
     """Close the ranges of leaderships that their leader has given up, and name the next leaders (J18). Each is decided for itself.
 
@@ -146,7 +146,7 @@ def drop_ranges(
 
 @Stepwise
 def switch_partitions(
-    draft: ImageDraft, around: Surroundings, broker_id: int, broker_epoch: int, asked: Sequence[SwitchAsked]
+    draft: ImageDraft, around: PlanInputs, broker_id: int, broker_epoch: int, asked: Sequence[SwitchAsked]
 ) -> Steps[Planned[list[AlteredSet]]]:
     """Complete changes of durability, as leaders ask for them (J40, J41). Each is decided for itself.
 

@@ -53,7 +53,7 @@ from app.metadata.changes.quotas import QuotaOperation
 from app.metadata.changes.reassignments import ReassignmentAnswer, ReassignmentAsked
 from app.metadata.changes.scram_changes import ScramAnswer, ScramAsked, alter_scram_users
 from app.metadata.changes.token_changes import MadeToken, TokenAsked
-from app.metadata.changes.topic_changes import DEFAULT, Assignments, ConfigChange, LeaderEpochs, Planned, Surroundings
+from app.metadata.changes.topic_changes import DEFAULT, Assignments, ConfigChange, LeaderEpochs, PlanInputs, Planned
 from app.metadata.controller.cluster_changes import ClusterChanges
 from app.metadata.controller.decisions import GROUP_CHANGES_MAX, Answer, Decisions
 from app.metadata.image.cluster import (
@@ -240,7 +240,7 @@ class Controller(ClusterChanges):
         """
         answer: RegistrationAnswer | None = None
 
-        def plan(draft: ImageDraft, around: Surroundings) -> Sequence[KeyValue]:
+        def plan(draft: ImageDraft, around: PlanInputs) -> Sequence[KeyValue]:
             nonlocal answer
             made = broker_changes.register_broker(draft, around, asked)
             answer = made.answer
@@ -263,7 +263,7 @@ class Controller(ClusterChanges):
     async def take_office(
         self,
         first: Sequence[KeyValue] = (),
-        plan: Callable[[ImageDraft, Surroundings], Sequence[KeyValue]] | None = None,
+        plan: Callable[[ImageDraft, PlanInputs], Sequence[KeyValue]] | None = None,
     ) -> bool:
         """Seal the cluster log with a higher controller epoch, and name this broker in the next entry (C1). That entry also has the
         records ``first``, and those of ``plan`` on the image after ``first``.
@@ -564,7 +564,7 @@ class Controller(ClusterChanges):
 
     async def submit(
         self,
-        plan: Callable[[ImageDraft, Surroundings], Planned[T] | Steps[Planned[T]]],
+        plan: Callable[[ImageDraft, PlanInputs], Planned[T] | Steps[Planned[T]]],
         *,
         validate_only: bool = False,
     ) -> T:
@@ -660,8 +660,8 @@ class Controller(ClusterChanges):
                     "changing or taking away the key can begin (ADR 0036)"
                 )
 
-    def _surroundings(self, sequence: LogSequence, placement_start: int | None = None) -> Surroundings:
-        return Surroundings(
+    def _surroundings(self, sequence: LogSequence, placement_start: int | None = None) -> PlanInputs:
+        return PlanInputs(
             self._view.config,
             self._live_brokers(),
             self._clock.now_ms(),

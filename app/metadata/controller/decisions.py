@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from app.core.errors import ErrorCode, FirnError, RequestRejected, without_frames
 from app.core.limits import LOG_ENTRY_BYTES_MAX
 from app.core.turns import Steps, slices, whole
-from app.metadata.changes.topic_changes import Planned, Surroundings
+from app.metadata.changes.topic_changes import PlanInputs, Planned
 from app.metadata.image.cluster import ClusterImage, ImageDraft
 from app.metadata.log.log_format import KeyValue, encoded_bytes_max
 
@@ -27,7 +27,7 @@ GROUP_BYTES_MAX: Final = LOG_ENTRY_BYTES_MAX // 8
 GROUP_CHANGES_MAX: Final = 200
 """Maximum changes of one entry, so that adding them to the image does not delay the event loop."""
 
-Plan = Callable[[ImageDraft, Surroundings], Planned[Any] | Steps[Planned[Any]]]
+Plan = Callable[[ImageDraft, PlanInputs], Planned[Any] | Steps[Planned[Any]]]
 """A change: from a draft to its records, at once or in steps. It may be called again, on a newer image. Raises: RequestRejected."""
 
 COUNTED_AT_ONCE: Final = 1_000
@@ -56,7 +56,7 @@ class Decisions:
         self._waiting: deque[_Change] = deque()
         self._next_number = 0
         self._draft: ImageDraft | None = None
-        self._around: Surroundings | None = None
+        self._around: PlanInputs | None = None
         self._planned: list[tuple[_Change, Answer]] = []
         self._records: list[KeyValue] = []
         self._size_bytes = 0
@@ -82,7 +82,7 @@ class Decisions:
 
     # --- an entry -----------------------------------------------------------------------------------------------------
 
-    def begin(self, image: ClusterImage, around: Surroundings, first: Sequence[KeyValue] = ()) -> None:
+    def begin(self, image: ClusterImage, around: PlanInputs, first: Sequence[KeyValue] = ()) -> None:
         """Begin an entry after ``image``, with the records ``first``."""
         assert not self._planned, "one entry is under way at a time"
         self._draft, self._around = image.draft(), around

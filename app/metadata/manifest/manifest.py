@@ -34,8 +34,8 @@ from app.metadata.log import layout
 from app.metadata.log.numbered_log import LogTimings, NumberedLog
 from app.metadata.manifest.manifest_state import (
     Change,
+    ManifestPartitionRecord,
     ManifestState,
-    PartitionRecord,
     SegmentEntry,
     SegmentState,
     Tombstone,
@@ -250,7 +250,7 @@ class SegmentManifest:
             if not deletions and log_start == state.log_start_offset:
                 return []
             # The tiered end is written down with it: it must outlive the segments that it was seen from.
-            return [PartitionRecord(1, log_start, state.tiered_end), *deletions]
+            return [ManifestPartitionRecord(1, log_start, state.tiered_end), *deletions]
 
         await self.change(plan)
 
@@ -268,7 +268,9 @@ class SegmentManifest:
     async def set_log_start(self, offset: int) -> None:
         """Raise the log start offset to ``offset``. Does nothing if it is already there or higher."""
         await self.change(
-            lambda state: [PartitionRecord(1, offset, state.tiered_end)] if offset > state.log_start_offset else []
+            lambda state: (
+                [ManifestPartitionRecord(1, offset, state.tiered_end)] if offset > state.log_start_offset else []
+            )
         )
 
     async def change(self, plan: Callable[[ManifestState], Sequence[Change]]) -> None:

@@ -140,7 +140,7 @@ class SegmentEntry(Versioned, array_like=True, frozen=True, gc=False):
         )
 
 
-class PartitionRecord(Versioned, array_like=True, frozen=True):
+class ManifestPartitionRecord(Versioned, array_like=True, frozen=True):
     """The manifest's record of the partition as a whole."""
 
     log_start_offset: int
@@ -154,10 +154,10 @@ class Tombstone(msgspec.Struct, frozen=True):
     segment_id: UUID
 
 
-Change: TypeAlias = SegmentEntry | PartitionRecord | Tombstone
+Change: TypeAlias = SegmentEntry | ManifestPartitionRecord | Tombstone
 
 _segments = ValueDecoder(SegmentEntry, 1, "segment")
-_partitions = ValueDecoder(PartitionRecord, 1, "partition")
+_partitions = ValueDecoder(ManifestPartitionRecord, 1, "partition")
 _PARTITION_KEY: Final = encode_key(KIND_PARTITION)
 
 
@@ -174,7 +174,7 @@ def encode_change(change: Change) -> KeyValue:
     match change:
         case SegmentEntry():
             return segment_record_key(change.segment_id), encode_value(change)
-        case PartitionRecord():
+        case ManifestPartitionRecord():
             return _PARTITION_KEY, encode_value(change)
         case Tombstone():
             return segment_record_key(change.segment_id), None
@@ -357,7 +357,7 @@ class ManifestState:
                 by_id[change.segment_id] = change
                 if change.state is not SegmentState.COPY_FINISHED:
                     pending[change.segment_id] = change
-            elif isinstance(change, PartitionRecord):
+            elif isinstance(change, ManifestPartitionRecord):
                 self.log_start_offset = Offset(change.log_start_offset)
                 self.tiered_end = Offset(change.tiered_end)
 
@@ -399,7 +399,7 @@ class ManifestState:
                     reason = self._take_segment(change, added, removed)
                 case Tombstone():
                     reason = self._take_tombstone(change)
-                case PartitionRecord():
+                case ManifestPartitionRecord():
                     reason = self._take_partition(change)
                 case _:
                     assert_never(change)
@@ -453,7 +453,7 @@ class ManifestState:
         del self._pending[tombstone.segment_id]
         return None
 
-    def _take_partition(self, new: PartitionRecord) -> str | None:
+    def _take_partition(self, new: ManifestPartitionRecord) -> str | None:
         if new.log_start_offset < self.log_start_offset:
             return f"the log start would go back from {self.log_start_offset} to {new.log_start_offset}"
         if new.tiered_end < self.tiered_end:

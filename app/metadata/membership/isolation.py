@@ -44,7 +44,7 @@ NO_NUMBER: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class IsolationState:
     """The result of ``Isolation.decide``."""
 
     isolated: bool
@@ -126,7 +126,7 @@ class Isolation:
 
     # --- conclusions --------------------------------------------------------------------------------------------------
 
-    def decide(self, now_s: float) -> Standing:
+    def decide(self, now_s: float) -> IsolationState:
         """Whether the broker is isolated, and the brokers to ask."""
         if now_s - self._due_s >= LATE_S:
             self._not_before_s = now_s + GRACE_S
@@ -143,7 +143,7 @@ class Isolation:
             self._ask_from_s = now_s + ASK_INTERVAL_S
         self._due_s = self._next_s(now_s)
         assert self._due_s > now_s
-        return Standing(self.isolated, ask, self._due_s)
+        return IsolationState(self.isolated, ask, self._due_s)
 
     def elsewhere(self, now_s: float) -> tuple[int, ...]:
         """The other brokers that may be on the other side of the cut: those that have not answered lately. All others, if all have

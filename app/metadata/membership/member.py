@@ -83,7 +83,7 @@ from app.metadata.peers.control import (
 from app.metadata.peers.liveness import BEAT_INTERVAL_MS, Liveness
 from app.metadata.peers.place import Places
 from app.metadata.peers.pulses import TURN_S, Pulses, StartPulses, Turn, TurnBoard
-from app.metadata.replicas.replica_changes import Member
+from app.metadata.replicas.replica_changes import ProposedReplica
 from app.metadata.view.registration import Registration, StartRefused
 from app.metadata.view.view import ClusterView
 from app.metadata.view.wal_store import find_wal_store
@@ -1035,7 +1035,7 @@ class ClusterMember(Elsewhere):
                     one.partition,
                     one.leader_epoch,
                     one.partition_epoch,
-                    [Member(*member) for member in one.members],
+                    [ProposedReplica(*member) for member in one.members],
                 )
                 for one in asked
             ]

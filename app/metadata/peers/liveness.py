@@ -55,7 +55,7 @@ class Liveness(Protocol):
         ...
 
 
-class Heartbeat(msgspec.Struct, array_like=True, frozen=True):
+class HeartbeatObject(msgspec.Struct, array_like=True, frozen=True):
     """Content of a heartbeat object, for people. Only its modification time is used."""
 
     version: int
@@ -82,7 +82,7 @@ class ObjectLiveness:
 
     async def beat(self, identity: Identity) -> None:
         self._count += 1
-        content = Heartbeat(
+        content = HeartbeatObject(
             1,
             identity.broker_id,
             identity.directory_id,

@@ -26,7 +26,7 @@ class Seat(NamedTuple):
     rack: str | None = None
 
 
-class Held(NamedTuple):
+class PlacedPartition(NamedTuple):
     """A partition as it is."""
 
     topic: str
@@ -62,7 +62,7 @@ class Stuck(NamedTuple):
     why: str
 
 
-def move(held: Held, after: Sequence[int]) -> Move:
+def move(held: PlacedPartition, after: Sequence[int]) -> Move:
     """The move of a partition to these replicas."""
     new = len(set(after) - set(held.replicas))
     return Move(held.topic, held.partition, held.replicas, tuple(after), new * held.tail_bytes)
@@ -71,7 +71,9 @@ def move(held: Held, after: Sequence[int]) -> Move:
 # --- one broker is left empty ---------------------------------------------------------------------------------------
 
 
-def plan_drain(partitions: Iterable[Held], seats: Sequence[Seat], broker_id: int) -> tuple[list[Move], list[Stuck]]:
+def plan_drain(
+    partitions: Iterable[PlacedPartition], seats: Sequence[Seat], broker_id: int
+) -> tuple[list[Move], list[Stuck]]:
     """Moves after which a broker has no replica, and the partitions for which no other broker has room.
 
     A replica goes to a rack that the partition does not have yet, if there is one, and then to the broker with the fewest replicas.
@@ -109,7 +111,7 @@ def plan_drain(partitions: Iterable[Held], seats: Sequence[Seat], broker_id: int
 # --- all brokers are evenly used ------------------------------------------------------------------------------------
 
 
-def plan_rebalance(partitions: Iterable[Held], seats: Sequence[Seat]) -> list[Move]:
+def plan_rebalance(partitions: Iterable[PlacedPartition], seats: Sequence[Seat]) -> list[Move]:
     """Moves after which brokers have about as many replicas, load and leaderships as each other, those that copy the least
     first.
 
@@ -125,7 +127,7 @@ def plan_rebalance(partitions: Iterable[Held], seats: Sequence[Seat]) -> list[Mo
 class _Plan:
     """A plan under way."""
 
-    def __init__(self, held: Sequence[Held], seats: Sequence[Seat]) -> None:
+    def __init__(self, held: Sequence[PlacedPartition], seats: Sequence[Seat]) -> None:
         self._held = held
         self._racks: Mapping[int, str | None] = {seat.broker_id: seat.rack for seat in seats}
         self._now = [one.replicas for one in held]

@@ -36,7 +36,7 @@ class Terms(NamedTuple):
     """Elects a leader of a partition in write-ahead logs, if it may have one (``LogLeaders.elect``)."""
 
 
-class Member(NamedTuple):
+class ProposedReplica(NamedTuple):
     """A member of a proposed in-sync set."""
 
     broker_id: int
@@ -141,7 +141,7 @@ def altered(
     leader: int,
     leader_epoch: int,
     partition_epoch: int,
-    members: Sequence[Member],
+    members: Sequence[ProposedReplica],
     brokers: Mapping[int, BrokerImage],
     terms: Terms,
     *,

@@ -29,19 +29,19 @@ class _MarkerText(msgspec.Struct, frozen=True):
     store: str
 
 
-class Marker(NamedTuple):
+class StoreMarker(NamedTuple):
     """The identity of a store of write-ahead logs, as the store names it."""
 
     cluster_id: str
     store_id: str
 
 
-def encode_marker(marker: Marker) -> bytes:
+def encode_marker(marker: StoreMarker) -> bytes:
     """A line of JSON, so that an operator can read it."""
     return msgspec.json.encode(_MarkerText(FORMAT, marker.cluster_id, marker.store_id)) + b"\n"
 
 
-def decode_marker(data: bytes) -> Marker:
+def decode_marker(data: bytes) -> StoreMarker:
     """Raises: CorruptionError."""
     try:
         if len(data) > MARKER_BYTES_MAX:
@@ -55,7 +55,7 @@ def decode_marker(data: bytes) -> Marker:
             f"{layout.WAL_STORE_KEY} has format version {text.format}, a format version from the future: this software knows "
             f"{FORMAT}; upgrade it."
         )
-    return Marker(text.cluster, text.store)
+    return StoreMarker(text.cluster, text.store)
 
 
 async def find_wal_store(store: ObjectStore, url: str, image: ClusterImage, rng: random.Random) -> str:
@@ -78,7 +78,7 @@ async def find_wal_store(store: ObjectStore, url: str, image: ClusterImage, rng:
                 ) from None
         else:
             break
-        marker = Marker(image.cluster_id, str(UUID(bytes=rng.randbytes(16), version=4)))
+        marker = StoreMarker(image.cluster_id, str(UUID(bytes=rng.randbytes(16), version=4)))
         try:
             await store.put_if_absent(layout.WAL_STORE_KEY, encode_marker(marker))
         except AlreadyExists:

@@ -63,7 +63,7 @@ class HoldLink(Protocol):
         ...
 
 
-class Held(NamedTuple):
+class HeldCopies(NamedTuple):
     """The answers of a topic's leaders."""
 
     segments: int
@@ -217,7 +217,7 @@ class HoldsOfLeaders:
                     tasks.create_task(self._end(asked, undecided=undecided))
 
     @asynccontextmanager
-    async def held(self, topic: TopicImage) -> AsyncIterator[Held]:
+    async def held(self, topic: TopicImage) -> AsyncIterator[HeldCopies]:
         """Inside the block no leader begins a copy of the topic.
 
         A change that depends on it must be made inside the block, and only if the partitions still have these leader epochs. If
@@ -257,7 +257,7 @@ class HoldsOfLeaders:
                 segments += count
             undecided = True
             try:
-                yield Held(segments, {index: epoch for led in by_leader.values() for index, epoch in led.items()})
+                yield HeldCopies(segments, {index: epoch for led in by_leader.values() for index, epoch in led.items()})
             except RequestRejected:
                 undecided = False
                 raise

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from app.core.errors import ErrorCode, RequestRejected
 from app.core.limits import SHARE_MEMBER_ID_CHARS_MAX
 from app.groups.consumer.assignors import NO_PARTITIONS, Assignment, MemberSpec, Topics
-from app.groups.consumer.consumer import JOINING, LEAVING, Client
+from app.groups.consumer.consumer import JOINING, LEAVING, ClientInfo
 from app.groups.consumer.subscriptions import NO_HASH, metadata_hash, topic_ids, topic_specs
 from app.groups.group import GroupType
 from app.groups.share.core.share_records import (
@@ -99,7 +99,7 @@ class ShareGroup:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def heartbeat(
-        self, turn: Turn, request: ShareGroupHeartbeatRequest, client: Client, image: ClusterImage
+        self, turn: Turn, request: ShareGroupHeartbeatRequest, client: ClientInfo, image: ClusterImage
     ) -> ShareGroupHeartbeatResponse:
         """A member joins, stays or leaves. ``request`` has passed ``check_share_heartbeat``.
 

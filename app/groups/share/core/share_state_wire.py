@@ -67,7 +67,7 @@ class Summarize(NamedTuple):
 Asked = Initialize | Read | Write | Delete | Summarize
 
 
-class Answered(NamedTuple):
+class StateAnswer(NamedTuple):
     """The answer about one state."""
 
     error: ErrorCode = ErrorCode.NONE
@@ -135,25 +135,25 @@ def _by_topic(
     return [topic(topic_id, partitions) for topic_id, partitions in topics.items()]
 
 
-def from_response(asked: Sequence[Asked], message: Any) -> list[Answered]:
+def from_response(asked: Sequence[Asked], message: Any) -> list[StateAnswer]:
     """The answers, in the order of ``asked``."""
     found = {(topic.topic_id, part.partition): part for topic in message.results for part in topic.partitions}
     return [_answered(one, found.get((one.key.topic_id, one.key.partition))) for one in asked]
 
 
-def _answered(asked: Asked, part: Any) -> Answered:
+def _answered(asked: Asked, part: Any) -> StateAnswer:
     if part is None:
-        return Answered(ErrorCode.UNKNOWN_SERVER_ERROR, f"Nothing was answered about {asked.key.name}.")
+        return StateAnswer(ErrorCode.UNKNOWN_SERVER_ERROR, f"Nothing was answered about {asked.key.name}.")
     if part.error_code:
-        return Answered(ErrorCode(part.error_code), part.error_message)
+        return StateAnswer(ErrorCode(part.error_code), part.error_message)
     match asked:
         case Read():
             state = ShareState(part.state_epoch, asked.leader_epoch, part.start_offset, runs_of(part.state_batches))
-            return Answered(state=state)
+            return StateAnswer(state=state)
         case Summarize():
             state = ShareState(part.state_epoch, part.leader_epoch, part.start_offset, ())
-            return Answered(state=state, done_count=max(part.delivery_complete_count, 0))
-    return Answered()
+            return StateAnswer(state=state, done_count=max(part.delivery_complete_count, 0))
+    return StateAnswer()
 
 
 # --- as the coordinator -----------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def runs_of(batches: Iterable[Any]) -> tuple[Run, ...]:
     return tuple(runs)
 
 
-def to_response(asked: Sequence[Asked], answers: Sequence[Answered], kind: ApiKey) -> Any:
+def to_response(asked: Sequence[Asked], answers: Sequence[StateAnswer], kind: ApiKey) -> Any:
     """The response of one kind of request, from the answers to its questions."""
     pairs = list(zip(asked, answers, strict=True))
     match kind:
@@ -223,7 +223,7 @@ def to_response(asked: Sequence[Asked], answers: Sequence[Answered], kind: ApiKe
 
 
 def _results(
-    pairs: Iterable[tuple[Asked, Answered]], result: Callable[..., Any], topic: Callable[[UUID, list[Any]], T]
+    pairs: Iterable[tuple[Asked, StateAnswer]], result: Callable[..., Any], topic: Callable[[UUID, list[Any]], T]
 ) -> list[T]:
     topics: dict[UUID, list[Any]] = {}
     for one, answer in pairs:
@@ -242,7 +242,7 @@ def _summary_result(partition: int, code: int, sentence: str | None) -> summary.
     return summary.PartitionResult(partition, code, sentence, state_epoch=ANY_EPOCH, start_offset=NOT_BEGUN)
 
 
-def _describe(made: Any, answer: Answered) -> None:
+def _describe(made: Any, answer: StateAnswer) -> None:
     state = answer.state
     assert state is not None
     made.state_epoch, made.start_offset = state.state_epoch, state.start
