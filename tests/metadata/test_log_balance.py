@@ -10,7 +10,7 @@ import pytest
 from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, TimestampMs, TopicId, TopicIdPartition
 from app.metadata.image.cluster import BrokerImage, ClusterImage, PartitionImage, TopicImage
 from app.metadata.image.wal_ranges import PartitionDurability
-from app.metadata.replicas.log_balance import chosen, reassigned, to_give
+from app.metadata.replicas.log_balance import busiest_first, reassigned, spread, to_give
 
 TOPIC = TopicId(UUID(int=1))
 
@@ -93,9 +93,16 @@ def test_partitions_that_change_or_move_already_stay() -> None:
 
 def test_what_is_given_has_about_its_share_of_the_load() -> None:
     loads = {TopicIdPartition(TOPIC, PartitionIndex(index)): float(index) for index in range(100)}
+    ordered = sorted(loads, key=busiest_first(loads))
     for count in (1, 2, 25, 50, 99, 100):
-        found = chosen(loads, count)
+        found = spread(ordered, count)
         assert len(set(found)) == count
         share = sum(loads[each] for each in found) / sum(loads.values())
         assert share == pytest.approx(count / 100, abs=0.02)
-    assert len(chosen(loads, 500)) == 100
+    assert len(spread(ordered, 500)) == 100
+
+
+def test_a_look_at_many_partitions_goes_in_steps() -> None:
+    found = image(*[1] * 3_000)
+    assert sum(1 for _ in to_give.steps(found, 1)) >= 10
+    assert sum(1 for _ in reassigned.steps(found, 1, found.topics_by_id.values())) >= 10

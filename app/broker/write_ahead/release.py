@@ -2,6 +2,8 @@
 
 The partitions take no more records, their records reach the bucket, and one request names the last number of each. From then on
 each waits for an image with a higher partition epoch, which names the leader.
+
+All looks at the led partitions go in portions (INV-15). A partition is decided in one step, by the newest image.
 """
 
 from __future__ import annotations
@@ -20,10 +22,11 @@ from app.core.errors import (
     StorageUnavailable,
     clause,
 )
+from app.core.turns import Portion, ordered, run
 from app.core.units import BrokerId, TopicIdPartition
 from app.metadata.image.cluster import ClusterImage, PartitionImage
 from app.metadata.peers.control import ANYBODY, InSyncAnswer, ReleaseAsked
-from app.metadata.replicas.log_balance import chosen, may_move, reassigned, to_give
+from app.metadata.replicas.log_balance import busiest_first, may_move, reassigned, spread, to_give
 
 if TYPE_CHECKING:
     from app.broker.write_ahead.write_ahead import WriteAhead
@@ -77,6 +80,7 @@ class Releases:
         """The partition epoch of the newest request."""
         left = dict.fromkeys(keys)
         pause_s = AGAIN_S
+        portion = Portion()
         while left:
             releases: list[ReleaseAsked] = []
             for key in tuple(left):
@@ -91,6 +95,8 @@ class Releases:
                     named = to if isinstance(to, int) else to.get(key, ANYBODY)
                     place = (key.topic_id, int(key.partition), int(partition.leader_epoch), partition.partition_epoch)
                     releases.append(ReleaseAsked(*place, number, named))
+                if portion.spent_by():
+                    await portion.rest()  # the controller refuses a release whose partition epoch has become old
             if not releases:
                 return
             for one in releases:
@@ -102,9 +108,16 @@ class Releases:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, AGAIN_S_MAX)
 
-    def ours(self) -> list[TopicIdPartition]:
+    async def ours(self) -> list[TopicIdPartition]:
         """The partitions that this broker leads by the newest image, with records in its write-ahead log."""
-        return [key for key in self._wal.led_partitions if self._led(key) is not None]
+        found: list[TopicIdPartition] = []
+        portion = Portion()
+        for key in self._wal.led_partitions:
+            if self._led(key) is not None:
+                found.append(key)
+            if portion.spent_by():
+                await portion.rest()
+        return found
 
     def _led(self, key: TopicIdPartition) -> PartitionImage | None:
         """The partition, if this broker leads it in its present write-ahead log, by the newest image."""
@@ -128,8 +141,18 @@ class Releases:
 
     async def _followed(self, asked: Mapping[TopicIdPartition, int], left: Collection[TopicIdPartition]) -> None:
         """Wait up to a second for an image that is newer than the request."""
+        waiting = list(left)
+        portion = Portion()
         for _ in range(LOOKS_MAX):
-            if all((found := self._led(key)) is None or found.partition_epoch > asked.get(key, -1) for key in left):
+            while waiting:
+                key = waiting[-1]
+                found = self._led(key)
+                if found is not None and found.partition_epoch <= asked.get(key, -1):
+                    break
+                waiting.pop()
+                if portion.spent_by():
+                    await portion.rest()
+            if not waiting:
                 return
             await asyncio.sleep(LOOK_S)
 
@@ -138,14 +161,13 @@ async def leave(releases: Releases, *, to: int, within_s: float, log_line: Calla
     """Before a stop in order: give up all leaderships. The controller ends those that cannot be given up in time."""
     try:
         async with asyncio.timeout(within_s):
-            while keys := releases.ours():
+            while keys := await releases.ours():
                 await releases.give_up(keys, to=to)
                 await asyncio.sleep(LOOK_S)
     except (TimeoutError, FirnError) as error:
         why = clause(error) or "not in time"
-        log_line(
-            f"{len(releases.ours())} partitions were not given up: the controller ends their write-ahead log ({why})"
-        )
+        left = len(await releases.ours())
+        log_line(f"{left} partitions were not given up: the controller ends their write-ahead log ({why})")
 
 
 class Balance:
@@ -190,21 +212,26 @@ class Balance:
 
     async def _move_reassigned(self) -> None:
         image = self._image()
-        to = reassigned(image, self._broker_id, image.topics_by_id.values())
+        to = await run(reassigned.steps(image, self._broker_id, image.topics_by_id.values()))
         keys = [key for key in self._wal.led_partitions if key in to]
         for first in range(0, len(keys), GIVEN_AT_ONCE):
             await self._releases.give_up(keys[first : first + GIVEN_AT_ONCE], to=to)
 
     async def _even_out(self) -> None:
         given = 0
-        while takers := to_give(self._image(), self._broker_id)[:GIVEN_AT_ONCE]:
+        portion = Portion()
+        while takers := (await run(to_give.steps(self._image(), self._broker_id), portion))[:GIVEN_AT_ONCE]:
             image = self._image()
-            loads = {
-                key: load
-                for key, load in self._wal.loads().items()
-                if (found := image.partition(key.topic_id, key.partition)) is not None and may_move(found)
-            }
-            to = dict(zip(chosen(loads, len(takers)), takers, strict=False))
+            loads: dict[TopicIdPartition, float] = {}
+            for key, load in self._wal.loads().items():
+                found = image.partition(key.topic_id, key.partition)
+                if found is not None and may_move(found):
+                    loads[key] = load
+                if portion.spent_by():
+                    await portion.rest()
+            to = dict(
+                zip(spread(await ordered(loads, portion, busiest_first(loads)), len(takers)), takers, strict=False)
+            )
             if not to:
                 break
             await self._releases.give_up(list(to), to=to)

@@ -368,8 +368,10 @@ class WriteAhead:
         self._noted: ClusterImage | None = None
         """The image by which the needs of earlier leaderships are known."""
         self._changed = asyncio.Event()
+        self._moves = 0
+        """Counts acknowledged objects, beginnings and ends of WALs."""
         self._moved = asyncio.Event()
-        """Set when an object is acknowledged, or the WAL has ended."""
+        """Set by each of them. A waiter clears it, and compares ``_moves``."""
         self.on_ended: Callable[[WalId], None] | None = None
         """Called when another broker has ended this broker's WAL: this broker has to register again (J14)."""
         self.drop_ranges: Callable[[Sequence[DropAsked]], Awaitable[Sequence[InSyncAnswer]]] | None = None
@@ -441,7 +443,7 @@ class WriteAhead:
             writer, self._store, self._clock, self._rng, lambda durable: self._acknowledged(needs, durable)
         )
         self._changed.set()
-        self._moved.set()
+        self._note_move()
 
     def resign(self, log: PartitionLog) -> None:
         """This broker does not lead the partition any more, or never did. Appended records may still become durable."""
@@ -462,8 +464,18 @@ class WriteAhead:
 
     # --- running ------------------------------------------------------------------------------------------------------
 
-    def _acknowledged(self, needs: WalNeeds, durable: DurableObject) -> None:
+    def _note_move(self) -> None:
+        self._moves += 1
         self._moved.set()
+
+    async def _moved_since(self, moves: int) -> None:
+        """Wait until ``_moves`` is more than that. Several may wait."""
+        while self._moves == moves:
+            self._moved.clear()
+            await self._moved.wait()
+
+    def _acknowledged(self, needs: WalNeeds, durable: DurableObject) -> None:
+        self._note_move()
         self._objects.value += 1
         self._bytes.value += durable.size_bytes
         needs.note_object(durable)
@@ -500,19 +512,25 @@ class WriteAhead:
                 running.cancel()
                 another.cancel()
             if ended:
-                self._ended(writer)
+                await self._ended(writer)
 
-    def _ended(self, writer: WalWriter) -> None:
-        """Another broker has sealed this WAL: nothing of it is acknowledged any more, and a new broker epoch has to begin (J14)."""
-        self._moved.set()
+    async def _ended(self, writer: WalWriter) -> None:
+        """Another broker has sealed this WAL: nothing of it is acknowledged any more, and a new broker epoch has to begin (J14).
+
+        The leaderships end in portions (INV-15). Meanwhile the sealed writer takes no records of those that are left.
+        """
+        self._note_move()
+        portion = Portion()
         error = RequestRejected(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
             f"Write-ahead log {writer.wal} was sealed at {writer.sealed_at}: another broker goes on.",
         )
         for led in tuple(self._led.values()):
-            if led.writer is writer:
+            if led.writer is writer and self._led.get(led.key) is led:  # else the leadership ended during a rest
                 led.log.end_journal(error)
                 self.resign(led.log)
+                if portion.spent_by():
+                    await portion.rest()
         self._log_line(
             f"the write-ahead log {writer.wal} of this broker was sealed at {writer.sealed_at}: it registers again"
         )
@@ -528,8 +546,7 @@ class WriteAhead:
         try:
             async with asyncio.timeout(FLUSH_S):
                 while writer.held_bytes and writer.sealed_at is None:
-                    self._moved.clear()
-                    await self._moved.wait()
+                    await self._moved_since(self._moves)
         except TimeoutError:
             self._log_line(
                 f"{writer.held_bytes} bytes of the write-ahead log did not reach the object store within {FLUSH_S:g} s: their "
@@ -590,17 +607,25 @@ class WriteAhead:
         return led
 
     async def flushed(self, partitions: Collection[TopicIdPartition]) -> None:
-        """Wait until all records of stopped partitions are acknowledged, or their log has ended."""
-        waiting = set(partitions)
+        """Wait until all records of stopped partitions are acknowledged, or their log has ended.
+
+        Looks at the partitions in portions (INV-15). A partition whose records are acknowledged is not looked at again: it takes
+        no more in this leadership, and a later leadership is not waited for.
+        """
+        waiting = list(partitions)
+        portion = Portion()
         while True:
-            writer = self._writer
-            if writer is None or writer.sealed_at is not None:
+            moves = self._moves  # an object that is acknowledged during a rest counts
+            left: list[TopicIdPartition] = []
+            for key in waiting:
+                if self._stopped(key) is not None and self.last_number(key) is None:
+                    left.append(key)
+                if portion.spent_by():
+                    await portion.rest()
+            if not left or self._writer is None or self._writer.sealed_at is not None:
                 return
-            waiting = {key for key in waiting if self._stopped(key) is not None and self.last_number(key) is None}
-            if not waiting:
-                return
-            self._moved.clear()
-            await self._moved.wait()
+            waiting = left
+            await self._moved_since(moves)
 
     async def close(self) -> None:
         """End this broker's own log, after the last leadership: then all of it can be deleted. It leads nothing any more.
