@@ -53,7 +53,8 @@ from tests.support.audited import Heard
 from tests.support.broker import running_broker
 from tests.support.rights import OTHER, SEEN
 from tests.support.secured import listener, security
-from tests.support.several import cluster_on, until
+from tests.support.several import cluster_on
+from tests.support.waiting import until
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:

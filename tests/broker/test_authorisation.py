@@ -34,7 +34,8 @@ from tests.support.audited import Heard
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.callers import Everybody
 from tests.support.rights import GONE, GROUP, OTHER, SEEN, STEPS, TRANSACTION, Ids, refusals, told
-from tests.support.several import cluster_on, unfenced, until
+from tests.support.several import cluster_on, unfenced
+from tests.support.waiting import until
 
 ADMIN, ALICE, BOB = "User:admin", "User:alice", "User:bob"
 TOPIC, CLUSTER = ResourceType.TOPIC, ResourceType.CLUSTER

@@ -21,7 +21,8 @@ from app.metadata.peers.control import Heartbeat, HeartbeatAnswer
 from app.metadata.peers.liveness import Identity
 from app.objectstore.directory import DirectoryStore
 from tests.support.broker import RunningBroker, running_broker
-from tests.support.several import unfenced, until
+from tests.support.several import unfenced
+from tests.support.waiting import until
 
 RNG = random.Random(20)
 T = TypeVar("T")

@@ -17,7 +17,8 @@ from app.metadata.log import layout
 from app.metadata.log.log_format import decode_proven, encode_entry
 from app.metadata.view.registration import StartRefused
 from tests.support.broker import RunningBroker, running_broker
-from tests.support.several import broker_on, image_of, unfenced, until
+from tests.support.several import broker_on, image_of, unfenced
+from tests.support.waiting import until
 
 A, B = (base64.b64encode(bytes([number]) * 32).decode() for number in (1, 2))
 

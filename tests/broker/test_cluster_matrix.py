@@ -70,7 +70,7 @@ from tests.support.guarded_cluster import (
 )
 from tests.support.rights import GONE, GROUP, NEW, OTHER, SEEN, STEPS, TRANSACTION, Step, refusals, told
 from tests.support.secured import certificates, listener, revocations
-from tests.support.several import until
+from tests.support.waiting import until
 
 ALICE = "User:alice"
 REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -19,7 +19,8 @@ from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker
 from tests.support.quotas import CentralBucket
 from tests.support.redis_server import RedisServer, redis_running
-from tests.support.several import cluster_on, until
+from tests.support.several import cluster_on
+from tests.support.waiting import until
 
 CLIENT = QuotaEntity(None, "test", None)
 RATE = 200_000

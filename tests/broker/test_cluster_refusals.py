@@ -20,7 +20,8 @@ from app.metadata.peers.place import Holder, Stranger
 from app.metadata.view.registration import StartRefused
 from tests.support.broker import RunningBroker
 from tests.support.ports import free_port
-from tests.support.several import broker_on, cluster_on, unfenced, until
+from tests.support.several import broker_on, cluster_on, unfenced
+from tests.support.waiting import until
 
 
 async def refused(broker: RunningBroker, *targets: int) -> str:

@@ -20,7 +20,8 @@ from app.metadata.membership.member import ClusterMember
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker
 from tests.support.ports import free_port
-from tests.support.several import broker_on, cluster_on, unfenced, until
+from tests.support.several import broker_on, cluster_on, unfenced
+from tests.support.waiting import until
 
 NOT_LET = "has not let this broker stop"
 NOBODY_TOLD = "will notice by themselves"

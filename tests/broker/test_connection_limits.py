@@ -26,8 +26,8 @@ from app.wire.config_resources import ConfigOperation, ConfigResourceType
 from tests.handlers.conversation import Talk, talk
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.secured import certificates, listener, security
-from tests.support.several import until
 from tests.support.streams import End
+from tests.support.waiting import until
 
 HELLO: Final = ApiVersionsRequest("test", "1")
 IN, OUT = ListenerConfig(name="IN", port=0), ListenerConfig(name="OUT", port=0)

@@ -18,7 +18,8 @@ from tests.broker.test_cluster import member
 from tests.handlers.conversation import talk
 from tests.interop.peers import make, request
 from tests.support.broker import RunningBroker
-from tests.support.several import unfenced, until
+from tests.support.several import unfenced
+from tests.support.waiting import until
 
 SETTINGS = {"offsets_topic_num_partitions": 6, "group_initial_rebalance_delay_ms": 0}
 TRY_AGAIN = {

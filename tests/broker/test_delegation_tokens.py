@@ -38,7 +38,8 @@ from tests.handlers.conversation import talk
 from tests.support.audited import Heard
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.secured import certificates, listener, security
-from tests.support.several import cluster_on, unfenced, until
+from tests.support.several import cluster_on, unfenced
+from tests.support.waiting import until
 
 KEY = "a secret of brokers"
 SASL = "SASL_PLAINTEXT"

@@ -18,7 +18,8 @@ from app.hot.manager import LogManager
 from tests.broker.test_cluster import member
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker, running_broker
-from tests.support.several import cluster_on, unfenced, until
+from tests.support.several import cluster_on, unfenced
+from tests.support.waiting import until
 
 
 async def make_and_delete(brokers: list[RunningBroker]) -> None:

@@ -19,8 +19,8 @@ from app.wire.produce import encode_produce_request
 from tests.handlers.conversation import batch
 from tests.support.broker import running_broker
 from tests.support.secured import certificates, listener, security
-from tests.support.several import until
 from tests.support.streams import HELLO, Answers, Credential, End, login
+from tests.support.waiting import until
 
 KINDS = ("PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL")
 USES = ("hello", "produce and fetch", "parked fetch", "bad bytes", "wrong password", "half a login", "half a handshake")

@@ -18,7 +18,8 @@ from app.metadata.peers.control import ChangeRequest, ChangeResponse
 from tests.broker.test_object_durability import led, objects, produce, records_read
 from tests.handlers.conversation import talk
 from tests.support.broker import RunningBroker
-from tests.support.several import broker_on, image_of, unfenced, until
+from tests.support.several import broker_on, image_of, unfenced
+from tests.support.waiting import until
 
 SETTINGS = {
     "firn_ephemeral": True,

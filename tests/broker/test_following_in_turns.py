@@ -16,7 +16,8 @@ from app.replication.roles import Role
 from app.wire.config_resources import ConfigOperation
 from tests.broker.test_cluster import member
 from tests.handlers.conversation import batch, talk
-from tests.support.several import unfenced, until
+from tests.support.several import unfenced
+from tests.support.waiting import until
 
 AT_ONCE = 2
 PARTITIONS = 12

@@ -25,7 +25,8 @@ from tests.cluster_simulation.planted import (
 )
 from tests.handlers.conversation import batch
 from tests.support.broker import RunningBroker
-from tests.support.several import cluster_on, unfenced, until
+from tests.support.several import cluster_on, unfenced
+from tests.support.waiting import until
 
 NOW = TimestampMs(1_700_000_000_000)
 OLDER = -1

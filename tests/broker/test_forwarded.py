@@ -26,7 +26,8 @@ from tests.support.audited import Heard
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.rights import SEEN
 from tests.support.secured import listener, security
-from tests.support.several import cluster_on, unfenced, until
+from tests.support.several import cluster_on, unfenced
+from tests.support.waiting import until
 
 INSIDE, OUTSIDE = "192.0.2.7", "198.51.100.9"
 REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -12,8 +12,9 @@ import pytest
 
 from app.broker.watching.health import judge
 from app.http.health import Health, HealthReader
-from tests.faults.served import STORE_PROCESS, Served, firn, serving, until
+from tests.faults.served import STORE_PROCESS, Served, firn, serving
 from tests.support.ports import free_port
+from tests.support.waiting import block_until
 
 FINE: dict[str, Any] = {"store_trouble": "", "offline_reason": None, "no_room": None, "leaders": 3, "offline": 0}
 
@@ -77,7 +78,7 @@ def test_a_store_that_hangs_is_named_by_readyz_and_commands_and_keeps_the_broker
     port = free_port()
     with serving(tmp_path, http=f"127.0.0.1:{port}") as broker:
         assert firn("topic", "create", "t", "-b", broker.bootstrap).returncode == 0
-        until(lambda: readiness(port)[1].get("leaders") == 1, "the HTTP process knows the broker's health")
+        block_until(lambda: readiness(port)[1].get("leaders") == 1, "the HTTP process knows the broker's health")
         status, body = readiness(port)
         assert (status, body["status"], body["store"], body["disk"]) == (200, "ready", {"state": "ok"}, {"state": "ok"})
         store = broker.child(STORE_PROCESS)
@@ -86,7 +87,7 @@ def test_a_store_that_hangs_is_named_by_readyz_and_commands_and_keeps_the_broker
             refused = said(broker, "topic", "create", "u")
             assert "The object store has not responded for" in refused, refused
             assert "may be made when it responds" in refused
-            until(lambda: readiness(port)[1]["store"]["state"] == "away", "readyz names the store")
+            block_until(lambda: readiness(port)[1]["store"]["state"] == "away", "readyz names the store")
             assert readiness(port)[0] == 200
             for command in (
                 ("cluster", "status"),
@@ -99,7 +100,7 @@ def test_a_store_that_hangs_is_named_by_readyz_and_commands_and_keeps_the_broker
             assert "Nothing was changed." in again
         finally:
             store.resume()
-        until(lambda: readiness(port)[1]["store"]["state"] == "ok", "the store responds again")
+        block_until(lambda: readiness(port)[1]["store"]["state"] == "ok", "the store responds again")
         assert "Created topic w" in said(broker, "topic", "create", "w")
 
 
@@ -108,7 +109,7 @@ def test_a_disk_below_its_reserve_is_told_and_keeps_the_broker_ready(tmp_path: P
     port = free_port()
     settings = {"firn.log.dir.free.bytes.min": 1 << 60}
     with serving(tmp_path, http=f"127.0.0.1:{port}", settings=settings):
-        until(lambda: readiness(port)[1].get("disk", {}).get("state") == "full", "the disk is told")
+        block_until(lambda: readiness(port)[1].get("disk", {}).get("state") == "full", "the disk is told")
         status, body = readiness(port)
         assert status == 200
         assert "Producers are refused" in body["disk"]["why"]

@@ -41,7 +41,8 @@ from tests.broker.test_transactions import (
 )
 from tests.handlers.conversation import talk
 from tests.support.broker import RunningBroker
-from tests.support.several import unfenced, until
+from tests.support.several import unfenced
+from tests.support.waiting import until
 
 INTERNAL = (CONSUMER_OFFSETS.name, TRANSACTION_STATE.name, SHARE_GROUP_STATE.name)
 SETTINGS: dict[str, Any] = {

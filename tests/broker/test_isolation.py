@@ -36,7 +36,8 @@ from app.wire.fetch import FetchPartition as Wanted
 from app.wire.fetch import FetchRequest, encode_fetch_request
 from tests.handlers.conversation import Talk, batch, talk
 from tests.support.broker import RunningBroker
-from tests.support.several import cluster_on, until
+from tests.support.several import cluster_on
+from tests.support.waiting import until
 
 REPLICATED, SINGLE, OBJECT = "replicated", "single", "object"
 PARTITIONS = 2

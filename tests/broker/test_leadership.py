@@ -17,10 +17,11 @@ from app.wire.apikeys import ApiKey
 from app.wire.apis.find_coordinator import FindCoordinatorRequest
 from app.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from app.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
-from tests.broker.test_node import FETCH, fetch_all, produce, tier_everything, until
+from tests.broker.test_node import FETCH, fetch_all, produce, tier_everything
 from tests.handlers.conversation import Talk, batch, talk
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.leadership import OTHER, OTHER_PORT, name_in_sync, name_leader
+from tests.support.waiting import until
 
 ME = 1
 

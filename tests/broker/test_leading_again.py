@@ -16,7 +16,7 @@ from app.core.errors import FencedError
 from tests.broker.test_node import produce, tier_everything
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker, running_broker
-from tests.support.several import until
+from tests.support.waiting import until
 
 LOST = "lost with the former data directory"
 BACK = "recovered from the store"

@@ -27,7 +27,8 @@ from tests.broker.test_three_durabilities import found
 from tests.broker.test_transactions import AGAIN, FIRST_PROTOCOL, SECOND_PROTOCOL, Cluster, Producer, name_on
 from tests.handlers.conversation import talk
 from tests.support.broker import RunningBroker
-from tests.support.several import unfenced, until
+from tests.support.several import unfenced
+from tests.support.waiting import until
 
 BOTH = pytest.mark.parametrize("version", [FIRST_PROTOCOL, SECOND_PROTOCOL])
 

@@ -20,9 +20,10 @@ from app.machine.runtime import SystemClock
 from app.metadata.image.cluster import LEVEL_MAX
 from app.metadata.manifest.manifest import SegmentManifest
 from app.objectstore.memory import MemoryStore
-from tests.broker.test_node import produce, tier_everything, until
+from tests.broker.test_node import produce, tier_everything
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.waiting import until
 
 SETTINGS = {"remote_log_manager_task_interval_ms": 50}
 

@@ -59,8 +59,9 @@ from tests.handlers.conversation import talk
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.rights import GONE, OTHER, SEEN
 from tests.support.secured import certificates, listener
-from tests.support.several import unfenced, until
+from tests.support.several import unfenced
 from tests.support.streams import Answers, Broken, Credential, End, Frame, Stream, after, before, corpus, login, spoiled
+from tests.support.waiting import until
 from tests.support.wires import Wire
 
 KINDS: Final = ("PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL")

@@ -53,7 +53,8 @@ from tests.support.audited import Heard
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.rights import GROUP, OTHER, SEEN, STEPS, TRANSACTION, Ids, Step, refusals
 from tests.support.secured import certificates, listener, revocations, security
-from tests.support.several import unfenced, until
+from tests.support.several import unfenced
+from tests.support.waiting import until
 
 OF_TOKENS = {
     ApiKey.CREATE_DELEGATION_TOKEN,

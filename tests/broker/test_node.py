@@ -38,6 +38,7 @@ from app.wire.config_resources import ConfigOperation
 from app.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
 from tests.handlers.conversation import Talk, batch, talk
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.waiting import until
 
 FETCH = 1
 
@@ -75,12 +76,6 @@ async def fetch_all(client: Talk, topic: str, *, start: int = 0, partition: int 
 
 def headers(data: bytes) -> list[Any]:
     return [header for _, header in iter_headers(data)]
-
-
-async def until(condition: Any, seconds: float = 60) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def tier_everything(broker: RunningBroker, topic: str, partition: int = 0) -> None:

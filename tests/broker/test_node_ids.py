@@ -20,7 +20,8 @@ from app.metadata.changes.features import FeatureAsked
 from app.metadata.image.cluster import LEVEL_MAX
 from app.metadata.view.registration import StartRefused
 from app.objectstore.directory import DirectoryStore
-from tests.support.several import broker_on, unfenced, until
+from tests.support.several import broker_on, unfenced
+from tests.support.waiting import until
 
 
 def kept_id(path: Path, name: str) -> int | None:

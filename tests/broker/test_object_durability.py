@@ -35,7 +35,8 @@ from tests.broker.test_cluster import member
 from tests.broker.test_node import fetch_all, headers, tier_everything
 from tests.handlers.conversation import Talk, batch, talk
 from tests.support.broker import RunningBroker
-from tests.support.several import unfenced, until
+from tests.support.several import unfenced
+from tests.support.waiting import until
 
 TOPIC_RESOURCE = 2
 RETRIED = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR)

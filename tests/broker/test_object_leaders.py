@@ -31,7 +31,8 @@ from app.objectstore.directory import DirectoryStore
 from app.objectstore.keys import LIST_LIMIT_MAX
 from app.wire.config_resources import ConfigOperation
 from tests.support.broker import RunningBroker, running_broker
-from tests.support.several import broker_on, cluster_on, unfenced, until
+from tests.support.several import broker_on, cluster_on, unfenced
+from tests.support.waiting import until
 
 OBJECT = {"firn.durability": "object"}
 

@@ -27,7 +27,8 @@ from app.wire.apis.envelope import EnvelopeRequest
 from app.wire.framing import request_frame
 from app.wire.principal import encode_principal
 from tests.support.secured import certificates, listener, security
-from tests.support.several import broker_on, unfenced, until
+from tests.support.several import broker_on, unfenced
+from tests.support.waiting import until
 
 SASL = "SASL_PLAINTEXT"
 PLAIN_USERS = "x required " + " ".join(f'user_{name}="{name}-secret"' for name in ("alice", "bob", "carol")) + ";"

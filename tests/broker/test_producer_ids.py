@@ -19,7 +19,8 @@ from app.wire.apis.init_producer_id import InitProducerIdRequest
 from tests.broker.test_cluster import member
 from tests.handlers.conversation import talk
 from tests.support.broker import RunningBroker
-from tests.support.several import unfenced, until
+from tests.support.several import unfenced
+from tests.support.waiting import until
 
 WAIT_S = 60
 

@@ -30,7 +30,8 @@ from app.security.scram import ScramMechanism, credential_of, salted_password
 from tests.metadata.slow_brokers import images_of
 from tests.support.broker import RunningBroker
 from tests.support.secured import certificates, listener, security
-from tests.support.several import broker_on, until
+from tests.support.several import broker_on
+from tests.support.waiting import until
 
 
 class Sender:

@@ -17,7 +17,8 @@ from app.wire.apis.api_versions import ApiVersionsRequest
 from tests.faults.producing import link
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker, running_broker
-from tests.support.several import unfenced, until
+from tests.support.several import unfenced
+from tests.support.waiting import until
 
 ALL, ONE_PROGRAM = QuotaEntity("ANONYMOUS", None, None), QuotaEntity("ANONYMOUS", "test", None)
 VALUE = b"x" * 50_000

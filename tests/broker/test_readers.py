@@ -31,7 +31,8 @@ from tests.broker.test_cluster import member
 from tests.handlers.conversation import Talk, batch, talk
 from tests.handlers.test_fetch import FETCH, ask, offsets, only, request, send
 from tests.support.broker import RunningBroker
-from tests.support.several import unfenced, until
+from tests.support.several import unfenced
+from tests.support.waiting import until
 
 LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH, DESCRIBE_TOPIC_PARTITIONS, SHARE_FETCH = 2, 3, 23, 75, 78
 VERSION = 17

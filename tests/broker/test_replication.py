@@ -16,7 +16,8 @@ from app.wire.apikeys import ApiKey
 from tests.broker.test_cluster import member
 from tests.handlers.conversation import batch, talk
 from tests.support.quotas import NotedQuotas
-from tests.support.several import cluster_on, unfenced, until
+from tests.support.several import cluster_on, unfenced
+from tests.support.waiting import until
 
 NOW = 1_700_000_000_000
 

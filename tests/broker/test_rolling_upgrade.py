@@ -15,7 +15,8 @@ from app.metadata.image.cluster import LEVEL_MAX
 from app.metadata.membership import member, membership
 from app.metadata.view.registration import StartRefused
 from tests.support.broker import RunningBroker
-from tests.support.several import broker_on, unfenced, until
+from tests.support.several import broker_on, unfenced
+from tests.support.waiting import until
 
 NEXT = LEVEL_MAX + 1
 """The level of the program to which the brokers are upgraded. The present one is the older one here."""

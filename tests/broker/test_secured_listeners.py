@@ -56,7 +56,8 @@ from tests.handlers.conversation import talk
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.ports import free_port
 from tests.support.secured import break_tls, certificates, listener, revocations, security, store_of
-from tests.support.several import broker_on, unfenced, until
+from tests.support.several import broker_on, unfenced
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")

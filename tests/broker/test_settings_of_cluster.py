@@ -22,7 +22,8 @@ from app.wire.apis.incremental_alter_configs import (
 from app.wire.config_resources import ConfigOperation, ConfigResourceType
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker
-from tests.support.several import cluster_on, until
+from tests.support.several import cluster_on
+from tests.support.waiting import until
 
 PARTITIONS = 6
 

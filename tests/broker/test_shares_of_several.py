@@ -42,7 +42,8 @@ from app.wire.config_resources import ConfigOperation, ConfigResourceType
 from tests.broker.test_cluster import member
 from tests.handlers.conversation import Talk, batch, talk
 from tests.support.broker import RunningBroker
-from tests.support.several import unfenced, until
+from tests.support.several import unfenced
+from tests.support.waiting import until
 
 GROUP = "workers"
 STATE, OFFSETS = "__share_group_state", "__consumer_offsets"

@@ -22,7 +22,8 @@ from tests.broker.test_node import tier_everything
 from tests.broker.test_object_durability import CONFIGS, create, led, produce
 from tests.handlers.conversation import talk
 from tests.support.broker import running_broker
-from tests.support.several import unfenced, until
+from tests.support.several import unfenced
+from tests.support.waiting import until
 
 
 async def test_the_last_hour_is_told_by_metrics_by_http_and_by_the_command(

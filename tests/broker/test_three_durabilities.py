@@ -23,7 +23,8 @@ from tests.broker.test_object_durability import led
 from tests.broker.test_transactions import FIRST_PROTOCOL, SECOND_PROTOCOL, Cluster, Producer, committed_offset
 from tests.handlers.conversation import talk
 from tests.support.broker import RunningBroker
-from tests.support.several import unfenced, until
+from tests.support.several import unfenced
+from tests.support.waiting import until
 
 ALL = ("memory", "disk", "object")
 """Topics, each with the durability of its name."""

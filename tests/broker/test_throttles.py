@@ -16,7 +16,7 @@ from app.wire.config_resources import ConfigOperation
 from tests.broker.test_readers import Three, three
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker
-from tests.support.several import until
+from tests.support.waiting import until
 
 TOPIC, BROKER = 2, 4
 BATCHES, VALUE = 8, b"x" * 500_000

@@ -37,7 +37,8 @@ from tests.broker.test_cluster import member
 from tests.broker.test_node import fetch_all, headers, produce, tier_everything
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker
-from tests.support.several import unfenced, until
+from tests.support.several import unfenced
+from tests.support.waiting import until
 
 TIERED = {
     "segment.bytes": "1048576",

@@ -25,7 +25,7 @@ from app.core.errors import ConfigError, RequestRejected
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.ports import free_port
 from tests.support.secured import certificates, listener, security
-from tests.support.several import until
+from tests.support.waiting import until
 from tests.support.web import WebServer, http_answer, json_answer, web_server
 
 KEYS = {name: ec.generate_private_key(ec.SECP256R1()) for name in ("one", "two")}

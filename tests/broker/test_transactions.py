@@ -38,7 +38,8 @@ from app.wire.apis.write_txn_markers import WritableTxnMarker, WritableTxnMarker
 from tests.broker.test_cluster import member
 from tests.handlers.conversation import Talk, talk
 from tests.support.broker import RunningBroker
-from tests.support.several import unfenced, until
+from tests.support.several import unfenced
+from tests.support.waiting import until
 from tests.transactions.world import filtered
 
 NOW = 1_700_000_000_000

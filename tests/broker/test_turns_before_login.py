@@ -31,8 +31,9 @@ from app.wire.primitives import uvarint
 from app.wire.private import ForwardedRequest
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.secured import certificates, listener, security
-from tests.support.several import unfenced, until
+from tests.support.several import unfenced
 from tests.support.turns import TURN_MS_MAX, CountedPool, Line, Measured, least_ms
+from tests.support.waiting import until
 
 LENGTH: Final = 500_000
 """Bytes of a pattern: ``sasl.server.max.receive.size`` is 524,288."""

@@ -31,8 +31,9 @@ from app.wire.codec import decode_response
 from app.wire.framing import request_frame
 from app.wire.header import parse_response_header
 from tests.support.broker import RunningBroker, running_broker
-from tests.support.several import unfenced, until
+from tests.support.several import unfenced
 from tests.support.turns import TRIES, TURN_MS_MAX, CountedPool, Line, Measured
+from tests.support.waiting import until
 
 TIMEOUT_MS = 60_000
 TOPIC, BROKER = 2, 4

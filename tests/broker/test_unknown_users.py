@@ -42,7 +42,8 @@ from tests.handlers.conversation import SIZE, talk
 from tests.support.audited import Heard
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.secured import listener, security
-from tests.support.several import unfenced, until
+from tests.support.several import unfenced
+from tests.support.waiting import until
 
 SASL = "SASL_PLAINTEXT"
 NONCE = re.compile(rb"r=[^,]+")

@@ -30,7 +30,8 @@ from tests.broker.test_node import tier_everything
 from tests.broker.test_object_durability import CONFIGS, create, led, produce, records_read
 from tests.handlers.conversation import talk
 from tests.support.broker import RunningBroker, running_broker
-from tests.support.several import unfenced, until
+from tests.support.several import unfenced
+from tests.support.waiting import until
 
 RNG = random.Random(61)
 URL = "file:///fast"

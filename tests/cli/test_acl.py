@@ -12,7 +12,8 @@ from app.metadata.image.cluster import SECURITY_LEVEL
 from app.security.acls import AclFilter
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.commands import Firn, runner
-from tests.support.several import unfenced, until
+from tests.support.several import unfenced
+from tests.support.waiting import until
 
 
 @pytest.fixture

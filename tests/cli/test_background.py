@@ -16,8 +16,9 @@ import pytest
 
 from app.broker.start.running import find_running, is_alive, is_locked, note_running
 from app.machine.files import PosixFileSystem, claim_directory
-from tests.faults.served import clean_environment, refusal_of, until
+from tests.faults.served import clean_environment, refusal_of
 from tests.support.ports import free_port
+from tests.support.waiting import block_until
 
 
 def firn(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -132,8 +133,8 @@ def test_a_note_of_a_process_that_is_gone_or_of_another_of_its_number_means_noth
 def test_a_process_that_has_ended_and_is_not_waited_for_is_gone(tmp_path: Path) -> None:
     code = "import sys; from app.broker.start.running import note_running; note_running(sys.argv[1])"
     process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], env=clean_environment())
-    until(lambda: (tmp_path / ".firn" / "process.json").exists(), "the note is there")
-    until(lambda: find_running(tmp_path) is None, "it is no longer found")
+    block_until(lambda: (tmp_path / ".firn" / "process.json").exists(), "the note is there")
+    block_until(lambda: find_running(tmp_path) is None, "it is no longer found")
     assert process.wait(60) == 0
 
 

@@ -13,7 +13,8 @@ from app.cli import main
 from app.metadata.image.cluster import LEVEL_MAX
 from app.metadata.membership import member
 from tests.support.broker import RunningBroker, running_broker
-from tests.support.several import broker_on, cluster_on, unfenced, until
+from tests.support.several import broker_on, cluster_on, unfenced
+from tests.support.waiting import until
 
 Capture = pytest.CaptureFixture[str]
 

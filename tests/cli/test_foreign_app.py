@@ -11,7 +11,8 @@ import pytest
 
 from app import __version__
 from app.machine.interpreter import environment_for_children, python_command, python_environment
-from tests.faults.served import HTTP_PROCESS, STORE_PROCESS, Served, until
+from tests.faults.served import HTTP_PROCESS, STORE_PROCESS, Served
+from tests.support.waiting import block_until
 
 ROOT = Path(__file__).parents[2]
 RAN = "raise SystemExit('the user\\'s program was run')"
@@ -89,7 +90,8 @@ def test_a_broker_serves_in_a_folder_with_an_app_of_the_users(tmp_path: Path, mo
     try:
         served.start()
         children = [
-            until(lambda name=name: _child(served, name), f"{name} runs") for name in (STORE_PROCESS, HTTP_PROCESS)
+            block_until(lambda name=name: _child(served, name), f"{name} runs")
+            for name in (STORE_PROCESS, HTTP_PROCESS)
         ]
         assert [child.cmdline()[1] for child in children] == ["-P", "-P"]
         served.stop()

@@ -14,7 +14,8 @@ import pytest
 from app.cli import main
 from app.metadata.peers.control import NotSent
 from tests.support.broker import RunningBroker
-from tests.support.several import broker_on, cluster_on, unfenced, until
+from tests.support.several import broker_on, cluster_on, unfenced
+from tests.support.waiting import until
 
 Capture = pytest.CaptureFixture[str]
 

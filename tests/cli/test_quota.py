@@ -11,7 +11,8 @@ import pytest
 from app.cli import main
 from app.metadata.image.cluster import SECURITY_LEVEL
 from tests.support.broker import running_broker
-from tests.support.several import unfenced, until
+from tests.support.several import unfenced
+from tests.support.waiting import until
 
 Capture = pytest.CaptureFixture[str]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -24,10 +24,10 @@ from app.metadata.image.cluster import ClusterImage
 from app.replication.partition import PartitionTable
 from tests.groups.bench import image_of, topic_id
 from tests.hot.helpers import GatedPool, InlinePool, ManualClock, manager_over, running, sim
+from tests.support.waiting import until
 
 NAME = CONSUMER_OFFSETS.name
 ZERO = PartitionIndex(0)
-DEADLINE_S = 60
 
 
 @dataclass
@@ -120,13 +120,6 @@ async def bench_over(
             await asyncio.wait([task])
             if not task.cancelled() and task.exception() is not None:
                 raise task.exception()  # type: ignore[misc]
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    deadline = asyncio.get_running_loop().time() + DEADLINE_S
-    while not holds():
-        assert asyncio.get_running_loop().time() < deadline
-        await asyncio.sleep(0.001)
 
 
 async def serving(bench: Bench) -> None:

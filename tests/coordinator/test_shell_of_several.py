@@ -14,8 +14,9 @@ from app.core.errors import ErrorCode, RequestRejected
 from app.core.units import BrokerId, LeaderEpoch
 from app.metadata.image.cluster import ClusterImage, PartitionImage
 from app.replication.partition import Partition
-from tests.coordinator.test_shell import NAME, ZERO, Bench, Ledger, bench_over, serving, until
+from tests.coordinator.test_shell import NAME, ZERO, Bench, Ledger, bench_over, serving
 from tests.groups.bench import image_of
+from tests.support.waiting import until
 
 ME, OTHER = BrokerId(1), BrokerId(2)
 

@@ -25,9 +25,10 @@ from tests.faults.keyed_load import Keyed
 from tests.faults.share_load import Shares
 from tests.faults.stand_stills import Partition
 from tests.faults.transaction_load import Transactions
-from tests.support.cluster import WAIT_S, Brokers, Writing, create_topics, seen, until
+from tests.support.cluster import WAIT_S, Brokers, Writing, create_topics, seen
 from tests.support.cluster_faults import Faults, Load
 from tests.support.secured_cluster import Right
+from tests.support.waiting import block_until
 
 TOPICS: Final = (
     *("t", "txn", "copy", keyed_load.TOPIC),
@@ -83,7 +84,7 @@ RIGHTS: Final[Mapping[str, Sequence[Right]]] = {
 def need_two_in_sync(admin: AdminClient, topic: str) -> None:
     """Once there is the topic. By default one is enough for committed offsets, as in Kafka. Then the in-sync set may shrink to one
     broker while others are slow, and groups stand still, or go on at older offsets, when that one dies."""
-    until(lambda: topic in seen(admin).topics, f"{topic} is there")
+    block_until(lambda: topic in seen(admin).topics, f"{topic} is there")
     resource = ConfigResource(ResourceType.TOPIC, topic)
     resource.add_incremental_config(
         ConfigEntry("min.insync.replicas", "2", incremental_operation=AlterConfigOpType.SET)

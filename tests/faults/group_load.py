@@ -9,7 +9,8 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tests.support.cluster import PARTITIONS, WAIT_S, Writing, until
+from tests.support.cluster import PARTITIONS, WAIT_S, Writing
+from tests.support.waiting import block_until
 
 PROTOCOLS: dict[str, dict[str, Any]] = {
     "classic": {"group.protocol": "classic", "session.timeout.ms": 30_000, "heartbeat.interval.ms": 500},
@@ -165,7 +166,7 @@ class Groups:
     def finish(self) -> None:
         """After the end of the producer: wait until everything was read. A second call does nothing."""
         try:
-            until(lambda: not self._missing(), "groups read everything")
+            block_until(lambda: not self._missing(), "groups read everything")
         except AssertionError as error:
             raise AssertionError(f"{error}, but {self._missing()}") from None
         finally:
@@ -227,5 +228,5 @@ def coordinator_of(bootstrap: str, group: str) -> int:
         found.append(node.id)
         return True
 
-    until(is_known, f"the coordinator of {group} is known: {refused}")
+    block_until(is_known, f"the coordinator of {group} is known: {refused}")
     return found[-1]

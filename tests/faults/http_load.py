@@ -13,9 +13,10 @@ from typing import Any
 import httpx
 from confluent_kafka import Consumer, TopicPartition
 
-from tests.support.cluster import PARTITIONS, ROOT, WAIT_S, Brokers, ends_of, until
+from tests.support.cluster import PARTITIONS, ROOT, WAIT_S, Brokers, ends_of
 from tests.support.ports import free_port
 from tests.support.secured_cluster import Security
+from tests.support.waiting import block_until
 
 CALLERS = {"app": "hers", "other": "his"}
 """The topic that each may write to."""
@@ -148,7 +149,7 @@ class HttpCallers:
                     places[partition, offset] = value.decode()
                 return len(places) >= sum(ends.values())
 
-            until(all_read, f"{topic} is read")
+            block_until(all_read, f"{topic} is read")
         finally:
             consumer.close()
         return places

@@ -21,7 +21,8 @@ from confluent_kafka.admin import AdminClient, ClusterMetadata, NewTopic
 from tests.faults import share_load
 from tests.faults.group_load import Groups
 from tests.faults.share_load import Shares
-from tests.support.cluster import PARTITIONS, WAIT_S, Brokers, Writing, brokers_running, controller_of, seen, until
+from tests.support.cluster import PARTITIONS, WAIT_S, Brokers, Writing, brokers_running, controller_of, seen
+from tests.support.waiting import block_until
 
 LOOKS: Final = 10
 LOOK_S: Final = 0.3
@@ -59,7 +60,7 @@ def wait_until_whole(brokers: Brokers, when: str) -> None:
     alone in its cluster, and would never be isolated."""
     for _ in range(LOOKS):
         try:
-            until(lambda: is_whole(brokers), "")
+            block_until(lambda: is_whole(brokers), "")
         except AssertionError:
             lacking = [
                 f"{name}-{one.id}: leader {one.leader}, in sync {one.isrs} of {one.replicas}"
@@ -93,7 +94,7 @@ def cut_off(brokers: Brokers, victim: int, when: str, *, in_store: bool) -> tupl
             found.append(seen(admin))
             return bool(found[-1].topics)
 
-        until(is_told, f"another broker than {victim} says who is in sync")
+        block_until(is_told, f"another broker than {victim} says who is in sync")
         partitions = [one for topic in found[-1].topics.values() for one in topic.partitions.values()]
         if in_store or all(one.isrs != [victim] for one in partitions):
             return ways, began_s
@@ -118,11 +119,11 @@ class Clients:
         config = {"min.insync.replicas": str(min(2, len(brokers.nodes) - 1))}
         if in_store:
             config |= {"firn.durability": "object", "firn.wal.linger.ms": "50"}
-        until(lambda: len(seen(brokers.admin).brokers) == len(brokers.nodes), "all brokers are in the cluster")
+        block_until(lambda: len(seen(brokers.admin).brokers) == len(brokers.nodes), "all brokers are in the cluster")
         topic = NewTopic("t", PARTITIONS, min(3, len(brokers.nodes)), config=config)
         admin = brokers.admin
         admin.create_topics([topic])["t"].result(WAIT_S)
-        until(lambda: is_whole(brokers), "the topic is there")
+        block_until(lambda: is_whole(brokers), "the topic is there")
         self.writing = Writing(brokers.bootstrap, pace_s=0.04)
         self.groups = Groups(brokers.bootstrap, self.writing)
         self.shares = Shares(brokers.bootstrap, self.writing, seed)
@@ -150,7 +151,7 @@ class Clients:
             return len(took_s) == len(waiting)
 
         try:
-            until(all_have, what)
+            block_until(all_have, what)
         except AssertionError:
             raise AssertionError(f"{what}: {sorted(waiting.keys() - took_s.keys())} did not get on; {took_s}") from None
         return took_s

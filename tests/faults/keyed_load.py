@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
-from tests.support.cluster import WAIT_S, until
+from tests.support.cluster import WAIT_S
+from tests.support.waiting import block_until
 
 TOPIC: Final = "keyed"
 GROUP: Final = "keepers"
@@ -216,7 +217,7 @@ class Keyed:
     def _until(self, holds: Callable[[], bool], what: str) -> None:
         passes = self._passes
         try:
-            until(holds, what)
+            block_until(holds, what)
         except AssertionError as error:
             raise AssertionError(
                 f"{error}: repeats left per partition {self._dirt}, records {self._count}, {self._passes - passes} passes"

@@ -32,9 +32,10 @@ from tests.faults import every_load
 from tests.faults.every_load import EveryLoad
 from tests.faults.served import BUG
 from tests.faults.stand_stills import LIMIT_S, Watch, Watched
-from tests.support.cluster import STORE, Brokers, Bucket, brokers_running, have_left_the_disks, until
+from tests.support.cluster import STORE, Brokers, Bucket, brokers_running, have_left_the_disks
 from tests.support.cluster_faults import Fault, Faults
 from tests.support.s3_server import CREDENTIALS, s3_server
+from tests.support.waiting import block_until
 
 DIRECTORY: Final = "directory"
 STORES: Final = (DIRECTORY, "moto", "s3s-fs", "MinIO")
@@ -136,7 +137,7 @@ def wait_until_linked(brokers: Brokers) -> None:
     links = brokers.links
     assert links is not None
     ways = [way for way in links.ports if way[0] != STORE]
-    until(lambda: all(links.carries(way) for way in ways), "all ways are in use")
+    block_until(lambda: all(links.carries(way) for way in ways), "all ways are in use")
 
 
 def usual(faults: Faults, rng: random.Random) -> Sequence[Fault]:
@@ -174,7 +175,7 @@ def do_round(
                 faults.run(kinds(faults, rng), count, goes_on)
                 watch.stop()
                 watch.check()
-                until(lambda: have_left_the_disks(brokers), "what was written first has left all disks")
+                block_until(lambda: have_left_the_disks(brokers), "what was written first has left all disks")
                 load.finish()
             finally:
                 watch.stop()

@@ -19,9 +19,10 @@ from pathlib import Path
 import psutil
 from confluent_kafka.admin import AdminClient
 
-from tests.faults.served import BUG, READY, START_S_MAX, clean_environment, until
+from tests.faults.served import BUG, READY, START_S_MAX, clean_environment
 from tests.support.cluster import ROOT, WAIT_S
 from tests.support.ports import free_port
+from tests.support.waiting import block_until
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -112,7 +113,7 @@ class Machines:
             assert len(self.exits) < len(self.numbers), self.exits
             return any(READY.search(line) for line in self.lines(number))
 
-        until(ready, "the broker serves", START_S_MAX)
+        block_until(ready, "the broker serves", START_S_MAX)
 
     def lose(self, numbers: Sequence[int], how: signal.Signals = signal.SIGKILL) -> None:
         """All at once, with all their processes and disks. SIGTERM asks the brokers to stop in order first."""

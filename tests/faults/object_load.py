@@ -14,7 +14,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from app.metadata.image.cluster import OBJECT_LEVEL
-from tests.support.cluster import PARTITIONS, WAIT_S, Writing, ends_of, seen, until
+from tests.support.cluster import PARTITIONS, WAIT_S, Writing, ends_of, seen
+from tests.support.waiting import block_until
 
 TOPIC = "t"
 OTHERS = ("on-disk", "in-memory")
@@ -169,7 +170,7 @@ def create(
     admin: AdminClient, brokers: int, configs: Mapping[str, str], *names: str, partitions: int = PARTITIONS
 ) -> None:
     """Once all brokers are there. A factor is asked for as clients do."""
-    until(lambda: len(seen(admin).brokers) == brokers, "the brokers are in the cluster")
+    block_until(lambda: len(seen(admin).brokers) == brokers, "the brokers are in the cluster")
     topics = [NewTopic(name, partitions, brokers, config=dict(configs)) for name in names]
     for one in admin.create_topics(topics).values():
         one.result(WAIT_S)
@@ -195,7 +196,7 @@ def unled(admin: AdminClient, names: Sequence[str]) -> list[str]:
 
 
 def wait_until_led(admin: AdminClient, *names: str) -> None:
-    until(lambda: not unled(admin, names), f"{names} have leaders")
+    block_until(lambda: not unled(admin, names), f"{names} have leaders")
 
 
 def read_all(bootstrap: str, topic: str, partition: int) -> list[Seen]:
@@ -222,7 +223,7 @@ def read_all(bootstrap: str, topic: str, partition: int) -> list[Seen]:
                 found.append(Seen(int(value), -1 if epoch is None else epoch))
             return len(found) >= high
 
-        until(read_on, f"{topic}-{partition} is read to {high}")
+        block_until(read_on, f"{topic}-{partition} is read to {high}")
     finally:
         consumer.close()
     return found

@@ -12,13 +12,14 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+from tests.support.waiting import block_until
 
 ROOT = Path(__file__).parents[2]
 START_S_MAX = 90.0
@@ -27,17 +28,6 @@ READY = re.compile(r"serves Kafka on \S+?:(\d+),")
 BUG = re.compile(r"Traceback|internal error|this should not happen|never retrieved|AssertionError")
 SMALL_SEGMENTS = {"segment.bytes": "1048576", "local.retention.bytes": "0", "retention.ms": "-1"}
 """Of a topic that rolls, moves to the store and leaves the local disk while a test looks on. 1 MiB is Kafka's least."""
-
-
-def until(holds: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
-    """Ask again until it holds, for what goes on in the background; its last answer."""
-    deadline = time.monotonic() + seconds
-    while True:
-        found = holds()
-        if found:
-            return found
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
-        time.sleep(0.01)
 
 
 def clean_environment(**more: str) -> dict[str, str]:
@@ -150,7 +140,7 @@ class Served:
             assert found or process.poll() is None, f"exit code {process.returncode}\n" + "\n".join(self.new_lines)
             return found
 
-        self.port = int(until(ready, "the broker serves", START_S_MAX).group(1))
+        self.port = int(block_until(ready, "the broker serves", START_S_MAX).group(1))
 
     def start(self) -> None:
         self.spawn()
@@ -199,7 +189,7 @@ class Served:
             except LookupError:
                 return None
 
-        victim: psutil.Process = until(find, f"{module} runs")
+        victim: psutil.Process = block_until(find, f"{module} runs")
         victim.kill()
         return int(victim.pid)
 

@@ -11,7 +11,8 @@ from typing import Any, Final
 from confluent_kafka import AcknowledgeType, KafkaException, Message, ShareConsumer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from tests.support.cluster import PARTITIONS, WAIT_S, Writing, until
+from tests.support.cluster import PARTITIONS, WAIT_S, Writing
+from tests.support.waiting import block_until
 
 GROUP: Final = "workers"
 RELEASE_SHARE: Final = 0.05
@@ -199,7 +200,7 @@ class Shares:
         """After the end of the producer: wait until every record was accepted. A second call does nothing."""
         book, written = self.book, self._written()
         try:
-            until(lambda: written <= set(book.done) | set(book.maybe), "every record is accepted")
+            block_until(lambda: written <= set(book.done) | set(book.maybe), "every record is accepted")
         finally:
             self.stop()
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from tests.support.cluster import PARTITIONS, Writing, brokers_running, create_topics, seen, until
+from tests.support.cluster import PARTITIONS, Writing, brokers_running, create_topics, seen
 from tests.support.cluster_faults import Faults
 from tests.support.small_disk import fill, put_ballast, small_file_system
+from tests.support.waiting import block_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 FULL = 1
@@ -26,7 +27,7 @@ def led_by_others(admin: AdminClient) -> list[int]:
 
 def wait_for_more(writing: Writing, partitions: list[int]) -> None:
     before = [len(found) for found in writing.acknowledged]
-    until(
+    block_until(
         lambda: all(len(writing.acknowledged[index]) > before[index] + 20 for index in partitions),
         f"records are acknowledged in {partitions}",
     )
@@ -47,11 +48,11 @@ def test_a_broker_with_a_full_disk_stops_only_what_it_leads(tmp_path: Path, kill
         try:
             for _ in range(ROUNDS):
                 writing.wait_for_more()
-                until(lambda: len(led_by_others(admin)) < PARTITIONS, "the broker with the full disk leads some")
+                block_until(lambda: len(led_by_others(admin)) < PARTITIONS, "the broker with the full disk leads some")
                 others = led_by_others(admin)
                 ballast = put_ballast(disk, 0)
                 fill(ballast)
-                until(
+                block_until(
                     lambda: any(FULL not in one.isrs for one in seen(admin).topics["t"].partitions.values()),
                     "a follower that cannot store records is not in sync",
                 )

@@ -13,9 +13,10 @@ from redis import Redis
 
 from app.metadata.image.cluster import SECURITY_LEVEL
 from tests.interop.test_quotas import SECONDS, consumed, produced
-from tests.support.cluster import NODES, WAIT_S, Brokers, brokers_running, until, wait_for_brokers
+from tests.support.cluster import NODES, WAIT_S, Brokers, brokers_running, wait_for_brokers
 from tests.support.quotas import limit_client
 from tests.support.redis_server import RedisServer, redis_running
+from tests.support.waiting import block_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
@@ -75,4 +76,4 @@ def hold(brokers: Brokers, redis: RedisServer, load: Load) -> None:
     assert all("divided by the number of brokers" in one for one in said), "each broker allows its part"
     print(f"{load.__name__}: {rate / RATE:.3f} of the limit while it was killed and came back")
     assert RATE * 0.95 < rate < RATE * 1.05, "while it was killed and came back"
-    until(lambda: leases(redis), "brokers lease again")
+    block_until(lambda: leases(redis), "brokers lease again")

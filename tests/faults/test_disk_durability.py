@@ -14,8 +14,9 @@ import pytest
 from app.wire.apis.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from app.wire.framing import response_frame
 from tests.faults.producing import PRODUCE_VERSION, Link, plain_batch, produce_frame
-from tests.faults.served import serving, until
+from tests.faults.served import serving
 from tests.faults.syscalls import TRACED, Verdict, acknowledged_too_early
+from tests.support.waiting import block_until
 
 IN_FLIGHT = 4
 BATCHES = 60
@@ -35,7 +36,7 @@ def traced(process_id: int, trace: Path) -> Iterator[None]:
             def text() -> str:
                 return (trace.parent / "strace.txt").read_text()
 
-            until(lambda: "attached" in text() or process.poll() is not None, "strace is attached")
+            block_until(lambda: "attached" in text() or process.poll() is not None, "strace is attached")
             if process.poll() is not None:
                 pytest.skip(f"strace cannot attach: {text()}")
             yield

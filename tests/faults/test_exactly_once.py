@@ -17,8 +17,9 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.faults.pipeline import INPUT, OUTPUT, PROTOCOLS, QUIET, transformed
-from tests.faults.served import ROOT, Served, clean_environment, serving, until
+from tests.faults.served import ROOT, Served, clean_environment, serving
 from tests.support.ports import free_port
+from tests.support.waiting import block_until
 
 PARTITIONS = 2
 INPUT_PER_S = 400
@@ -151,7 +152,7 @@ def run_pipeline(path: Path, protocol: str, *, kills: int, broker_kills: int, se
         try:
             with feeding(broker.bootstrap) as source:
                 for event in events:
-                    until(partial(reads, reader.count + 1), "the pipeline goes on", 60)
+                    block_until(partial(reads, reader.count + 1), "the pipeline goes on", 60)
                     time.sleep(rng.uniform(0, 0.3))  # so that the kill comes anywhere in a transaction
                     if event == "application":
                         application.kill()
@@ -160,7 +161,7 @@ def run_pipeline(path: Path, protocol: str, *, kills: int, broker_kills: int, se
                         broker.start()
             assert not source.failed
             wanted = [[transformed(value) for value in values] for values in source.written]
-            until(partial(reads, sum(map(len, wanted))), "everything has passed", DRAIN_S)
+            block_until(partial(reads, sum(map(len, wanted))), "everything has passed", DRAIN_S)
             application.kill()
             assert reader.values == wanted
         except AssertionError as error:

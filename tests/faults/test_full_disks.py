@@ -13,8 +13,9 @@ import pytest
 from app.core.errors import ErrorCode
 from app.core.limits import MIB
 from tests.faults.producing import LATEST_TIERED, Producer, check_all_kept, link, plain_batch, read_log
-from tests.faults.served import SMALL_SEGMENTS, firn, serving, until
+from tests.faults.served import SMALL_SEGMENTS, firn, serving
 from tests.support.small_disk import fill, put_ballast, small_file_system
+from tests.support.waiting import block_until
 
 LOCAL_ONLY = {"remote.storage.enable": "false", "segment.bytes": "1048576", "retention.ms": "-1"}
 
@@ -99,7 +100,7 @@ async def test_a_full_bucket_stops_copies_alone_and_they_go_on_when_there_is_roo
 
         async with asyncio.TaskGroup() as group:
             group.create_task(producer.run())
-            await asyncio.to_thread(until, lambda: bytes_left() < 2 * MIB, "the bucket is full")
+            await asyncio.to_thread(block_until, lambda: bytes_left() < 2 * MIB, "the bucket is full")
             at_full, acknowledged = await tiered_end(), producer.records
             async with asyncio.timeout(30):
                 while producer.records < acknowledged + 300:

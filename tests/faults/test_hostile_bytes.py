@@ -32,7 +32,8 @@ from app.wire.framing import request_frame
 from app.wire.header import encode_request_header
 from app.wire.versions import ADVERTISED, PRIVATE, SERVED
 from tests.faults.producing import link, plain_batch, produce_frame
-from tests.faults.served import Served, serving, until
+from tests.faults.served import Served, serving
+from tests.support.waiting import block_until
 from tests.wire import reference
 from tests.wire.reference import Subject
 
@@ -208,7 +209,7 @@ def check_log(broker: Served, closed: int, left: int = 0) -> None:
 
     ``left``: connections on which nobody waited to the end; the broker may have closed them later.
     """
-    until(lambda: len(closing_lines(broker)) >= min(closed, BROKEN_TOLD), "closes are told of")
+    block_until(lambda: len(closing_lines(broker)) >= min(closed, BROKEN_TOLD), "closes are told of")
     one_by_one = [line for line in closing_lines(broker) if "it goes on" not in line]
     assert min(closed, BROKEN_TOLD) <= len(one_by_one) <= min(closed + left, BROKEN_TOLD)
     others = [

@@ -22,8 +22,9 @@ from app.wire.apis.metadata import MetadataRequest
 from app.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
 from app.wire.framing import request_frame
 from tests.faults.producing import FETCH_VERSION, link, plain_batch, produce_frame
-from tests.faults.served import serving, until
+from tests.faults.served import serving
 from tests.faults.test_hostile_bytes import healthy_client
+from tests.support.waiting import block_until
 
 FRAMES_BYTES_MAX = 32 * MIB
 """``queued.max.request.bytes`` of these brokers."""
@@ -159,10 +160,10 @@ async def test_idle_and_stuck_clients_are_let_go(tmp_path: Path) -> None:
                 return True
 
             for client in clients[:6]:
-                await asyncio.to_thread(until, lambda client=client: gone(client), "let go of")
+                await asyncio.to_thread(block_until, lambda client=client: gone(client), "let go of")
             # Reading from the last ones would wake them: whether they are gone is seen by what they cannot send.
             for client in clients[6:]:
-                await asyncio.to_thread(until, lambda client=client: _broken(client), "let go of")
+                await asyncio.to_thread(block_until, lambda client=client: _broken(client), "let go of")
         assert not [line for line in broker.lines if "closing the connection" in line]
 
 

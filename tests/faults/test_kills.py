@@ -19,17 +19,9 @@ import pytest
 
 from app.records.builder import build_batch
 from tests.faults.producing import EARLIEST_LOCAL, LATEST, Link, Producer, check_all_kept, link
-from tests.faults.served import (
-    CLEANER_PROCESS,
-    HTTP_PROCESS,
-    SMALL_SEGMENTS,
-    STORE_PROCESS,
-    Served,
-    firn,
-    serving,
-    until,
-)
+from tests.faults.served import CLEANER_PROCESS, HTTP_PROCESS, SMALL_SEGMENTS, STORE_PROCESS, Served, firn, serving
 from tests.support.ports import free_port
+from tests.support.waiting import block_until
 
 TOPIC = "kept"
 PARTITIONS = 3
@@ -112,14 +104,14 @@ async def kill_store_processes(path: Path, kills: int, seed: int) -> None:
                 await more_acknowledged(producers, rng.randrange(1, 100))
                 killed.add(await asyncio.to_thread(broker.kill_child, STORE_PROCESS))
                 told = lambda: broker.text.count(STORE_ENDED) > number  # noqa: E731, B023
-                await asyncio.to_thread(until, told, "the end of the store process is noticed")
+                await asyncio.to_thread(block_until, told, "the end of the store process is noticed")
                 await more_acknowledged(producers, 1)
                 assert [producer.reconnects for producer in producers] == reconnects, "producing was disturbed"
             assert len(killed) == kills
             await more_acknowledged(producers, 300)
         assert broker.text.count(STORE_ENDED) == kills
         await asyncio.to_thread(
-            until, lambda: len(list((path / "store" / "data").rglob("*.seg"))) > PARTITIONS, "copies go on"
+            block_until, lambda: len(list((path / "store" / "data").rglob("*.seg"))) > PARTITIONS, "copies go on"
         )
         await check(broker, producers)
 
@@ -152,7 +144,7 @@ async def test_a_restart_right_after_kill_9_is_served_though_children_were_at_wo
             async with link(broker.port) as connection:
                 if round_ == 0:
                     await connection.create_topic(TOPIC, 1, {"min.cleanable.dirty.ratio": "0.01", **compacted})
-                await asyncio.to_thread(until, lambda: answers(http_port), "HTTP is served")
+                await asyncio.to_thread(block_until, lambda: answers(http_port), "HTTP is served")
                 await produce_keyed(connection)
                 async with asyncio.timeout(240):  # numba may have to compile the kernels first
                     while not await connection.metric(CLEANED):

@@ -18,7 +18,8 @@ from app.wire.apis.describe_producers import DescribeProducersRequest, TopicRequ
 from app.wire.apis.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
 from tests.faults.object_load import OBJECT, SETTINGS, create, wait_until_led
 from tests.faults.test_object_durability import check_no_bug, end_and_wipe
-from tests.support.cluster import Brokers, brokers_running, until
+from tests.support.cluster import Brokers, brokers_running
+from tests.support.waiting import block_until
 
 pytestmark = pytest.mark.faults
 
@@ -105,7 +106,7 @@ def test_producers_of_before_are_fenced_and_no_transaction_is_half_committed(tmp
         for name, producer in producers.items():
             write(producer, f"first of {name}")
             producer.commit_transaction(60)
-        until(lambda: not opened(brokers, 0) and not opened(brokers, 1), "the first transactions are ended")
+        block_until(lambda: not opened(brokers, 0) and not opened(brokers, 1), "the first transactions are ended")
         write(producers["half"], "half")
         ((half, epoch),) = opened(brokers, 1).items()
         write(producers["open"], "never")
@@ -115,7 +116,7 @@ def test_producers_of_before_are_fenced_and_no_transaction_is_half_committed(tmp
         end_and_wipe(brokers, [1])
         brokers.start(1)
         wait_until_led(brokers.admin, "t")
-        until(lambda: not opened(brokers, 0) and not opened(brokers, 1), "what was open is decided")
+        block_until(lambda: not opened(brokers, 0) and not opened(brokers, 1), "what was open is decided")
         wanted = [*(f"first of {name}" for name in producers), "half"]
         assert [committed(brokers, partition) for partition in (0, 1)] == [wanted, wanted]
         with pytest.raises(KafkaException) as refused:
@@ -128,6 +129,6 @@ def test_producers_of_before_are_fenced_and_no_transaction_is_half_committed(tmp
             assert not opened(brokers, 0).keys() & before
             again.commit_transaction(60)
             wanted.append(f"again {name}")
-        until(lambda: not opened(brokers, 0) and not opened(brokers, 1), "the last transactions are ended")
+        block_until(lambda: not opened(brokers, 0) and not opened(brokers, 1), "the last transactions are ended")
         assert [committed(brokers, partition) for partition in (0, 1)] == [wanted, wanted]
         check_no_bug(brokers)

@@ -14,10 +14,11 @@ from confluent_kafka.admin import AdminClient
 
 from tests.faults.faulty_proxy import REFUSALS, Fault, faulty_proxy
 from tests.faults.object_load import TOPIC, check, wait_until_led
-from tests.faults.served import STORE_PROCESS, Served, serving, until
+from tests.faults.served import STORE_PROCESS, Served, serving
 from tests.faults.test_object_durability import ALONE, begin, outage
 from tests.support.ports import free_port
 from tests.support.s3_server import CREDENTIALS, PASSWORD, USER, s3_server
+from tests.support.waiting import block_until
 
 pytestmark = pytest.mark.faults
 
@@ -50,7 +51,7 @@ async def refuse(broker: Served, code: str, cut: Callable[[], None], heal: Calla
         broker.kill()
         cut()
         broker.spawn()
-        await asyncio.to_thread(until, lambda: any(code in line for line in broker.new_lines), "it is told")
+        await asyncio.to_thread(block_until, lambda: any(code in line for line in broker.new_lines), "it is told")
         await asyncio.sleep(away_s)
         told = refusals(broker.new_lines, code)
         print(f"{code}: {told}")

@@ -16,8 +16,9 @@ from tests.faults import transaction_load
 from tests.faults.object_load import SETTINGS, TIERED, create, wait_until_led
 from tests.faults.test_object_durability import check_no_bug, end_and_wipe
 from tests.faults.transaction_load import PARTITIONS, Transactions
-from tests.support.cluster import Brokers, brokers_running, seen, until
+from tests.support.cluster import Brokers, brokers_running, seen
 from tests.support.cluster_faults import wait_for_more
+from tests.support.waiting import block_until
 
 pytestmark = pytest.mark.faults
 INTERNAL = ("__transaction_state", "__consumer_offsets")
@@ -34,7 +35,7 @@ def wait_until_coordinators_are_safe(brokers: Brokers) -> None:
             for name in INTERNAL
         )
 
-    until(safe, "the coordinators' topics are in sync")
+    block_until(safe, "the coordinators' topics are in sync")
     wait_until_led(brokers.admin, "txn", "copy")
 
 

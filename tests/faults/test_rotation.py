@@ -29,7 +29,6 @@ from tests.support.cluster import (
     controller_of,
     create_topics,
     seen,
-    until,
     wait_until_whole,
 )
 from tests.support.secured import add_certificate, revocations
@@ -47,6 +46,7 @@ from tests.support.secured_cluster import (
     shown_certificate,
     take_all,
 )
+from tests.support.waiting import block_until
 
 pytestmark = pytest.mark.faults
 
@@ -60,7 +60,7 @@ def allow_to_write(brokers: Brokers, security: Security, user: str, topic: str) 
     """And wait until every broker knows that."""
     allow(brokers.admin, topic, security.principal(user))
     for address in brokers.addresses.values():
-        until(lambda address=address: knows_right(address, security, user, topic), f"{address} knows the rule")
+        block_until(lambda address=address: knows_right(address, security, user, topic), f"{address} knows the rule")
 
 
 def patient_brokers(path: Path, security: Security) -> AbstractContextManager[Brokers]:
@@ -91,7 +91,7 @@ class Client:
     def ends(self) -> dict[int, int]:
         """How many connections to each broker have ended until now."""
         before = self._told
-        until(lambda: self._told > before + 1, "the client counts its connections")
+        block_until(lambda: self._told > before + 1, "the client counts its connections")
         return dict(self._ends)
 
     def finish(self) -> None:
@@ -149,7 +149,7 @@ def change_password(admin: AdminClient, security: Security, user: str, secret: s
 
 def wait_until_read_again(brokers: Brokers, before: Sequence[int]) -> None:
     """By both listeners of each broker."""
-    until(
+    block_until(
         lambda: all(brokers.lines(node).count(READ_AGAIN) >= old + 2 for node, old in zip(NODES, before, strict=True)),
         "all brokers have read their certificates again",
     )
@@ -212,14 +212,18 @@ def test_certificates_and_passwords_change_under_load(tmp_path: Path, between: s
                     for node, port in ports.items():
                         # What was read again may have been the authorities alone, if the rest came much later.
                         place = brokers.hosts[node], port
-                        until(lambda place=place: is_trusted(*place, new / "ca.pem"), f"{place} shows the new one")
+                        block_until(
+                            lambda place=place: is_trusted(*place, new / "ca.pem"), f"{place} shows the new one"
+                        )
             client.writing.wait_for_more()
 
             # A client's password.
             old = security.passwords["app"]
             change_password(admin, security, "app", "app-new")
             for address in brokers.addresses.values():
-                until(lambda address=address: lets_in(address, security, "app", "app-new"), "the new password is known")
+                block_until(
+                    lambda address=address: lets_in(address, security, "app", "app-new"), "the new password is known"
+                )
                 assert not lets_in(address, security, "app", old)
             client.writing.wait_for_more()
             client.writing.producer.set_sasl_credentials("app", "app-new")
@@ -302,7 +306,9 @@ def test_a_certificate_is_revoked_under_load(tmp_path: Path) -> None:
             # A list that cannot be read lets nobody in again, and keeps nobody out.
             stolen.finish()
             replace_file(security.revoked, b"broken")
-            until(lambda: all(GOES_ON in brokers.lines(node) for node in NODES), "all brokers have met the broken list")
+            block_until(
+                lambda: all(GOES_ON in brokers.lines(node) for node in NODES), "all brokers have met the broken list"
+            )
             assert brokers.links is not None
             brokers.links.reset(brokers.links.ports)
             assert refusals("stolen") == [REVOKED] * 3
@@ -312,7 +318,9 @@ def test_a_certificate_is_revoked_under_load(tmp_path: Path) -> None:
             # What its open connections can do ends with its rights.
             assert open_ones.told("u") == {ErrorCode.NONE}
             take_all(admin, security.principal("stolen"))
-            until(lambda: open_ones.told("u") == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}, "no broker lets it do more")
+            block_until(
+                lambda: open_ones.told("u") == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}, "no broker lets it do more"
+            )
             app.writing.wait_for_more()
             assert app.ends() == ends[0]
             open_ones.close()
@@ -360,12 +368,14 @@ def test_a_brokers_own_certificate_is_revoked_under_load(tmp_path: Path, of_cont
                 topic = seen(rest).topics.get("t")
                 return {victim} if topic is None else {one.leader for one in topic.partitions.values()}
 
-            until(lambda: victim not in led_by(), "the others lead all that it has led")
-            until(lambda: set(seen(rest).brokers) == set(others), "no other broker counts on it")
+            block_until(lambda: victim not in led_by(), "the others lead all that it has led")
+            block_until(lambda: set(seen(rest).brokers) == set(others), "no other broker counts on it")
             if of_controller:
                 assert controller_of(rest) in others
             client.writing.wait_for_more()
-            until(lambda: all(refused_by_tls(brokers, node) for node in others), "each has refused it, and says so")
+            block_until(
+                lambda: all(refused_by_tls(brokers, node) for node in others), "each has refused it, and says so"
+            )
             assert set(seen(rest).brokers) == set(others), "it has not come back by itself"
 
             renewed = add_certificate(security.folder, "renewed", brokers.hosts[victim], subject=own.stem)

@@ -39,7 +39,6 @@ from tests.support.cluster import (
     brokers_running,
     create_topics,
     have_left_the_disks,
-    until,
     wait_for_brokers,
 )
 from tests.support.cluster_faults import Fault, Faults
@@ -47,6 +46,7 @@ from tests.support.leaks import Commands, files_naming
 from tests.support.redis_server import PASSWORD, RedisServer, redis_running
 from tests.support.s3_server import BUCKET, S3Server, s3_server
 from tests.support.secured_cluster import Right, Security, allow, denied, give, give_quota, knows_right
+from tests.support.waiting import block_until
 
 pytestmark = pytest.mark.faults
 
@@ -160,7 +160,7 @@ def wait_until_known(brokers: Brokers, security: Security) -> None:
     """Until each broker knows the last rules that were given. Whoever asks one that does not know them yet is refused."""
     user = [*RIGHTS][-1]
     for address in brokers.addresses.values():
-        until(lambda address=address: knows_right(address, security, user, "copy"), f"{address} knows all rules")
+        block_until(lambda address=address: knows_right(address, security, user, "copy"), f"{address} knows all rules")
 
 
 def make_brokers_like_others(brokers: Brokers, security: Security) -> None:
@@ -264,9 +264,9 @@ def hold_out(
     try:
         faults.run(kinds(faults), count)
         with Redis.from_url(redis.url) as client:
-            until(lambda: client.keys("firn:*:quota:*"), "brokers lease the quota from Redis")
+            block_until(lambda: client.keys("firn:*:quota:*"), "brokers lease the quota from Redis")
         if s3 is not None:
-            until(lambda: have_left_the_disks(brokers), "what was written first has left all disks")
+            block_until(lambda: have_left_the_disks(brokers), "what was written first has left all disks")
         load.finish()
     finally:
         strangers.stop()
@@ -388,7 +388,7 @@ def test_callers_of_http_keep_their_own_rights_while_brokers_die(tmp_path: Path)
         for user, topic in CALLERS.items():
             allow(admin, topic, security.principal(user))
         for (user, topic), address in product(CALLERS.items(), brokers.addresses.values()):
-            until(lambda ask=(address, security, user, topic): knows_right(*ask), f"{address} knows all rules")
+            block_until(lambda ask=(address, security, user, topic): knows_right(*ask), f"{address} knows all rules")
         callers = HttpCallers(tmp_path, brokers, security)
         faults = Faults(brokers, random.Random(4), [callers])
         try:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from app.metadata.image.cluster import LEVEL_MAX
-from tests.support.cluster import Brokers, brokers_running, controller_of, create_topics, until, wait_until_whole
+from tests.support.cluster import Brokers, brokers_running, controller_of, create_topics, wait_until_whole
+from tests.support.waiting import block_until
 
 pytestmark = pytest.mark.faults
 
@@ -34,7 +35,7 @@ def hold(brokers: Brokers, node_id: int, seconds: float) -> None:
     """Let its loop stand for so long, and wait until it goes on."""
     before = stalls(brokers, node_id)
     brokers.hold_loop(node_id, seconds)
-    until(lambda: stalls(brokers, node_id) > before, f"the loop of broker {node_id} goes on")
+    block_until(lambda: stalls(brokers, node_id) > before, f"the loop of broker {node_id} goes on")
 
 
 @pytest.mark.ci
@@ -51,11 +52,11 @@ def test_a_broker_and_a_controller_whose_loops_stand_are_kept_and_one_that_hangs
             hold(brokers, held, HELD_S)
         assert (told(brokers, TAKES_OFFICE), told(brokers, FENCED)) == (offices, fences)
         brokers.hold_loop(victim, HUNG_S)
-        until(lambda: told(brokers, FENCED) > fences, "the broker is fenced whose loop hangs")
+        block_until(lambda: told(brokers, FENCED) > fences, "the broker is fenced whose loop hangs")
         wait_until_whole(brokers.admin, "the hang")
         fences = told(brokers, FENCED)
         brokers.pause(victim)
-        until(lambda: told(brokers, FENCED) > fences, "the broker is fenced whose process stands")
+        block_until(lambda: told(brokers, FENCED) > fences, "the broker is fenced whose process stands")
         brokers.go_on(victim)
         wait_until_whole(brokers.admin, "the pause")
         for node_id in brokers.nodes:

@@ -19,8 +19,9 @@ import pytest
 from app.core.errors import ErrorCode
 from app.records.builder import build_batch
 from tests.faults.producing import LATEST, LATEST_TIERED, Producer, check_all_kept, link, plain_batch, read_log
-from tests.faults.served import HTTP_PROCESS, SMALL_SEGMENTS, STORE_PROCESS, Served, firn, refusal_of, serving, until
+from tests.faults.served import HTTP_PROCESS, SMALL_SEGMENTS, STORE_PROCESS, Served, firn, refusal_of, serving
 from tests.support.ports import free_port
+from tests.support.waiting import block_until
 
 QUIET = ("--http", "off", "--listen", "127.0.0.1:0")
 
@@ -80,7 +81,7 @@ async def test_killed_children_are_started_again(tmp_path: Path) -> None:
             except OSError:
                 return False
 
-        await asyncio.to_thread(until, http_answers, "HTTP is served")
+        await asyncio.to_thread(block_until, http_answers, "HTTP is served")
         async with link(broker.port) as connection:
             await connection.create_topic("t")
             for module in (HTTP_PROCESS, STORE_PROCESS):
@@ -93,10 +94,10 @@ async def test_killed_children_are_started_again(tmp_path: Path) -> None:
                     except LookupError:
                         return False
 
-                await asyncio.to_thread(until, another, f"{module} runs again")
+                await asyncio.to_thread(block_until, another, f"{module} runs again")
             # The store process serves what needs it: a topic is an entry of the cluster log.
             await connection.create_topic("u")
-        await asyncio.to_thread(until, http_answers, "HTTP is served again")
+        await asyncio.to_thread(block_until, http_answers, "HTTP is served again")
         for name in ("http", "store"):
             assert f"the {name} process ended (killed by signal 9); starting it again" in broker.text
 

@@ -14,8 +14,9 @@ import pytest
 from app.metadata.peers.liveness import BEAT_INTERVAL_MS
 from tests.faults.faulty_proxy import Fault, faulty_proxy
 from tests.faults.producing import EARLIEST, LATEST, link, plain_batch, read_log
-from tests.faults.served import firn, refusal_of, serving, until
+from tests.faults.served import firn, refusal_of, serving
 from tests.faults.test_object_store_faults import BUCKET, CREDENTIALS, s3_port, tiered_to
+from tests.support.waiting import block_until
 
 __all__ = ["s3_port"]
 
@@ -124,7 +125,7 @@ async def test_an_old_brokers_last_manifest_entry_meets_the_seal(tmp_path: Path,
                 proxy.done.clear()
                 for n in range(5, 8):
                     await connection.produce("t", 0, plain_batch(1, b"%d" % n + bytes(400_000)))
-            await asyncio.to_thread(until, lambda: proxy.done[Fault.HELD_MANIFESTS], "an entry is on its way")
+            await asyncio.to_thread(block_until, lambda: proxy.done[Fault.HELD_MANIFESTS], "an entry is on its way")
             await asyncio.to_thread(new.start)
             async with link(new.port) as connection:
                 # A copy that was announced and is whole is the new one's now; one that was not announced never was.
@@ -184,7 +185,7 @@ async def test_a_broker_cut_off_from_the_store_is_replaced_by_force_alone_and_ac
                 assert refused.returncode == 2, refused
                 return f"answers at 127.0.0.1:{old.port} though it gives no sign of life" in refused.stderr
 
-            await asyncio.to_thread(until, told_that_it_answers, "nothing was heard of it for 30 s")
+            await asyncio.to_thread(block_until, told_that_it_answers, "nothing was heard of it for 30 s")
             before = acknowledged
             async with asyncio.timeout(30):
                 while acknowledged <= before:

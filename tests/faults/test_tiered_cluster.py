@@ -12,8 +12,9 @@ from confluent_kafka.admin import AdminClient
 from app.cli.session import connected
 from app.client import admin as firn
 from app.wire.private import PartitionTierStatus
-from tests.support.cluster import NODES, PARTITIONS, Writing, brokers_running, create_topics, until
+from tests.support.cluster import NODES, PARTITIONS, Writing, brokers_running, create_topics
 from tests.support.cluster_faults import Faults
+from tests.support.waiting import block_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 FAULTS = 50
@@ -54,7 +55,7 @@ def test_every_acknowledged_record_is_read_from_the_tier_once_and_in_order(tmp_p
         faults = Faults(brokers, random.Random(seed), [writing])
         try:
             faults.run([faults.kill, faults.pause, faults.kill, faults.stop], FAULTS)
-            until(lambda: is_in_the_tier(brokers.bootstrap), "followers and leaders have left most to the tier")
+            block_until(lambda: is_in_the_tier(brokers.bootstrap), "followers and leaders have left most to the tier")
         finally:
             writing.finish()
         assert [one.faults for one in tiers(brokers.bootstrap) if one.faults] == []

@@ -14,7 +14,8 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from tests.support.cluster import WAIT_S, until
+from tests.support.cluster import WAIT_S
+from tests.support.waiting import block_until
 from tests.transactions.list_append import Outcome, Txn, find_anomalies
 
 PARTITIONS = 4
@@ -297,7 +298,7 @@ def final(bootstrap: str, topic: str, client: Mapping[str, Any] | None = None) -
                 raise
             return at == ends
 
-        until(read_on, f"{topic} is read to its end")
+        block_until(read_on, f"{topic} is read to its end")
     except AssertionError as error:
         raise AssertionError(f"{error}, but to {at} of {ends}") from None
     finally:
@@ -368,7 +369,9 @@ class Transactions:
                 writer.join(5 * WAIT_S)
             if not self._copier.stopping.is_set():
                 self._lists, ends = final(self._bootstrap, "txn", self._reader)
-                until(lambda: self._copier.failed is not None or self._copier.ends == ends, f"all is copied to {ends}")
+                block_until(
+                    lambda: self._copier.failed is not None or self._copier.ends == ends, f"all is copied to {ends}"
+                )
         finally:
             self.stop()
 

@@ -17,6 +17,7 @@ from app.transport.replays import ReplayTurns
 from app.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
 from tests.handlers.conversation import Talk, batch
 from tests.handlers.fakes import Bench
+from tests.support.waiting import until
 
 FETCH = 1
 VERSIONS = range(4, 19)
@@ -57,12 +58,6 @@ async def fill(client: Talk, topic: str, *batches: bytes, partition: int = 0) ->
     for one in batches:
         answer = await client.produce(8, [(topic, [(partition, one)])])
         assert answer.responses[0].partition_responses[0].error_code == 0
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0)
 
 
 def ref(bench: Bench, version: int) -> Any:
@@ -194,7 +189,7 @@ async def test_a_fetch_at_the_end_waits_for_an_append(start, connect):
     log = bench.logs.add("t")
     client, producer = await connect(bench), await connect(bench)
     send(client, 12, request(FetchPartition(0), wait_ms=60_000))
-    await until(lambda: log.waiters)
+    await until(lambda: log.waiters, pause_s=0)
     await fill(producer, "t", batch(2))
     found = only((await client.answer(FETCH, 12))[1])
     assert offsets(found.records) == [0]
@@ -207,9 +202,9 @@ async def test_a_fetch_waits_until_there_are_as_many_bytes_as_it_wants(start, co
     client, producer = await connect(bench), await connect(bench)
     one = batch(2)
     send(client, 12, request(FetchPartition(0), wait_ms=60_000, min_bytes=2 * len(one)))
-    await until(lambda: log.waiters)
+    await until(lambda: log.waiters, pause_s=0)
     await fill(producer, "t", one)
-    await until(lambda: log.waiters)
+    await until(lambda: log.waiters, pause_s=0)
     await fill(producer, "t", one)
     assert offsets(only((await client.answer(FETCH, 12))[1]).records) == [0, 2]
 
@@ -231,9 +226,9 @@ async def test_a_client_that_leaves_takes_its_waiting_fetch_along(start, connect
     log = bench.logs.add("t")
     client = await connect(bench)
     send(client, 12, request(FetchPartition(0), wait_ms=60_000))
-    await until(lambda: log.waiters)
+    await until(lambda: log.waiters, pause_s=0)
     await client.close()
-    await until(lambda: not log.waiters)
+    await until(lambda: not log.waiters, pause_s=0)
 
 
 async def test_a_fetch_whose_client_left_while_the_disk_was_asked_waits_for_nothing_more(start, connect, monkeypatch):
@@ -257,9 +252,9 @@ async def test_a_fetch_whose_client_left_while_the_disk_was_asked_waits_for_noth
     send(client, 12, request(FetchPartition(0), wait_ms=60_000, min_bytes=10_000))
     await asked.wait()
     await client.close()
-    await until(lambda: not bench.server._connections)
+    await until(lambda: not bench.server._connections, pause_s=0)
     answered.set()
-    await until(lambda: not bench.server._tasks)
+    await until(lambda: not bench.server._tasks, pause_s=0)
     for _ in range(5):
         await asyncio.sleep(0)
     assert not log.waiters
@@ -271,7 +266,7 @@ async def test_requests_behind_a_waiting_fetch_wait_too(start, connect):
     client, producer = await connect(bench), await connect(bench)
     first = send(client, 12, request(FetchPartition(0), wait_ms=60_000))
     second = send(client, 12, request(FetchPartition(0), wait_ms=60_000))
-    await until(lambda: log.waiters)
+    await until(lambda: log.waiters, pause_s=0)
     await fill(producer, "t", batch())
     assert (await client.answer(FETCH, 12))[0] == first
     assert (await client.answer(FETCH, 12))[0] == second
@@ -307,7 +302,7 @@ async def test_a_reader_that_stops_reading_costs_no_buffer(start, connect):
     for _ in range(3):
         send(client, 12, request(asked))
     connection = next(iter(bench.server._connections))
-    await until(lambda: connection._sending is not None and connection._sending.full)
+    await until(lambda: connection._sending is not None and connection._sending.full, pause_s=0)
     assert connection._transport.get_write_buffer_size() == 0
     assert log.handle.users == 1
     assert not out
@@ -380,7 +375,7 @@ async def test_remote_offsets_are_answered_when_they_arrive_with_what_follows_on
     await fill(client, "t", batch(2), batch(2))
     tier(log, 2)
     send(client, 12, request(FetchPartition(0), wait_ms=60_000))
-    await until(lambda: bench.remote.asked == [0])
+    await until(lambda: bench.remote.asked == [0], pause_s=0)
     handle = bench.remote.arrive(0, bytes(log.file.data[: len(log.file.data) // 2]), 2)
     found = only((await client.answer(FETCH, 12))[1])
     assert offsets(found.records) == [0, 2]
@@ -418,7 +413,7 @@ async def test_more_of_the_remote_part_is_waited_for_only_if_what_is_at_hand_is_
     assert offsets(found.records) == [0]
     assert bench.remote.asked == [0]
     send(client, 12, request(FetchPartition(0), wait_ms=60_000, min_bytes=2 * len(one)))
-    await until(lambda: bench.remote.asked == [0, 0, 2])
+    await until(lambda: bench.remote.asked == [0, 0, 2], pause_s=0)
     assert handle.users == 0
     bench.remote.arrive(2, bytes(log.file.data[len(one) :]), 4)
     found = only((await client.answer(FETCH, 12))[1])

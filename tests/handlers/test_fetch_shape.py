@@ -10,7 +10,8 @@ from app.core.errors import ErrorCode
 from app.handlers.fetch import fetch
 from app.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
 from tests.handlers.conversation import batch
-from tests.handlers.test_fetch import FETCH, VERSIONS, ask, fill, only, ref, request, send, until
+from tests.handlers.test_fetch import FETCH, VERSIONS, ask, fill, only, ref, request, send
+from tests.support.waiting import until
 
 BATCHES = [batch(2, value=bytes([n]) * 300) for n in range(9)]
 
@@ -118,7 +119,7 @@ async def test_a_request_that_waits_is_served_by_comparison_too(start, connect, 
     await fill(producer, "t", *BATCHES[:4])
     await at(client, 12, "t", 6, wait_ms=60_000)
     sent = send(client, 12, request(FetchPartition(0, fetch_offset=8), wait_ms=60_000))
-    await until(lambda: log.waiters)
+    await until(lambda: log.waiters, pause_s=0)
     await fill(producer, "t", BATCHES[4])
     correlation_id, answer = await client.answer(FETCH, 12)
     assert correlation_id == sent

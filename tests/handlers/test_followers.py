@@ -29,7 +29,8 @@ from app.metadata.image.cluster import Endpoint
 from app.wire.fetch import FetchPartition
 from tests.handlers.conversation import Talk, batch
 from tests.handlers.fakes import Bench, FakeFile, FakeLog, FakeTier
-from tests.handlers.test_fetch import FETCH, ask, offsets, only, ref, request, send, until
+from tests.handlers.test_fetch import FETCH, ask, offsets, only, ref, request, send
+from tests.support.waiting import until
 
 VERSION = 17
 EPOCH = 4
@@ -245,7 +246,7 @@ def find_follower_2() -> Any:
 
 async def test_a_follower_at_the_end_waits_for_an_append_that_is_not_committed_and_counts_once(led, client):
     send(client, VERSION, led.request(wait_ms=60_000))
-    await until(lambda: led.log.tail_waiters)
+    await until(lambda: led.log.tail_waiters, pause_s=0)
     assert not led.log.waiters
     led.log.append_uncommitted(batch(2))
     found = only((await client.answer(FETCH, VERSION))[1])
@@ -256,7 +257,7 @@ async def test_a_follower_at_the_end_waits_for_an_append_that_is_not_committed_a
 
 async def test_a_follower_that_waits_is_checked_again_and_told_when_another_leads(led, client):
     send(client, VERSION, led.request(wait_ms=60_000))
-    await until(lambda: led.log.tail_waiters)
+    await until(lambda: led.log.tail_waiters, pause_s=0)
     led.bench.controller.image.brokers[2].broker_epoch = 21
     led.log.append_uncommitted(batch(2))
     found = only((await client.answer(FETCH, VERSION))[1])
@@ -264,7 +265,7 @@ async def test_a_follower_that_waits_is_checked_again_and_told_when_another_lead
     led.log.file.data.clear()
     led.log.log_end_offset = 0
     send(client, VERSION, led.request(replica_epoch=21, wait_ms=60_000))
-    await until(lambda: led.log.tail_waiters)
+    await until(lambda: led.log.tail_waiters, pause_s=0)
     led.refused = NotLeader("broker 3 leads", BrokerId(3), LeaderEpoch(5))
     led.log.tail_waiters[0]()
     found = only((await client.answer(FETCH, VERSION))[1])
@@ -443,7 +444,7 @@ async def test_a_partition_with_nothing_to_tell_is_not_looked_at_until_its_log_g
     assert led.counting.rides.asked_ms > asked_ms  # W2: the request shows that the follower has all of it
     led.refused = None
     send(client, VERSION, led.incremental(session_id, 3, 2, wait_ms=60_000))
-    await until(lambda: led.log.tail_waiters)
+    await until(lambda: led.log.tail_waiters, pause_s=0)
     await asyncio.sleep(0.002)
     led.log.append_uncommitted(batch(2))
     found = only((await client.answer(FETCH, VERSION))[1])
@@ -498,7 +499,7 @@ async def test_after_a_change_of_leaders_a_follower_is_asked_soon_whom_it_follow
     parked = led.bench.context.parked_followers
     session_id = await session_at_the_end(led, client)
     send(client, VERSION, led.incremental(session_id, 2, 2, wait_ms=60_000))
-    await until(lambda: parked.waiting)
+    await until(lambda: parked.waiting, pause_s=0)
     parked.leaders_changed()
     async with asyncio.timeout(SOON_S):
         assert (await client.answer(FETCH, VERSION))[1].responses == []
@@ -522,7 +523,7 @@ async def test_a_broker_that_begins_to_lead_answers_those_who_follow_it_soon(led
     parked = led.bench.context.parked_followers
     session_id = await session_at_the_end(led, client)
     send(client, VERSION, led.incremental(session_id, 2, 2, wait_ms=60_000))
-    await until(lambda: parked.waiting)
+    await until(lambda: parked.waiting, pause_s=0)
     parked.began_to_lead()
     async with asyncio.timeout(SOON_S):
         assert (await client.answer(FETCH, VERSION))[1].responses == []
@@ -646,7 +647,7 @@ async def test_v9_beside_records_in_sync_a_move_waits_until_it_has_a_share(led, 
     session.in_sync_ms = session.moves_ms + 3_600_000  # it stays beside them, however long a turn takes
     session.moves_bytes = -2_000_000  # a tenth of a second
     send(client, VERSION, led.incremental(full.session_id, 2, 2, wait_ms=1_000_000))
-    await until(lambda: session.moving)
+    await until(lambda: session.moving, pause_s=0)
     assert list(session.moving) == [cached]
     epoch = 2
     async with asyncio.timeout(60):

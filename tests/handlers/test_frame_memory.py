@@ -23,6 +23,7 @@ from app.wire.produce import encode_produce_request
 from tests.handlers.conversation import batch, talk
 from tests.handlers.fakes import Bench
 from tests.support.secured import listener
+from tests.support.waiting import until
 
 V = 8
 SASL = "SASL_PLAINTEXT"
@@ -84,17 +85,13 @@ async def guarded() -> AsyncIterator[Guarded]:
         yield Guarded(bench, port, stack)
 
 
-async def until(state: Any) -> None:
-    async with asyncio.timeout(60):
-        while not state():
-            await asyncio.sleep(0.001)
-
-
 async def test_announcements_before_the_login_take_nothing_from_other_listeners(guarded: Guarded) -> None:
     announced = (524_288).to_bytes(4, "big") + LOGIN[4:15]
     await guarded.flood(guarded.port, 600, CHOICE + announced)
     frames = guarded.bench.server.frames
-    await until(lambda: frames.unproven_bytes >= min(600 * CLAIM_BYTES_MIN, UNPROVEN_BYTES_MAX) - CLAIM_BYTES_MIN)
+    await until(
+        lambda: frames.unproven_bytes >= min(600 * CLAIM_BYTES_MIN, UNPROVEN_BYTES_MAX) - CLAIM_BYTES_MIN, pause_s=0.001
+    )
     assert frames.bytes == 0
     assert await guarded.produce(900_000) == (0, 0)
     assert not frames.is_waited_for
@@ -103,7 +100,7 @@ async def test_announcements_before_the_login_take_nothing_from_other_listeners(
 async def test_announcements_on_a_plain_listener_leave_room_for_others(guarded: Guarded) -> None:
     await guarded.flood(guarded.bench.port, 600, (100 << 20).to_bytes(4, "big") + b"\0\0\0\x09\0\0\0\1" + b"\0" * 3)
     frames = guarded.bench.server.frames
-    await until(lambda: frames.bytes == 600 * CLAIM_BYTES_MIN)
+    await until(lambda: frames.bytes == 600 * CLAIM_BYTES_MIN, pause_s=0.001)
     assert await guarded.produce(900_000) == (0, 0)
     assert not frames.is_waited_for
 
@@ -111,7 +108,7 @@ async def test_announcements_on_a_plain_listener_leave_room_for_others(guarded: 
 async def test_half_logins_are_ended_when_there_are_too_many_and_a_login_goes_on(guarded: Guarded) -> None:
     writers = await guarded.flood(guarded.port, 60, CHOICE + LONG_LOGIN[:400_000])
     frames = guarded.bench.server.frames
-    await until(lambda: guarded.bench.counter("firn_connections_unfinished_closed_total") > 0)
+    await until(lambda: guarded.bench.counter("firn_connections_unfinished_closed_total") > 0, pause_s=0.001)
     assert frames.unproven_bytes <= UNPROVEN_BYTES_MAX
     assert frames.bytes == 0
     reader, writer = await asyncio.open_connection("127.0.0.1", guarded.port)
@@ -123,13 +120,13 @@ async def test_half_logins_are_ended_when_there_are_too_many_and_a_login_goes_on
     writer.close()
     for one in writers:
         one.close()
-    await until(lambda: frames.unproven_bytes == 0)
+    await until(lambda: frames.unproven_bytes == 0, pause_s=0.001)
 
 
 async def test_a_client_that_stops_in_its_frame_is_ended_when_others_wait_for_its_memory(guarded: Guarded) -> None:
     stopped = (100 << 20).to_bytes(4, "big") + bytes(40 << 20)
     await guarded.flood(guarded.bench.port, 1, stopped)
     frames = guarded.bench.server.frames
-    await until(lambda: frames.bytes > 64 << 20)
+    await until(lambda: frames.bytes > 64 << 20, pause_s=0.001)
     assert await guarded.produce(900_000) == (0, 0)
     assert guarded.bench.counter("firn_connections_unfinished_closed_total") == 1

@@ -21,7 +21,8 @@ from app.wire.apis.api_versions import ApiVersionsRequest
 from app.wire.fetch import FetchPartition
 from tests.handlers.conversation import Talk, batch
 from tests.handlers.fakes import Bench, FakeLog
-from tests.handlers.test_fetch import FETCH, ask, fill, only, request, send, until
+from tests.handlers.test_fetch import FETCH, ask, fill, only, request, send
+from tests.support.waiting import until
 
 ASKED = FetchPartition(0, partition_max_bytes=1 << 30)
 HELLO = ApiVersionsRequest(client_software_name="test", client_software_version="1")
@@ -64,7 +65,7 @@ def connection_of(bench: Bench) -> Any:
 
 async def until_full(bench: Bench) -> Any:
     connection = connection_of(bench)
-    await until(lambda: connection._sending is not None and connection._sending.full)
+    await until(lambda: connection._sending is not None and connection._sending.full, pause_s=0)
     return connection
 
 
@@ -115,7 +116,10 @@ async def test_many_slow_readers_of_one_file_get_all_of_it(start, connect, tmp_p
     for client in clients:
         client.writer.transport.pause_reading()
         send(client, 12, request(ASKED))
-    await until(lambda: sum(one._sending is not None and one._sending.full for one in bench.server._connections) == 25)
+    await until(
+        lambda: sum(one._sending is not None and one._sending.full for one in bench.server._connections) == 25,
+        pause_s=0,
+    )
     for client in clients:
         client.writer.transport.resume_reading()
     for client in clients:
@@ -221,7 +225,7 @@ async def test_a_client_that_resets_while_it_is_sent_to_leaves_nothing_behind(st
     plain = client.writer.transport.get_extra_info("socket")
     plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     client.writer.transport.abort()
-    await until(lambda: not bench.server._connections)
+    await until(lambda: not bench.server._connections, pause_s=0)
     assert log.handle.users == 0
     assert not bench.server.room_watch._callbacks
     assert not bench.lines
@@ -304,5 +308,5 @@ async def test_many_readers_have_smaller_send_buffers_than_a_few(start, connect,
     assert await sizes(5) == {wanted}
     for client in clients[1:]:
         client.writer.transport.abort()
-    await until(lambda: len(bench.server._connections) == 1)
+    await until(lambda: len(bench.server._connections) == 1, pause_s=0)
     assert await sizes(1) == {4 * wanted}

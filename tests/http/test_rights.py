@@ -23,7 +23,8 @@ from tests.support.audited import Heard
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.callers import Everybody
 from tests.support.routes import served_routes
-from tests.support.several import unfenced, until
+from tests.support.several import unfenced
+from tests.support.waiting import until
 
 NOBODY = "User:nobody"
 TOPIC, VALUE = "secret-topic", b"secret-record"

@@ -14,8 +14,7 @@ import struct
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -33,6 +32,7 @@ from app.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest,
 from app.wire.header import encode_request_header, parse_response_header
 from loadtests.kafka_peer import PeerMissing, kafka_libs
 from tests.faults import served as faults
+from tests.support.waiting import block_until
 
 START_S_MAX = 90
 STOP_S_MAX = 90
@@ -137,14 +137,6 @@ def is_in_cluster(port: int) -> bool:
         return bool(raw.ask(ApiKey.METADATA, 12, asked).brokers)
 
 
-def until(holds: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
-    """Ask again until it holds: for what the broker does in the background."""
-    deadline = time.monotonic() + timeout_s
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(0.05)
-
-
 class Served:
     """A running broker."""
 
@@ -235,7 +227,7 @@ def firn_serving(path: Path, *arguments: str, **settings: object) -> Iterator[Se
     served = Served(process, path)
     try:
         served.wait_until_ready()
-        until(lambda: is_in_cluster(served.port), "the broker leads")
+        block_until(lambda: is_in_cluster(served.port), "the broker leads")
         yield served
         assert served.stop() == 0, "\n".join(served.lines)
     finally:
@@ -262,5 +254,5 @@ def wait_until_cold(firn: Served, topic: str, partition: int = 0) -> int:
         (first, *others) = sorted(int(file.stem) for file in directory.glob("*.log"))
         return first > 0 and not others
 
-    until(is_cold, f"{topic} leaves the local disk")
+    block_until(is_cold, f"{topic} leaves the local disk")
     return offset_of(firn.port, topic, EARLIEST_LOCAL, partition)

@@ -12,7 +12,8 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from tests.interop.java_programs import JavaProgram, Tools
-from tests.support.cluster import WAIT_S, Brokers, brokers_running, until
+from tests.support.cluster import WAIT_S, Brokers, brokers_running
+from tests.support.waiting import block_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -76,33 +77,35 @@ def read_all(bootstrap: str, group: str, protocol: str) -> None:
 
 def test_groups_are_listed_described_reset_and_deleted_wherever_they_are(tools: Tools, brokers: Brokers) -> None:
     create = ("--create", "--if-not-exists", "--topic", "t", "--partitions", 3, "--replication-factor", 3)
-    until(lambda: said(tools, TOPICS, *create) or "t" in said(tools, TOPICS, "--list"), "the topic is made")
+    block_until(lambda: said(tools, TOPICS, *create) or "t" in said(tools, TOPICS, "--list"), "the topic is made")
     producer = Producer({"bootstrap.servers": brokers.bootstrap})
     for number in range(RECORDS):
         producer.produce("t", b"%d" % number, partition=number % 3)
     assert producer.flush(WAIT_S) == 0
     for number, name in enumerate(NAMES):
         read_all(brokers.bootstrap, name, ("classic", "consumer")[number % 2])
-    assert until(lambda: len(listed(tools)) == len(NAMES) and listed(tools), "all are listed") == NAMES
+    assert block_until(lambda: len(listed(tools)) == len(NAMES) and listed(tools), "all are listed") == NAMES
     everything = dict.fromkeys(range(3), (RECORDS // 3, 0))
     for name in NAMES:
-        until(lambda name=name: offsets(tools, name) == everything, f"{name} has read all")
+        block_until(lambda name=name: offsets(tools, name) == everything, f"{name} has read all")
     states = said(tools, GROUPS, "--describe", "--all-groups", "--state")
     coordinators = set(re.findall(r"group-\d\s+127\.0\.0\.1:\d+\s+\((\d)\)", states))
     assert len(coordinators) > 1
 
     killed = int(min(coordinators))
     brokers.end(killed, signal.SIGKILL)
-    until(lambda: listed(tools) == NAMES, "all are listed by the others")
+    block_until(lambda: listed(tools) == NAMES, "all are listed by the others")
     for name in NAMES:
-        until(lambda name=name: offsets(tools, name) == everything, f"{name} is where it was")
+        block_until(lambda name=name: offsets(tools, name) == everything, f"{name} is where it was")
     reset = ("--reset-offsets", "--group", NAMES[0], "--topic", "t:1", "--to-offset", 1, "--execute")
-    until(lambda: re.search(r"t\s+1\s+1\b", said(tools, GROUPS, *reset)), "an offset is reset")
-    until(lambda: offsets(tools, NAMES[0]) == {**everything, 1: (1, RECORDS // 3 - 1)}, "the reset is seen")
+    block_until(lambda: re.search(r"t\s+1\s+1\b", said(tools, GROUPS, *reset)), "an offset is reset")
+    block_until(lambda: offsets(tools, NAMES[0]) == {**everything, 1: (1, RECORDS // 3 - 1)}, "the reset is seen")
     gone = ("--delete-offsets", "--group", NAMES[1], "--topic", "t:2")
-    assert "Successful" in until(lambda: said(tools, GROUPS, *gone), "an offset is deleted")
-    until(lambda: set(offsets(tools, NAMES[1])) == {0, 1}, "it is gone")
+    assert "Successful" in block_until(lambda: said(tools, GROUPS, *gone), "an offset is deleted")
+    block_until(lambda: set(offsets(tools, NAMES[1])) == {0, 1}, "it is gone")
     for name in NAMES[2:]:
-        until(lambda name=name: "successful" in said(tools, GROUPS, "--delete", "--group", name), f"{name} is deleted")
+        block_until(
+            lambda name=name: "successful" in said(tools, GROUPS, "--delete", "--group", name), f"{name} is deleted"
+        )
     brokers.start(killed)
-    until(lambda: listed(tools) == NAMES[:2], "the others are left")
+    block_until(lambda: listed(tools) == NAMES[:2], "the others are left")

@@ -15,7 +15,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from app.configs.broker import RACK_AWARE_SELECTOR
 from tests.interop.java_programs import JavaProgram, Tools
-from tests.support.cluster import NODES, WAIT_S, Brokers, brokers_running, until
+from tests.support.cluster import NODES, WAIT_S, Brokers, brokers_running
+from tests.support.waiting import block_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -61,7 +62,7 @@ def create(tools: Tools, topic: str, *arguments: object) -> None:
         )
         return done.code == 0 and topic in tools(TOPICS, "--list").split()
 
-    until(made, f"{topic} is there")
+    block_until(made, f"{topic} is there")
 
 
 def fill(brokers: Brokers, topic: str, count: int, size_bytes: int = 10) -> None:
@@ -89,12 +90,12 @@ def test_kafka_topics_lists_what_lacks_replicas(tools: Tools, brokers: Brokers) 
         "--under-min-isr-partitions": ({}, {"t": [0, 1, 2]}),
         "--unavailable-partitions": ({"alone": [0]}, {"alone": [0]}),
     }
-    until(lambda: places(tools, "--topic", "t", "--under-replicated-partitions") == {}, "all are in sync")
+    block_until(lambda: places(tools, "--topic", "t", "--under-replicated-partitions") == {}, "all are in sync")
     for flag in ("--under-min-isr-partitions", "--unavailable-partitions"):
         assert places(tools, flag) == {}
     for stage, node_id in enumerate((3, 2)):
         brokers.end(node_id, signal.SIGKILL)
-        until(lambda: places(tools, "--unavailable-partitions") == {"alone": [0]}, "a broker is missed")
+        block_until(lambda: places(tools, "--unavailable-partitions") == {"alone": [0]}, "a broker is missed")
         for flag, stages in flags.items():
             if flag == "--at-min-isr-partitions" or flag == "--under-min-isr-partitions":
                 wanted = stages[stage]
@@ -104,7 +105,7 @@ def test_kafka_topics_lists_what_lacks_replicas(tools: Tools, brokers: Brokers) 
                 found = lambda flag=flag, wanted=wanted: {  # noqa: E731
                     name: where for name, where in places(tools, flag).items() if name in wanted
                 }
-            until(
+            block_until(
                 lambda found=found, wanted=wanted: found() == wanted, f"{flag} lists {wanted} without broker {node_id}"
             )
     described = tools(TOPICS, "--describe", "--topic", "t")
@@ -134,7 +135,7 @@ def test_a_move_is_throttled_and_the_throttle_is_taken_away(tools: Tools, broker
             assert f"{side}.replication.throttled.rate=1 " in broker
     assert "is still in progress" in tools(REASSIGN, *asked, "--verify", "--preserve-throttles")
     tools(REASSIGN, *asked, "--execute", "--additional", "--throttle", 1 << 40)
-    until(lambda: "is completed" in tools(REASSIGN, *asked, "--verify"), "the move is complete")
+    block_until(lambda: "is completed" in tools(REASSIGN, *asked, "--verify"), "the move is complete")
     assert re.search(r"Leader: [13]\s+Replicas: 1,3\s+Isr: [13],[13]", tools(TOPICS, "--describe", "--topic", "t"))
     topic = tools(CONFIGS, "--describe", "--entity-type", "topics", "--entity-name", "t")
     assert "throttled" not in topic
@@ -186,7 +187,7 @@ def test_librdkafka_reads_from_the_replica_in_its_rack_and_goes_on_when_that_is_
     tools: Tools, brokers: Brokers
 ) -> None:
     create(tools, "t", "--replica-assignment", "1:2:3", "--config", "min.insync.replicas=2")
-    until(lambda: places(tools, "--topic", "t", "--under-replicated-partitions") == {}, "all are in sync")
+    block_until(lambda: places(tools, "--topic", "t", "--under-replicated-partitions") == {}, "all are in sync")
     fill(brokers, "t", 1_000)
     reading = Reading(brokers, "rack-2")
     try:

@@ -12,7 +12,8 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.interop.java_programs import JavaProgram, Tools
-from tests.support.cluster import NODES, WAIT_S, Brokers, brokers_running, seen, until
+from tests.support.cluster import NODES, WAIT_S, Brokers, brokers_running, seen
+from tests.support.waiting import block_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -33,7 +34,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
 @pytest.fixture(scope="module")
 def admin(brokers: Brokers) -> AdminClient:
     client = AdminClient({"bootstrap.servers": brokers.bootstrap})
-    until(lambda: len(seen(client).brokers) == len(NODES), "three brokers are in the cluster")
+    block_until(lambda: len(seen(client).brokers) == len(NODES), "three brokers are in the cluster")
     return client
 
 
@@ -47,7 +48,7 @@ def make(admin: AdminClient, topic: str, *replicas: list[int]) -> None:
         topic, num_partitions=len(replicas), replica_assignment=[*replicas], config={"min.insync.replicas": "1"}
     )
     admin.create_topics([wanted])[topic].result(WAIT_S)
-    until(lambda: in_sync(admin, topic) == [sorted(one) for one in replicas], f"{topic} is in sync")
+    block_until(lambda: in_sync(admin, topic) == [sorted(one) for one in replicas], f"{topic} is in sync")
 
 
 def partitions(admin: AdminClient, topic: str) -> list[tuple[int, list[int], list[int]]]:
@@ -69,11 +70,11 @@ def test_kafka_leader_election_lets_the_preferred_leader_lead_again(
     asked = ("--topic", "elected", "--partition", 0)
     assert "already" in tools(ELECT, "--election-type", "preferred", *asked).lower()
     brokers.end(3, signal.SIGTERM)
-    until(lambda: [leader for leader, _, _ in partitions(admin, "elected")] == [1], "another leads")
+    block_until(lambda: [leader for leader, _, _ in partitions(admin, "elected")] == [1], "another leads")
     brokers.start(3)
-    until(lambda: in_sync(admin, "elected") == [[1, 2, 3]], "3 is in sync again")
+    block_until(lambda: in_sync(admin, "elected") == [[1, 2, 3]], "3 is in sync again")
     assert "Successfully completed leader election (PREFERRED)" in tools(ELECT, "--election-type", "preferred", *asked)
-    until(lambda: [leader for leader, _, _ in partitions(admin, "elected")] == [3], "3 leads again")
+    block_until(lambda: [leader for leader, _, _ in partitions(admin, "elected")] == [3], "3 leads again")
 
 
 def test_kafka_reassign_partitions_moves_verifies_and_cancels(tools: Tools, admin: AdminClient, tmp_path: Path) -> None:
@@ -82,7 +83,7 @@ def test_kafka_reassign_partitions_moves_verifies_and_cancels(tools: Tools, admi
     plan.write_text(json.dumps({"version": 1, "partitions": [{"topic": "moved", "partition": 0, "replicas": [3, 1]}]}))
     file = ("--reassignment-json-file", plan)
     assert "Successfully started partition reassignment" in tools(REASSIGN, *file, "--execute")
-    until(lambda: "is completed" in tools(REASSIGN, *file, "--verify"), "the move is complete")
+    block_until(lambda: "is completed" in tools(REASSIGN, *file, "--verify"), "the move is complete")
     assert [replicas for _, replicas, _ in partitions(admin, "moved")] == [[3, 1]]
     assert "No partition reassignments found" in tools(REASSIGN, "--list")
     assert "None of the specified partition reassignments are active" in tools(REASSIGN, *file, "--cancel")
@@ -116,10 +117,10 @@ def test_kafka_cluster_tells_the_id_and_unregisters(tools: Tools, brokers: Broke
     assert code == 0
     assert all(str(port) in said for port in brokers.ports.values())
     brokers.end(2, signal.SIGTERM)
-    until(lambda: 2 not in seen(admin).brokers, "2 has left")
+    block_until(lambda: 2 not in seen(admin).brokers, "2 has left")
     code, said = cluster("unregister", "--id", 2)
     assert (code, "2 is no longer registered" in said) == (0, True)
     code, said = cluster("unregister", "--id", 2)
     assert "not registered" in said or code == 1
     brokers.start(2)
-    until(lambda: 2 in seen(admin).brokers, "2 registers again")
+    block_until(lambda: 2 in seen(admin).brokers, "2 registers again")

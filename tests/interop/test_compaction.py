@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from tests.interop.serving import Served, create_topic, firn_serving, kafka_libs_or_skip, until
+from tests.interop.serving import Served, create_topic, firn_serving, kafka_libs_or_skip
+from tests.support.waiting import block_until
 
 pytestmark = pytest.mark.interop
 
@@ -83,7 +84,7 @@ def test_clients_read_the_newest_record_of_every_key_of_a_compacted_topic(firn: 
         for key in [key for key, value in changes.items() if value is None]:
             table.pop(key, None)
     before = 30 * 200 * 1000
-    until(lambda: size_of(firn, "table") < before / 4, "the topic is compacted", 90)
+    block_until(lambda: size_of(firn, "table") < before / 4, "the topic is compacted", 90)
 
     committed = read_all(firn, "table", "read_committed")
     assert {key: value for key, value in dict(committed).items() if value is not None} == table

@@ -12,16 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.interop.serving import (
-    COLD_CONFIGS,
-    EARLIEST_LOCAL,
-    FACTOR,
-    Served,
-    create_topic,
-    offset_of,
-    until,
-    wait_until_cold,
-)
+from tests.interop.serving import COLD_CONFIGS, EARLIEST_LOCAL, FACTOR, Served, create_topic, offset_of, wait_until_cold
+from tests.support.waiting import block_until
 
 confluent_kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not here")
 
@@ -90,7 +82,7 @@ def consumer(firn: Served, **settings: Any) -> Iterator[Consumer]:
     finally:
         closing = threading.Thread(target=made.close, daemon=True)
         closing.start()
-        until(lambda: not closing.is_alive(), "the consumer is closed")
+        block_until(lambda: not closing.is_alive(), "the consumer is closed")
     # Whoever names a group is told that there is no coordinator, and that is all there may be.
     assert all(error.code() == KafkaError._ALL_BROKERS_DOWN for error in errors) or not errors, errors
 

@@ -18,10 +18,11 @@ from urllib.error import HTTPError, URLError
 
 import pytest
 
-from tests.faults.served import Served, serving, until
+from tests.faults.served import Served, serving
 from tests.interop.java_programs import SOURCES
 from tests.interop.serving import FACTOR, create_topic, kafka_libs_or_skip, kill_and_start
 from tests.support.ports import free_port
+from tests.support.waiting import block_until
 
 confluent_kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not here")
 
@@ -137,7 +138,7 @@ class Numbers:
             self.read()
             return all(number >= least for number, least in zip(self.next, wanted, strict=True))
 
-        until(has_all, "both tasks go on", seconds)
+        block_until(has_all, "both tasks go on", seconds)
 
     def close(self) -> None:
         self._consumer.close()
@@ -159,10 +160,10 @@ def test_workers_write_every_number_once_whatever_is_killed(
         for worker in workers:
             stack.callback(worker.kill)
         for worker in workers:
-            until(lambda worker=worker: worker.ask("/"), "the worker serves", START_S)  # type: ignore[misc]
+            block_until(lambda worker=worker: worker.ask("/"), "the worker serves", START_S)  # type: ignore[misc]
         config = {"connector.class": "NumberSource", "tasks.max": PARTITIONS, "exactly.once.support": "required"}
         made = {"name": "counting", "config": config}
-        until(lambda: workers[0].ask("/connectors", made), "the connector is made", START_S)
+        block_until(lambda: workers[0].ask("/connectors", made), "the connector is made", START_S)
         numbers = Numbers(broker)
         stack.callback(numbers.close)
         numbers.read_on(100, RESUME_S)
@@ -171,7 +172,7 @@ def test_workers_write_every_number_once_whatever_is_killed(
         workers[1].kill()
         numbers.read_on(300, RESUME_S)
         workers[1].start()
-        until(lambda: workers[1].ask("/"), "the worker serves again", START_S)
+        block_until(lambda: workers[1].ask("/"), "the worker serves again", START_S)
         workers[0].kill()
         kill_and_start(broker, how)
         numbers.read_on(300, RESUME_S)

@@ -16,8 +16,9 @@ from aiokafka import AIOKafkaConsumer
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from tests.interop.java_programs import JavaProgram, Tools
-from tests.interop.serving import Served, create_topic, firn_serving, until
+from tests.interop.serving import Served, create_topic, firn_serving
 from tests.interop.test_java_tools import CONSUMER, DUMP, GROUPS
+from tests.support.waiting import block_until
 
 kafka = pytest.importorskip("kafka", reason="kafka-python is not here")
 
@@ -133,43 +134,43 @@ def test_librdkafka_shares_partitions_hands_them_over_and_reads_all_once(
     group = f"librdkafka-{strategy}"
     settings = {"partition_assignment_strategy": strategy}
     with member(quiet, group, topic, **settings) as first:
-        until(lambda: len(first.values) == RECORDS, "the first member reads everything", DEADLINE_S)
+        block_until(lambda: len(first.values) == RECORDS, "the first member reads everything", DEADLINE_S)
         with member(quiet, group, topic, **settings) as second:
-            until(owned_once(first, second), "two members share", DEADLINE_S)
+            block_until(owned_once(first, second), "two members share", DEADLINE_S)
             # A cooperative member gives up only what another gets (KIP-429).
             assert first.revoked == (PARTITIONS // 2 if strategy == "cooperative-sticky" else PARTITIONS)
             with member(quiet, group, topic, **settings) as third:
-                until(owned_once(first, second, third), "three members share", DEADLINE_S)
-            until(owned_once(first, second), "two members share what a third left", DEADLINE_S)
-        until(owned_once(first), "one member has all", DEADLINE_S)
+                block_until(owned_once(first, second, third), "three members share", DEADLINE_S)
+            block_until(owned_once(first, second), "two members share what a third left", DEADLINE_S)
+        block_until(owned_once(first), "one member has all", DEADLINE_S)
     assert Counter(first.values) == Counter(range(RECORDS))
     assert second.values == third.values == []
 
 
 def test_librdkafka_goes_on_where_its_group_was(quiet: Served, topic: str) -> None:
     with member(quiet, "goes-on", topic) as first:
-        until(lambda: len(first.values) == RECORDS, "everything is read", DEADLINE_S)
+        block_until(lambda: len(first.values) == RECORDS, "everything is read", DEADLINE_S)
     producer = Producer({"bootstrap.servers": quiet.bootstrap})
     producer.produce(topic, b"%d" % RECORDS)
     producer.flush(DEADLINE_S)
     with member(quiet, "goes-on", topic) as second:
-        until(lambda: second.values == [RECORDS], "only what is new is read", DEADLINE_S)
+        block_until(lambda: second.values == [RECORDS], "only what is new is read", DEADLINE_S)
 
 
 def test_a_static_member_of_librdkafka_comes_back_without_a_rebalance(quiet: Served, topic: str) -> None:
     static = {"group_instance_id": "one", "enable_auto_commit": False}
     with member(quiet, "static", topic, group_instance_id="two") as other:
         with member(quiet, "static", topic, **static) as first:
-            until(owned_once(first, other), "both share", DEADLINE_S)
+            block_until(owned_once(first, other), "both share", DEADLINE_S)
             had, revoked = set(first.assigned), other.revoked
         with member(quiet, "static", topic, **static) as again:
-            until(lambda: again.assigned == had, "it has what it had", DEADLINE_S)
+            block_until(lambda: again.assigned == had, "it has what it had", DEADLINE_S)
             assert other.revoked == revoked
             with ExitStack() as rest:
                 # Its own later self takes the place of the one that is still there, who is told so.
                 usurper = rest.enter_context(member(quiet, "static", topic, **static))
-                until(lambda: usurper.assigned == had, "the newest has it", DEADLINE_S)
-                until(lambda: again.error is not None, "the older one is fenced", DEADLINE_S)
+                block_until(lambda: usurper.assigned == had, "the newest has it", DEADLINE_S)
+                block_until(lambda: again.error is not None, "the older one is fenced", DEADLINE_S)
                 assert isinstance(again.error, KafkaException)
                 assert again.error.args[0].code() in (KafkaError._FATAL, KafkaError.FENCED_INSTANCE_ID)
                 again.error = None
@@ -177,7 +178,7 @@ def test_a_static_member_of_librdkafka_comes_back_without_a_rebalance(quiet: Ser
 
 def test_a_commit_with_an_old_generation_changes_nothing(quiet: Served, topic: str) -> None:
     with member(quiet, "old", topic, enable_auto_commit=False) as first:
-        until(owned_once(first), "it has all", DEADLINE_S)
+        block_until(owned_once(first), "it has all", DEADLINE_S)
         outsider = Consumer({"bootstrap.servers": quiet.bootstrap, "group.id": "old"})
         with pytest.raises(KafkaException) as refused:
             outsider.commit(offsets=[TopicPartition(topic, 0, 5)], asynchronous=False)
@@ -230,7 +231,7 @@ def kafka_python_consumer(firn: Served, topic: str, **settings: object) -> Any:
     join, kafka-python 3.0.12 never completes it, and sends no heartbeats either.
     """
     consumer = kafka.KafkaConsumer(topic, bootstrap_servers=firn.bootstrap, **settings)
-    until(lambda: len(consumer.partitions_for_topic(topic)) == PARTITIONS, "the topic is known", DEADLINE_S)
+    block_until(lambda: len(consumer.partitions_for_topic(topic)) == PARTITIONS, "the topic is known", DEADLINE_S)
     return consumer
 
 
@@ -300,13 +301,13 @@ def test_members_of_kafka_python_share_partitions_and_hand_them_over(quiet: Serv
     threads = [threading.Thread(target=read, args=(number,)) for number in range(3)]
     try:
         threads[0].start()
-        until(lambda: len(values[0]) == RECORDS, "the first member reads everything", DEADLINE_S)
+        block_until(lambda: len(values[0]) == RECORDS, "the first member reads everything", DEADLINE_S)
         threads[1].start()
-        until(owned_by(0, 1), "two members share", DEADLINE_S)
+        block_until(owned_by(0, 1), "two members share", DEADLINE_S)
         threads[2].start()
-        until(owned_by(0, 1, 2), "three members share", DEADLINE_S)
+        block_until(owned_by(0, 1, 2), "three members share", DEADLINE_S)
         stopping[0].set()
-        until(owned_by(1, 2), "two members share what the first left", DEADLINE_S)
+        block_until(owned_by(1, 2), "two members share what the first left", DEADLINE_S)
     finally:
         for event in stopping:
             event.set()
@@ -334,7 +335,7 @@ def test_the_java_client_reads_in_a_group_and_goes_on(tools: Tools, topic: str) 
 
 def test_consumer_groups_are_listed_described_reset_and_deleted(tools: Tools, topic: str) -> None:
     with member(tools.firn, "tooled", topic, client_id="reader") as reading:
-        until(lambda: len(reading.values) == RECORDS, "everything is read", DEADLINE_S)
+        block_until(lambda: len(reading.values) == RECORDS, "everything is read", DEADLINE_S)
         assert "tooled" in tools(GROUPS, "--list").split()
         assert re.search(r"tooled\s+Stable", tools(GROUPS, "--list", "--state", "stable"))
         assert re.search(r"tooled\s+Classic", tools(GROUPS, "--list", "--type", "classic"))
@@ -362,7 +363,7 @@ def test_consumer_groups_are_listed_described_reset_and_deleted(tools: Tools, to
 
 def test_kafkas_dump_tool_reads_what_the_coordinator_wrote(tools: Tools, topic: str) -> None:
     with member(tools.firn, "dumped", topic, client_id="reader") as reading:
-        until(lambda: len(reading.values) == RECORDS, "everything is read", DEADLINE_S)
+        block_until(lambda: len(reading.values) == RECORDS, "everything is read", DEADLINE_S)
     logs = sorted(tools.firn.data_dir.glob("__consumer_offsets-*/*.log"))
     out = tools.run(DUMP, "--files", ",".join(map(str, logs)), "--offsets-decoder")
     assert out.code == 0, out

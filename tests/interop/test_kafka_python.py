@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.interop.serving import COLD_CONFIGS, Served, create_topic, until, wait_until_cold
+from tests.interop.serving import COLD_CONFIGS, Served, create_topic, wait_until_cold
+from tests.support.waiting import block_until
 
 kafka = pytest.importorskip("kafka", reason="kafka-python is not here")
 
@@ -143,7 +144,7 @@ def test_a_group_that_subscribes_waits_without_wearing_the_broker_out(quiet: Ser
         def joined() -> bool:
             return consumer.poll(100) == {} and members(quiet, "g") == 1
 
-        until(joined, "the consumer is in its group")
+        block_until(joined, "the consumer is in its group")
     finally:
         consumer.close()
     assert members(quiet, "g") == 0, "who closes leaves the group at once"

@@ -12,7 +12,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from app.metadata.image.cluster import LEVEL_FEATURE, SECURITY_LEVEL
 from tests.interop.java_programs import JavaProgram, Tools
-from tests.support.cluster import NODES, WAIT_S, Brokers, brokers_running, seen, until
+from tests.support.cluster import NODES, WAIT_S, Brokers, brokers_running, seen
+from tests.support.waiting import block_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -33,7 +34,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
 @pytest.fixture(scope="module")
 def admin(brokers: Brokers) -> AdminClient:
     client = AdminClient({"bootstrap.servers": brokers.bootstrap})
-    until(lambda: len(seen(client).brokers) == len(NODES), "three brokers are in the cluster")
+    block_until(lambda: len(seen(client).brokers) == len(NODES), "three brokers are in the cluster")
     return client
 
 

@@ -15,12 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.served import Served, serving, until
+from tests.faults.served import Served, serving
 from tests.interop.java_programs import JavaProgram, Tools, running
 from tests.interop.serving import FACTOR, WITHOUT_DISK, kafka_libs_or_skip, kill_and_start
 from tests.interop.test_java_tools import CONFIGS, TOPICS
 from tests.support.cluster import PARTITIONS, Writing, seen
 from tests.support.ports import free_port
+from tests.support.waiting import block_until
 
 confluent_kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not here")
 
@@ -95,14 +96,14 @@ class Counts:
     def read_on(self, more: int, application: Application) -> None:
         wanted = self.total() + more
         try:
-            until(lambda: self.total() >= wanted, "the application goes on", GO_ON_S)
+            block_until(lambda: self.total() >= wanted, "the application goes on", GO_ON_S)
         except AssertionError as error:
             raise AssertionError(f"{error}: {application.state()}") from None
 
     def read_to_the_end(self, acknowledged: Sequence[Mapping[int, int]]) -> None:
         """Every number that was written to some partition is counted as often as it was written."""
         wanted = Counter(number for partition in acknowledged for number in partition)
-        until(lambda: self.total() >= wanted.total(), "all is counted", GO_ON_S)
+        block_until(lambda: self.total() >= wanted.total(), "all is counted", GO_ON_S)
         assert Counter(number for numbers in self.numbers.values() for number in numbers) == wanted
 
     def close(self) -> None:
@@ -136,7 +137,7 @@ def brokers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Ser
 
 def create(bootstrap: str, factor: int) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    until(lambda: len(seen(admin).brokers) == factor, "the brokers are there", GO_ON_S)
+    block_until(lambda: len(seen(admin).brokers) == factor, "the brokers are there", GO_ON_S)
     for made in admin.create_topics([NewTopic(INPUT, PARTITIONS, factor), NewTopic(OUTPUT, COUNTED, factor)]).values():
         made.result(60)
 

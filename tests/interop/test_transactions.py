@@ -14,17 +14,9 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from app.wire.apikeys import ApiKey
 from tests.interop.java_programs import JavaProgram, Tools, running
 from tests.interop.peers import request
-from tests.interop.serving import (
-    COLD_CONFIGS,
-    EARLIEST_LOCAL,
-    Raw,
-    Served,
-    create_topic,
-    firn_serving,
-    offset_of,
-    until,
-)
+from tests.interop.serving import COLD_CONFIGS, EARLIEST_LOCAL, Raw, Served, create_topic, firn_serving, offset_of
 from tests.interop.test_java_tools import DUMP, TOPICS
+from tests.support.waiting import block_until
 
 pytestmark = pytest.mark.interop
 
@@ -124,7 +116,7 @@ def test_the_java_client_speaks_the_second_protocol(java: JavaProgram, quiet: Se
         assert described(quiet, "java-tx") == ("Ongoing", producer_id, epoch + number)
         producer(end)
     # The markers may still be on their way: the client is answered once the decision is stored.
-    until(lambda: described(quiet, "java-tx")[0] != "PrepareCommit", "the transaction is complete")
+    block_until(lambda: described(quiet, "java-tx")[0] != "PrepareCommit", "the transaction is complete")
     assert described(quiet, "java-tx") == ("CompleteCommit", producer_id, epoch + 3), "every end raises the epoch"
     for partition in (0, 1):
         assert consumed(quiet, "java", 2, partition=partition) == ["commit0", "commit2"]
@@ -219,11 +211,11 @@ def test_read_committed_is_the_same_from_the_tier(quiet: Served) -> None:
     for number in range(2_500):
         plain.produce("coldtx", f"{number}".ljust(1_000, "y"))
     assert plain.flush(DEADLINE_S) == 0
-    until(lambda: offset_of(quiet.port, "coldtx", EARLIEST_LOCAL) > 0, "the first segments leave the local disk")
+    block_until(lambda: offset_of(quiet.port, "coldtx", EARLIEST_LOCAL) > 0, "the first segments leave the local disk")
     assert consumed(quiet, "coldtx", len(kept)) == kept
     assert offset_of(quiet.port, "coldtx", LATEST_TIERED) < open_from, "what is open is not tiered"
     producer.abort_transaction(DEADLINE_S)
-    until(lambda: offset_of(quiet.port, "coldtx", LATEST_TIERED) > open_from, "what is decided is tiered")
+    block_until(lambda: offset_of(quiet.port, "coldtx", LATEST_TIERED) > open_from, "what is decided is tiered")
     assert len(consumed(quiet, "coldtx", len(kept) + 2_500)) == len(kept) + 2_500
     everything = 16 * 200 + 1 + 2_500
     assert len(consumed(quiet, "coldtx", everything, isolation="read_uncommitted")) == everything
@@ -295,7 +287,7 @@ def test_a_transaction_that_no_coordinator_knows_of_is_found_and_ended_by_kafkas
         _, producer_id, epoch = described(firn, "forgotten")
         done = tools.run(TOPICS, "--bootstrap-server", firn.bootstrap, "--delete", "--topic", "__transaction_state")
         assert done.code == 0, done
-        until(lambda: "hanging" in tools(TRANSACTIONS, *find), "the transaction is found")
+        block_until(lambda: "hanging" in tools(TRANSACTIONS, *find), "the transaction is found")
         assert re.search(rf"hanging\s+0\s+{producer_id}\s+{epoch}\s", tools(TRANSACTIONS, *find))
         tools(TRANSACTIONS, "abort", "--topic", "hanging", "--partition", 0, "--start-offset", 2)
         assert "hanging" not in tools(TRANSACTIONS, *find)

@@ -23,9 +23,10 @@ from pyspark_firn.options import parse_read_options
 from pyspark_firn.session import StoreSession
 from pyspark_firn.snapshot import TopicPartitionState, take_snapshot
 from tests.faults.served import Served, serving
-from tests.interop.serving import create_topic, until
+from tests.interop.serving import create_topic
 from tests.spark.reference import Row
 from tests.spark.test_with_spark import SparkSession, collected, session
+from tests.support.waiting import block_until
 
 pytestmark = [
     pytest.mark.slow,
@@ -229,7 +230,7 @@ def test_spark_reads_what_a_client_consumes(spark: SparkSession, tmp_path: Path)
                 broker.kill()
                 broker.start()
             write(broker, rng)
-        until(lambda: all(is_tiered(one) for one in tiered(broker.store)), "every topic is tiered", 60)
+        block_until(lambda: all(is_tiered(one) for one in tiered(broker.store)), "every topic is tiered", 60)
         read: dict[str, list[Row]] = {}
         for isolation in ("read_committed", "read_uncommitted"):
             # Compaction goes on beside: what is compared stood still while it was read.

@@ -24,10 +24,11 @@ from pyspark_firn.batch import plan
 from pyspark_firn.options import parse_read_options
 from pyspark_firn.splits import TailSplit
 from pyspark_firn.streaming import decode_position
-from tests.faults.served import SMALL_SEGMENTS, Served, serving, until
+from tests.faults.served import SMALL_SEGMENTS, Served, serving
 from tests.spark.test_pipelines import files_that_count
 from tests.spark.test_write_window import asked
 from tests.support.ports import free_port
+from tests.support.waiting import block_until
 
 pytestmark = [
     pytest.mark.slow,
@@ -149,7 +150,7 @@ def broker(tmp_path: Path) -> Iterator[Served]:
             tails = [split for split in splits if isinstance(split, TailSplit)]
             return len(tails) == len(PARTITIONS) and all(0 < split.offset_start < PLACE for split in tails)
 
-        until(is_joined, "a segment of each partition is in the store", DEADLINE_S)
+        block_until(is_joined, "a segment of each partition is in the store", DEADLINE_S)
         yield served
 
 
@@ -210,7 +211,7 @@ def wait_for_death(number: int, process: subprocess.Popen[bytes], scratch: Path)
         assert process.poll() is None, (scratch / "said").read_text()
         return (scratch / f"reached {number}").exists()
 
-    until(has_come, f"a task is where death {number} waits for it", DEADLINE_S)
+    block_until(has_come, f"a task is where death {number} waits for it", DEADLINE_S)
 
 
 def kill_both_while_the_broker_is_away(broker: Served, process: subprocess.Popen[bytes], scratch: Path) -> None:
@@ -224,7 +225,7 @@ def kill_both_while_the_broker_is_away(broker: Served, process: subprocess.Popen
         found = asked(broker, lambda cluster: cluster.list_offsets(dict.fromkeys(PARTITIONS, EARLIEST_LOCAL)))
         return all(one.offset >= RECORDS for one in found.values())
 
-    until(is_cold, "the tail is in the store alone", DEADLINE_S)
+    block_until(is_cold, "the tail is in the store alone", DEADLINE_S)
     broker.kill()
     for number in (0, 1):
         (scratch / f"die {number}").touch()
@@ -255,7 +256,7 @@ def test_a_stream_that_follows_a_tail_over_which_executors_die_writes_everything
                 assert process.poll() is None, (tmp_path / "said").read_text()
                 return position_in(tmp_path / "checkpoint") == ends
 
-            until(has_caught_up, "the stream has caught up", DEADLINE_S)
+            block_until(has_caught_up, "the stream has caught up", DEADLINE_S)
             assert rows_in(files_that_count(tmp_path / "sink")) == wanted
 
         kill_both_while_the_broker_is_away(broker, process, tmp_path)

@@ -30,6 +30,7 @@ from tests.support.links import Links
 from tests.support.ports import free_port
 from tests.support.power import begin, lose_power
 from tests.support.secured_cluster import Security
+from tests.support.waiting import block_until
 
 ROOT = Path(__file__).parents[2]
 NODES = (1, 2, 3)
@@ -415,7 +416,7 @@ class Writing:
 
     def wait_for_more(self) -> None:
         """Until records that are written from now on were acknowledged in every partition."""
-        until(self.more(), "records are acknowledged in every partition")
+        block_until(self.more(), "records are acknowledged in every partition")
 
     def finish(self) -> None:
         """Write no more, and wait for what was written. A second call does nothing."""
@@ -429,15 +430,6 @@ class Writing:
         with those of the writer."""
         assert self.refused == []
         check_numbers(bootstrap, self.topic, self.acknowledged, self.client if client is None else client)
-
-
-def until(holds: Callable[[], Any], what: str) -> Any:
-    """Wait for a state. Returns: what ``holds`` returned."""
-    end = time.monotonic() + WAIT_S
-    while not (found := holds()):
-        assert time.monotonic() < end, what
-        time.sleep(0.05)
-    return found
 
 
 def seen(admin: AdminClient) -> ClusterMetadata:
@@ -457,7 +449,7 @@ def controller_of(admin: AdminClient) -> int:
         found.append(-1 if node_id is None else node_id)
         return found[-1] >= 0
 
-    until(known, "a broker is the controller")
+    block_until(known, "a broker is the controller")
     return found[-1]
 
 
@@ -478,14 +470,14 @@ def lacking(admin: AdminClient, nodes: Sequence[int] = NODES, in_store: Collecti
 def wait_until_whole(admin: AdminClient, after: str, in_store: Collection[str] = ()) -> None:
     """Until all replicas of all topics are in sync. A topic whose records are ``in_store`` has but a leader."""
     try:
-        until(lambda: not lacking(admin, in_store=in_store), f"all are in sync after {after}")
+        block_until(lambda: not lacking(admin, in_store=in_store), f"all are in sync after {after}")
     except AssertionError as error:
         raise AssertionError(f"{error}, but {lacking(admin, in_store=in_store)}") from None
 
 
 def wait_for_brokers(admin: AdminClient) -> None:
     """Until all of them are in the cluster."""
-    until(lambda: len(seen(admin).brokers) == len(NODES), "three brokers are in the cluster")
+    block_until(lambda: len(seen(admin).brokers) == len(NODES), "three brokers are in the cluster")
 
 
 def create_topics(
@@ -525,7 +517,7 @@ def ends_of(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
             return False
         return True
 
-    until(asked, f"a leader tells where {topic}-{partition} ends")
+    block_until(asked, f"a leader tells where {topic}-{partition} ends")
     return found[0]
 
 

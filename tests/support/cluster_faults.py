@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, Protocol
 
-from tests.support.cluster import Brokers, controller_of, seen, until, wait_until_whole
+from tests.support.cluster import Brokers, controller_of, seen, wait_until_whole
+from tests.support.waiting import block_until
 
 Fault = Callable[[], None]
 ROUNDS: Final = 10
@@ -37,7 +38,7 @@ def wait_for_more(loads: Sequence[Load]) -> None:
     began_s = time.monotonic()
     waiting = [(load.name, load.more()) for load in loads]
     for name, holds in waiting:
-        until(holds, f"{name} get on")
+        block_until(holds, f"{name} get on")
         print(f"    {name}: {time.monotonic() - began_s:.1f} s")
 
 
@@ -125,7 +126,7 @@ class Faults:
         for node_id in self._rng.sample(self._brokers.nodes, len(self._brokers.nodes)):
             self._brokers.end(node_id, signal.SIGKILL)
             self._brokers.start(node_id)
-            until(lambda node_id=node_id: self._brokers.is_up(node_id), f"broker {node_id} serves again")
+            block_until(lambda node_id=node_id: self._brokers.is_up(node_id), f"broker {node_id} serves again")
         self.go_on()
 
     def stop(self) -> None:
@@ -169,7 +170,7 @@ class Faults:
         node_id = self.victim()
         others = [one for one in self._brokers.nodes if one != node_id]
         self._lose_power_of(others)
-        until(lambda: self._is_alone(node_id), f"broker {node_id}, which was in sync, leads all")
+        block_until(lambda: self._is_alone(node_id), f"broker {node_id}, which was in sync, leads all")
         self._start(others)
 
     def lose_power_of_all(self) -> None:
@@ -185,7 +186,7 @@ class Faults:
         self._brokers.kill_at_once(self._brokers.nodes)
         self._brokers.lose_power(others, self._rng)
         self._start(others)
-        until(lambda: {*seen(self._admin).brokers} == {*others}, f"brokers {others} are back")
+        block_until(lambda: {*seen(self._admin).brokers} == {*others}, f"brokers {others} are back")
         self._brokers.start(node_id)
 
     def _lose_power_of(self, node_ids: Sequence[int]) -> None:

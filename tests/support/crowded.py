@@ -31,8 +31,9 @@ from app.wire.framing import request_frame
 from app.wire.header import parse_response_header
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.fillings import Domains
-from tests.support.several import unfenced, until
+from tests.support.several import unfenced
 from tests.support.turns import CountedPool, Line, Measured
+from tests.support.waiting import until
 
 WIDE = "wide"
 """The topic with many partitions."""

@@ -41,7 +41,8 @@ from tests.support.broker import RunningBroker
 from tests.support.rights import GONE, GROUP, OTHER, SEEN, TRANSACTION, Ids
 from tests.support.secured import listener, security
 from tests.support.secured_cluster import first_users, login, password
-from tests.support.several import broker_on, unfenced, until
+from tests.support.several import broker_on, unfenced
+from tests.support.waiting import until
 
 CLIENTS, BROKERS = "CLIENTS", "BROKERS"
 """Listeners."""

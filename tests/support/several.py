@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from app.metadata.image.cluster import ClusterImage
 from app.metadata.view.follower import MetadataFollower
 from app.objectstore.directory import DirectoryStore
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.waiting import until
 
 _RNG = random.Random(29)
 
@@ -52,13 +52,6 @@ async def image_of(path: Path) -> ClusterImage:
         return await MetadataFollower(store, SystemClock()).cluster()
     finally:
         pool.close()
-
-
-async def until(holds: Callable[[], Any], wait_s: float = 60.0) -> None:
-    """Wait for a state."""
-    async with asyncio.timeout(wait_s):
-        while not holds():
-            await asyncio.sleep(0.02)
 
 
 def unfenced(broker: RunningBroker) -> list[int]:

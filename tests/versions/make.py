@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import time
 from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -24,6 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from tests.support.waiting import block_until
 from tests.versions.what import ABORTED, COMPACTED, GROUP, KEYS, OFFSETS, TIERED, TOPICS, TRANSACTIONAL, records
 
 HERE = Path(__file__).parent
@@ -33,13 +33,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def until(holds: object, what: str) -> None:
-    end_s = time.monotonic() + 90
-    while not holds():  # type: ignore[operator]
-        assert time.monotonic() < end_s, what
-        time.sleep(0.2)
 
 
 def fill(bootstrap: str, path: Path) -> None:
@@ -73,10 +66,10 @@ def fill(bootstrap: str, path: Path) -> None:
     )
     consumer.close()
     store, data = path / "store", path / "data"
-    until(lambda: len(list((store / "data").rglob("*.seg"))) >= 8, "segments are tiered")
-    until(lambda: not list(data.glob(f"{TIERED}-0/00000000000000000000.log")), "old segments have left the disk")
+    block_until(lambda: len(list((store / "data").rglob("*.seg"))) >= 8, "segments are tiered")
+    block_until(lambda: not list(data.glob(f"{TIERED}-0/00000000000000000000.log")), "old segments have left the disk")
     sizes = lambda: sum(one.stat().st_size for one in data.glob(f"{COMPACTED}-0/*.log"))  # noqa: E731
-    until(lambda: sizes() < sum(len(value) for _, value in records(COMPACTED, 0)) // 2, "the topic is compacted")
+    block_until(lambda: sizes() < sum(len(value) for _, value in records(COMPACTED, 0)) // 2, "the topic is compacted")
     assert len(KEYS) * 2 < len(list(records(COMPACTED, 0)))
 
 

@@ -19,7 +19,8 @@ from app.metadata.image import cluster
 from app.metadata.image.cluster import WalStoreClusterRecord
 from app.metadata.log.log_format import ValueDecoder
 from tests.support.broker import RunningBroker
-from tests.support.several import broker_on, image_of, unfenced, until
+from tests.support.several import broker_on, image_of, unfenced
+from tests.support.waiting import until
 from tests.versions.what import ABORTED, COMPACTED, GROUP, OFFSETS, TIERED, TOPICS, TRANSACTIONAL, records
 
 ARCHIVE = Path(__file__).parent / "one_broker.tar.xz"

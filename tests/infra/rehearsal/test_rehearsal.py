@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -29,6 +28,7 @@ from infra.rehearsal.load import State
 from infra.rehearsal.machine import Failed, Line, Machine
 from infra.rehearsal.root import NotPossible, mirror
 from infra.rehearsal.scenario import ADVERTISED, Stage, lost_machine_same_volume, reboot
+from tests.support.waiting import block_until
 
 ROOT = Path(__file__).parents[3]
 DEADLINE_S = 120.0
@@ -160,7 +160,7 @@ def principal_by(folder: Path, keystore: str) -> str:
 def test_what_stands_on_a_command_line_is_seen() -> None:
     with watched_command_lines() as seen, subprocess.Popen(["sleep", "1000.0625"]) as process:
         try:
-            until(lambda: seen.holds({"how long": "1000.0625"}), "the command line was seen")
+            block_until(lambda: seen.holds({"how long": "1000.0625"}), "the command line was seen", DEADLINE_S)
         finally:
             process.kill()
     assert seen.holds({"something else": "1000.0626"}) == []
@@ -214,14 +214,14 @@ def test_whatever_the_rehearsal_started_ends_with_it(tmp_path: Path, number: sig
     command = [sys.executable, "-c", outer, sys.executable, "-c", inner, str(tmp_path)]
     process = subprocess.Popen(command, cwd=ROOT, start_new_session=True, preexec_fn=mind_ctrl_c)
     group = process.pid
-    until(lambda: (tmp_path / "started").exists(), "the command began")
+    block_until(lambda: (tmp_path / "started").exists(), "the command began", DEADLINE_S)
     if number == signal.SIGINT:
         os.killpg(group, number)  # as a terminal does
     else:
         process.send_signal(number)
     process.wait(DEADLINE_S)
-    until(lambda: (tmp_path / "cleaned").exists(), "the command had its turn to end what it started")
-    until(lambda: not running_in(group), "nothing of it runs any more")
+    block_until(lambda: (tmp_path / "cleaned").exists(), "the command had its turn to end what it started", DEADLINE_S)
+    block_until(lambda: not running_in(group), "nothing of it runs any more", DEADLINE_S)
 
 
 def mind_ctrl_c() -> None:
@@ -240,14 +240,6 @@ def running_in(session: int) -> list[int]:
         if int(fields[3]) == session and fields[0] != "Z":
             found.append(int(path.parent.name))
     return found
-
-
-def until(true: object, what: str) -> None:
-    assert callable(true)
-    end_s = time.monotonic() + DEADLINE_S
-    while not true():
-        assert time.monotonic() < end_s, what
-        time.sleep(0.02)
 
 
 @pytest.mark.slow

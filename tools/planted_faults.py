@@ -1,0 +1,329 @@
+"""Plants one fault at a time in a module, and runs the tests that the module names.
+
+    python tools/planted_faults.py --modules app/core app/wal/writer.py
+    python tools/planted_faults.py --seconds-max 600
+
+A fault turns a comparison, leaves a return out, shifts a constant or negates a condition. The faults of a module are drawn with the
+seed; the first one that makes a test fail ends the module. The program prints the modules where no fault makes a test fail: either
+their tests assert too little, or the module names the wrong ones. ``tests/modules_without_found_faults.toml`` lists these modules,
+and ``tests/test_planted_faults.py`` holds the list.
+
+The faults are planted in a copy of the tree, never in the tree itself. A test that runs into the deadline counts as failed: a fault
+can make an endless loop. Tests that are marked ``slow``, ``interop`` or ``faults`` are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Final, NamedTuple
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tools.named_tests import found_tests, modules  # noqa: E402
+
+MARKERS: Final = "not slow and not interop and not faults"
+FAULTS_MAX: Final = 8
+"""Faults that are tried in a module before it counts as one where nothing fails."""
+CLEAN_S_MAX: Final = 60.0
+"""Modules whose tests take longer without a fault are not measured."""
+DEADLINE_TIMES: Final = 5
+"""The deadline of a run with a fault, in runs without one."""
+DEADLINE_S_MIN: Final = 30.0
+COPIED: Final = ("app", "firn_broker", "pyspark_firn", "tests", "tools", "loadtests", "infra", "docs")
+LEFT_OUT: Final = shutil.ignore_patterns("__pycache__", "*.pyc", ".git", ".terraform", "target")
+NO_TESTS_RAN: Final = 5
+"""pytest's exit code when the markers select no test."""
+
+
+class Fault(NamedTuple):
+    """One change of a source text."""
+
+    line: int
+    kind: str
+    text: str
+    """The whole source with the fault."""
+
+
+class Outcome(Enum):
+    FOUND = "a planted fault makes a test fail"
+    NOT_FOUND = "no planted fault makes a test fail"
+    NOTHING_TO_PLANT = "nothing to plant"
+    NO_TESTS = "names no tests"
+    LEFT_OUT = "all its tests are left out by their markers"
+    BROKEN = "its tests fail without a fault"
+    TOO_LONG = "its tests take too long"
+
+
+class Report(NamedTuple):
+    module: str
+    outcome: Outcome
+    tried: int = 0
+    """Faults that were planted."""
+    detail: str = ""
+
+
+TURNED: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
+    ast.Lt: ast.GtE,
+    ast.GtE: ast.Lt,
+    ast.Gt: ast.LtE,
+    ast.LtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
+
+
+def _changes(node: ast.AST) -> Iterator[tuple[str, ast.expr | ast.Return, str]]:
+    """The kind of each fault that a node offers, the node to replace, and its replacement."""
+    match node:
+        case ast.Compare(left=left, ops=[op], comparators=[right]):
+            turned = ast.Compare(left, [TURNED[type(op)]()], [right])
+            yield "a comparison turned", node, f"({ast.unparse(turned)})"
+        case ast.Return(value=ast.expr() as value):
+            yield "a return left out", node, f"({ast.unparse(value)})"
+        case ast.Constant(value=int() as number) if not isinstance(number, bool):
+            yield "a constant shifted", node, f"({number + 1})"
+        case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test):
+            if not isinstance(test, ast.Compare):
+                yield "a condition negated", test, f"(not ({ast.unparse(test)}))"
+
+
+def _never_run(node: ast.AST) -> bool:
+    match node:
+        case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+            return True
+        case ast.If(test=ast.Compare(left=ast.Name(id="__name__"))):
+            return True
+    return False
+
+
+def _places(node: ast.AST) -> Iterator[ast.AST]:
+    """Nodes that a fault may change: no annotation, no assertion, no raised error, no text."""
+    if isinstance(node, ast.Assert | ast.Raise | ast.JoinedStr | ast.Import | ast.ImportFrom) or _never_run(node):
+        return
+    yield node
+    for field, value in ast.iter_fields(node):
+        if field in ("annotation", "returns", "decorator_list"):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST):
+                yield from _places(child)
+
+
+def _replaced(source: bytes, starts: Sequence[int], node: ast.expr | ast.Return, text: str) -> str:
+    assert node.end_lineno is not None
+    assert node.end_col_offset is not None
+    start = starts[node.lineno - 1] + node.col_offset
+    end = starts[node.end_lineno - 1] + node.end_col_offset
+    return (source[:start] + text.encode() + source[end:]).decode()
+
+
+def faults_of(source: str) -> list[Fault]:
+    """Every fault that can be planted in a source text, in its order. Each text compiles."""
+    raw = source.encode()
+    starts = [0]
+    for line in raw.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    found = []
+    for place in _places(ast.parse(source)):
+        for kind, node, text in _changes(place):
+            changed = _replaced(raw, starts, node, text)
+            try:
+                ast.parse(changed)
+            except SyntaxError:  # a constant of a pattern (``case 1:``) takes no parentheses
+                continue
+            found.append(Fault(node.lineno, kind, changed))
+    return found
+
+
+def drawn(faults: Sequence[Fault], count: int, seed: int, module: str) -> list[Fault]:
+    """Some faults of a module, different kinds first. The same seed draws the same ones."""
+    rng = random.Random(f"{seed} {module}")
+    by_kind: dict[str, list[Fault]] = {}
+    for fault in rng.sample(faults, len(faults)):
+        by_kind.setdefault(fault.kind, []).append(fault)
+    order: list[Fault] = []
+    while len(order) < min(count, len(faults)):
+        order += [of_kind.pop(0) for of_kind in by_kind.values() if of_kind]
+    return order[:count]
+
+
+class Copy:
+    """A copy of the tree, in which faults are planted.
+
+    Args:
+        root: the tree.
+        folder: an empty folder for the copy. The caller deletes it.
+    """
+
+    def __init__(self, root: Path, folder: Path) -> None:
+        self.root = folder
+        for name in COPIED:
+            if (root / name).is_dir():
+                shutil.copytree(root / name, folder / name, ignore=LEFT_OUT, symlinks=True)
+        for path in root.iterdir():
+            if path.is_file():
+                shutil.copy2(path, folder / path.name)
+
+    def run(self, tests: Sequence[str], deadline_s: float) -> tuple[int | None, str]:
+        """Run tests in the copy until the first one fails.
+
+        Returns: pytest's exit code, or None after the deadline; and its last line.
+        """
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(self.root),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "CI": "true",
+        }
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-x",
+            "--no-header",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:xdist",
+        ]
+        process = subprocess.Popen(
+            [*command, "-m", MARKERS, "--", *tests],
+            cwd=self.root,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        try:
+            told, _ = process.communicate(timeout=deadline_s)
+        except subprocess.TimeoutExpired:
+            return None, f"no end within {deadline_s:.0f} s"
+        finally:
+            _end_group(process)
+        lines = [line for line in told.splitlines() if line.strip()]
+        return process.returncode, lines[-1] if lines else ""
+
+
+def _end_group(process: subprocess.Popen[str]) -> None:
+    """End the tests and all processes that they started."""
+    with contextlib.suppress(ProcessLookupError):  # all of them have ended
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def measure(copy: Copy, module: str, tests: Sequence[str], *, count: int, seed: int) -> Report:
+    """Plant faults in one module until a test fails.
+
+    Args:
+        module: its path in the tree.
+        tests: paths of the tests that it names.
+        count: faults at most.
+        seed: of the draw.
+    """
+    path = copy.root / module
+    source = path.read_text()
+    faults = drawn(faults_of(source), count, seed, module)
+    if not tests:
+        return Report(module, Outcome.NO_TESTS)
+    if not faults:
+        return Report(module, Outcome.NOTHING_TO_PLANT)
+    began = time.monotonic()
+    code, last = copy.run(tests, CLEAN_S_MAX)
+    if code is None:
+        return Report(module, Outcome.TOO_LONG)
+    if code == NO_TESTS_RAN:
+        return Report(module, Outcome.LEFT_OUT)
+    if code != 0:
+        return Report(module, Outcome.BROKEN, detail=last)
+    deadline_s = max(DEADLINE_S_MIN, DEADLINE_TIMES * (time.monotonic() - began))
+    try:
+        for number, fault in enumerate(faults, 1):
+            path.write_text(fault.text)
+            code, last = copy.run(tests, deadline_s)
+            if code != 0:
+                return Report(module, Outcome.FOUND, number, f"{fault.kind} in line {fault.line}: {last}")
+    finally:
+        path.write_text(source)
+    tried = ", ".join(f"{fault.kind} in line {fault.line}" for fault in faults)
+    return Report(module, Outcome.NOT_FOUND, len(faults), tried)
+
+
+def measure_all(
+    places: Sequence[str], *, count: int, seed: int, seconds_max: float, told: Callable[[Report], None]
+) -> list[Report]:
+    """Measure modules, in an order that the seed draws, until none is left or the time is over.
+
+    Args:
+        places: paths of modules or folders in the tree.
+        count: faults a module, at most.
+        seconds_max: no module begins after that.
+        told: called with each report.
+    """
+    chosen = []
+    for _, path in modules():
+        name = path.relative_to(ROOT).as_posix()
+        if any(name == place or name.startswith(place.rstrip("/") + "/") for place in places):
+            chosen.append((name, found_tests(path)))
+    random.Random(seed).shuffle(chosen)
+    end = time.monotonic() + seconds_max
+    reports = []
+    with tempfile.TemporaryDirectory(prefix="planted-") as folder:
+        copy = Copy(ROOT, Path(folder))
+        for name, tests in chosen:
+            if time.monotonic() >= end:
+                break
+            reports.append(measure(copy, name, tests, count=count, seed=seed))
+            told(reports[-1])
+    return reports
+
+
+def _tell(report: Report) -> None:
+    detail = f" ({report.detail})" if report.detail else ""
+    sys.stdout.write(f"{report.module}: {report.outcome.value}{detail}\n")
+    sys.stdout.flush()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print a line for each module. Returns the exit code: 1 if there is a module where nothing fails."""
+    parser = argparse.ArgumentParser(description="Plant faults in modules and run the tests that they name.")
+    parser.add_argument("--modules", nargs="+", default=["app"], metavar="PATH", help="modules or folders (app)")
+    parser.add_argument("--faults-per-module", type=int, default=FAULTS_MAX, metavar="N", help="at most (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="draws faults and the order of modules (%(default)s)")
+    parser.add_argument("--seconds-max", type=float, default=float("inf"), help="begin no module after that")
+    options = parser.parse_args(arguments)
+    reports = measure_all(
+        options.modules,
+        count=options.faults_per_module,
+        seed=options.seed,
+        seconds_max=options.seconds_max,
+        told=_tell,
+    )
+    counts = {outcome: sum(report.outcome is outcome for report in reports) for outcome in Outcome}
+    sys.stdout.write("".join(f"{count:4} {outcome.value}\n" for outcome, count in counts.items() if count))
+    return 1 if counts[Outcome.NOT_FOUND] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
