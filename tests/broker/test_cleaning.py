@@ -26,9 +26,8 @@ from app.hot.cleaning.work import ProxyCleanerWork
 from app.hot.log import PartitionLog
 from app.machine.files import PosixFileSystem
 from app.machine.runtime import ThreadPool
-from tests.hot.cleaning import COMPACT, cleaner_over, committed, newest, seen_in
+from tests.hot.cleaning import COMPACT, cleaner_over, committed, keyed, newest, seen_in
 from tests.hot.helpers import NOW, ManualClock, manager_over, new_log, running
-from tests.hot.test_cleaner import keyed
 
 DEADLINE_S = 120
 

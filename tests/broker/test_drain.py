@@ -28,7 +28,7 @@ from tests.broker.test_node import fetch_all, produce
 from tests.broker.test_process import broker as process_of
 from tests.broker.test_process import make_topic
 from tests.broker.test_service import Manager
-from tests.groups.test_broker import FEW, ask, commit, committed, find
+from tests.groups.requests import FEW, ask, commit, committed, find
 from tests.handlers.conversation import Talk, batch, talk
 from tests.support.broker import running_broker
 from tests.support.waiting import until

@@ -29,7 +29,7 @@ from app.wire.apis.share_fetch import FetchTopic, ShareFetchRequest
 from app.wire.fetch import FetchPartition
 from tests.broker.test_cluster import member
 from tests.handlers.conversation import Talk, batch, talk
-from tests.handlers.test_fetch import FETCH, ask, offsets, only, request, send
+from tests.handlers.fetching import FETCH, ask, offsets, only, request, send
 from tests.support.broker import RunningBroker
 from tests.support.several import unfenced
 from tests.support.waiting import until

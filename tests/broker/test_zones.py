@@ -12,7 +12,7 @@ from app.handlers.state.zones import ZoneMeter, zone_of
 from app.wire.fetch import FetchPartition
 from tests.broker.test_readers import three
 from tests.handlers.conversation import batch, talk
-from tests.handlers.test_fetch import ask, only, request
+from tests.handlers.fetching import ask, only, request
 from tests.support.broker import RunningBroker, running_broker
 
 

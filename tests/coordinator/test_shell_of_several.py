@@ -14,7 +14,7 @@ from app.core.errors import ErrorCode, RequestRejected
 from app.core.units import BrokerId, LeaderEpoch
 from app.metadata.image.cluster import ClusterImage, PartitionImage
 from app.replication.partition import Partition
-from tests.coordinator.test_shell import NAME, ZERO, Bench, Ledger, bench_over, serving
+from tests.coordinator.bench import NAME, ZERO, Bench, Ledger, bench_over, serving
 from tests.groups.bench import image_of
 from tests.support.waiting import until
 

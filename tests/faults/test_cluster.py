@@ -14,13 +14,12 @@ from confluent_kafka.admin import AdminClient
 from tests.faults import every_load, transaction_load
 from tests.faults.client_loads import TXN_PARTITIONS, AioWriting, JavaProducers
 from tests.faults.every_load import EveryLoad
+from tests.faults.quick_cluster import SETTINGS
 from tests.interop.java_programs import running
 from tests.support.cluster import Writing, brokers_running, create_topics
 from tests.support.cluster_faults import Faults
 
 pytestmark = pytest.mark.faults
-
-SETTINGS = {"replica_lag_time_max_ms": 2_000, "leader_imbalance_check_interval_seconds": 2}
 
 
 def test_all_that_was_acknowledged_is_kept_while_groups_of_all_kinds_and_transactions_go_on(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from confluent_kafka.admin import NewTopic
 from redis import Redis
 
 from app.metadata.image.cluster import SECURITY_LEVEL
-from tests.interop.test_quotas import SECONDS, consumed, produced
+from tests.interop.throttled import SECONDS, consumed, produced
 from tests.support.cluster import NODES, WAIT_S, Brokers, brokers_running, wait_for_brokers
 from tests.support.quotas import limit_client
 from tests.support.redis_server import RedisServer, redis_running

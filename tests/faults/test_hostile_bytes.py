@@ -14,15 +14,13 @@ import random
 import re
 import struct
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from app.core.limits import KIB, MIB, REQUEST_BYTES_MAX
-from app.records.batch import iter_headers
 from app.transport.connection import BROKEN_TOLD
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest
@@ -31,6 +29,7 @@ from app.wire.apis.metadata import MetadataRequest
 from app.wire.framing import request_frame
 from app.wire.header import encode_request_header
 from app.wire.versions import ADVERTISED, PRIVATE, SERVED
+from tests.faults.healthy import ANSWER_S_MAX, healthy_client
 from tests.faults.producing import link, plain_batch, produce_frame
 from tests.faults.served import Served, serving
 from tests.support.waiting import block_until
@@ -47,8 +46,6 @@ SENTINEL_ID = 0x5EED_1DEA
 SENTINEL = request_frame(ApiKey.API_VERSIONS, 0, SENTINEL_ID, "after", ApiVersionsRequest())
 PATIENCE_S = 0.5
 """How long an answer is waited for where waiting may be what was asked: a Fetch may say so in four of its bytes."""
-ANSWER_S_MAX = 60.0
-"""Longer than a topic of 8,192 partitions takes, which is what a changed byte of a CreateTopics may ask for."""
 GROWTH_BYTES_MAX = 48 * MIB
 """What the broker may have grown by after everything: pooled buffers, code that was loaded meanwhile, fragments."""
 PARTITION_BYTES_MAX = 10 * KIB
@@ -146,39 +143,6 @@ async def attack(port: int, frame: bytes, tally: Tally) -> None:
         writer.close()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
-
-
-@asynccontextmanager
-async def healthy_client(port: int) -> AsyncIterator[None]:
-    """Somebody who produces and reads back all the time and must always be answered in time."""
-    done = asyncio.Event()
-    served = 0
-
-    async def go_on() -> None:
-        nonlocal served
-        async with link(port) as connection:
-            offset = await connection.offset("healthy", 0, -1)
-            while not done.is_set():
-                batch = plain_batch(2, b"%d" % offset)
-                answer = await connection.produce("healthy", 0, batch)
-                assert answer.error_code == 0
-                found = await connection.fetch("healthy", 0, answer.base_offset)
-                assert found.error_code == 0
-                _, header = next(iter_headers(found.records))
-                assert header.base_offset == answer.base_offset
-                served += 1
-                await asyncio.sleep(0.01)
-
-    async with asyncio.TaskGroup() as group:
-        group.create_task(go_on())
-        try:
-            yield
-            before = served
-            async with asyncio.timeout(ANSWER_S_MAX):
-                while served < before + 3:
-                    await asyncio.sleep(0.01)
-        finally:
-            done.set()
 
 
 @contextlib.contextmanager

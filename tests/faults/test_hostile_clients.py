@@ -21,9 +21,9 @@ from app.wire.apikeys import ApiKey
 from app.wire.apis.metadata import MetadataRequest
 from app.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
 from app.wire.framing import request_frame
+from tests.faults.healthy import healthy_client
 from tests.faults.producing import FETCH_VERSION, link, plain_batch, produce_frame
 from tests.faults.served import serving
-from tests.faults.test_hostile_bytes import healthy_client
 from tests.support.waiting import block_until
 
 FRAMES_BYTES_MAX = 32 * MIB

@@ -16,8 +16,8 @@ from app.transactions.decisions import Decision, encode_decision
 from app.wire.apikeys import ApiKey
 from app.wire.apis.describe_producers import DescribeProducersRequest, TopicRequest
 from app.wire.apis.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
+from tests.faults.object_brokers import check_no_bug, end_and_wipe
 from tests.faults.object_load import OBJECT, SETTINGS, create, wait_until_led
-from tests.faults.test_object_durability import check_no_bug, end_and_wipe
 from tests.support.cluster import Brokers, brokers_running
 from tests.support.waiting import block_until
 

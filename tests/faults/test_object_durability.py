@@ -9,8 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -18,10 +17,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from app.configs.broker import NODE_ID_AUTO
-from app.core.errors import ErrorCode
-from app.core.limits import MIB
-from app.wire.apikeys import ApiKey
-from app.wire.produce import encode_produce_request
+from tests.faults.object_brokers import ALONE, FLOODS, Clients, begin, check_no_bug, end_and_wipe, outage
 from tests.faults.object_load import (
     OBJECT,
     SETTINGS,
@@ -34,16 +30,13 @@ from tests.faults.object_load import (
     create_all,
     wait_until_led,
 )
-from tests.faults.producing import PRODUCE_VERSION, link, plain_batch
-from tests.faults.served import BUG, Served, serving
-from tests.faults.test_object_store_faults import BUCKET, CREDENTIALS
-from tests.support.cluster import ROOT, WAIT_S, Brokers, Writing, brokers_running
+from tests.faults.s3 import BUCKET, CREDENTIALS
+from tests.faults.served import serving
+from tests.support.cluster import ROOT, Writing, brokers_running
 from tests.support.cluster_faults import wait_for_more
 
 pytestmark = pytest.mark.faults
 MANY = 100
-FLOODS = 8
-BUFFER_BYTES = int(SETTINGS["wal_buffer_bytes"])
 IN_FLIGHT = {
     "max.in.flight.requests.per.connection": 5,
     "batch.num.messages": 4,
@@ -52,7 +45,6 @@ IN_FLIGHT = {
 }
 """Of a producer: many small batches, of which each answers late on a busy machine. It writes faster than batches of four can leave,
 so its queue is bounded: what waits there at the end has to be sent, too."""
-REFUSALS = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS)
 
 
 @pytest.fixture
@@ -63,22 +55,6 @@ def s3_server(tmp_path: Path) -> Iterator[tuple[int, int]]:
         assert process.stdout is not None
         yield int(process.stdout.readline()), process.pid
         process.kill()
-
-
-def end_and_wipe(brokers: Brokers, nodes: Sequence[int], how: signal.Signals = signal.SIGKILL) -> None:
-    """All at once, and what they had on their disks is gone."""
-    for node_id in nodes:
-        brokers.processes[node_id].send_signal(how)
-    for node_id in nodes:
-        brokers.processes[node_id].wait(WAIT_S)
-        if (brokers.path / f"broker-{node_id}" / "data").exists():
-            brokers.lose_disk(node_id)
-
-
-def check_no_bug(brokers: Brokers) -> None:
-    for node_id in brokers.nodes:
-        found = [line for line in brokers.lines(node_id).splitlines() if BUG.search(line)]
-        assert not found, (node_id, found)
 
 
 def kill_all_at_once(path: Path, faults: Iterable[int], seed: int) -> None:
@@ -214,87 +190,6 @@ def test_a_killed_broker_without_a_disk_is_followed_by_one_with_another_node_id(
 # --- the store is away ------------------------------------------------------------------------------------------------------
 
 
-async def flood(
-    port: int, index: int, answers: Counter[ErrorCode], stopping: asyncio.Event, took_s: list[float]
-) -> None:
-    """Write large batches to a partition, each with a time-out of half a second, count the answers and note what they took."""
-    value = bytes(60_000)
-    async with link(port) as connection:
-        while not stopping.is_set():
-            frame = encode_produce_request(
-                PRODUCE_VERSION, 1, "flood", [("flood", [(index, plain_batch(1, value))])], acks=-1, timeout_ms=500
-            )
-            asked_s = time.monotonic()
-            connection.write(b"".join(bytes(piece) for piece in frame))
-            answer = (await connection.answer(ApiKey.PRODUCE, PRODUCE_VERSION)).responses[0].partition_responses[0]
-            took_s.append(time.monotonic() - asked_s)
-            answers[ErrorCode(answer.error_code)] += 1
-            if answer.error_code:
-                await asyncio.sleep(0.02)
-
-
-async def more_of(answers: Counter[ErrorCode], *codes: ErrorCode) -> None:
-    """Until there are more answers with each of these codes."""
-    before = Counter(answers)
-    async with asyncio.timeout(WAIT_S):
-        while any(answers[code] <= before[code] for code in codes):
-            await asyncio.sleep(0.02)
-
-
-class Clients:
-    """Of one broker: those that are to notice when its store is away, and those that are not."""
-
-    def __init__(self, bootstrap: str, port: int) -> None:
-        self.bootstrap = bootstrap
-        self.port = port
-        self.writing = Writing(bootstrap, pace_s=0.005)
-        self.following, self.careless = Following(bootstrap), Careless(bootstrap)
-
-    async def go_on(self) -> None:
-        await asyncio.to_thread(wait_for_more, [self.writing, self.following, self.careless])
-
-    def stop(self) -> None:
-        self.careless.stop()
-        self.following.stop()
-        self.writing.finish()
-
-
-async def outage(
-    clients: Clients, process: psutil.Process, cut: Callable[[], None], heal: Callable[[], None], away_s: float
-) -> None:
-    """Take the store away from a broker for a while, and give it back."""
-    answers: Counter[ErrorCode] = Counter()
-    stopping = asyncio.Event()
-    took_s: list[float] = []
-    await clients.go_on()
-    async with asyncio.TaskGroup() as group, link(clients.port) as connection:
-        for index in range(FLOODS):
-            group.create_task(flood(clients.port, index, answers, stopping, took_s))
-        await more_of(answers, ErrorCode.NONE)
-        resident_bytes = process.memory_info().rss
-        cut()
-        # Answers come while the store is away: first of those that wait, then of those for which there is no room.
-        await more_of(answers, *REFUSALS)
-        acknowledged = answers[ErrorCode.NONE]
-        end_s = time.monotonic() + away_s
-        held: list[float] = []
-        while not held or time.monotonic() < end_s:
-            await asyncio.to_thread(wait_for_more, [clients.careless])
-            await more_of(answers, ErrorCode.NOT_ENOUGH_REPLICAS)
-            held.append(await connection.metric("firn_wal_held_bytes"))
-        assert answers[ErrorCode.NONE] == acknowledged, "nothing is acknowledged that is not in the store"
-        assert BUFFER_BYTES // 2 < max(held) <= BUFFER_BYTES
-        grown_bytes = process.memory_info().rss - resident_bytes
-        print(f"away for {away_s:.0f} s: {dict(answers)}, held {max(held):.0f}, grown by {grown_bytes} bytes")
-        print(f"from {resident_bytes} bytes; answers took {sum(took_s) / len(took_s):.3f} s, {max(took_s):.3f} at most")
-        assert grown_bytes < 64 * MIB
-        heal()
-        await more_of(answers, ErrorCode.NONE)
-        await clients.go_on()
-        stopping.set()
-    assert set(answers) <= {ErrorCode.NONE, *REFUSALS}
-
-
 async def lose_the_directory(path: Path, away_s: float) -> None:
     with brokers_running(path, [1], settings=SETTINGS) as brokers:
         create_all(brokers.admin, 1)
@@ -311,23 +206,6 @@ async def lose_the_directory(path: Path, away_s: float) -> None:
             clients.stop()
         assert check(brokers.bootstrap, clients.writing, clients.following)
         check_no_bug(brokers)
-
-
-ALONE = {
-    "wal.bytes": BUFFER_BYTES // 16,
-    "wal.buffer.bytes": BUFFER_BYTES,
-    "remote.log.manager.task.interval.ms": 200,
-}
-"""Settings of a single broker whose store is away for a while."""
-
-
-def begin(broker: Served) -> tuple[Clients, psutil.Process]:
-    """Topics of every durability with their clients, and the broker's process."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    create_all(admin, 1)
-    create(admin, 1, OBJECT, "flood", partitions=FLOODS)
-    assert broker.process is not None
-    return Clients(broker.bootstrap, broker.port), psutil.Process(broker.process.pid)
 
 
 async def lose_the_server(path: Path, port: int, pid: int, away_s: float) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from tests.faults.object_brokers import ALONE, begin, outage
 from tests.faults.object_load import TOPIC, check, wait_until_led
 from tests.faults.served import serving
-from tests.faults.test_object_durability import ALONE, begin, outage
 from tests.support.s3_server import CREDENTIALS, s3_server
 
 pytestmark = pytest.mark.faults

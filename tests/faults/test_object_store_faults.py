@@ -6,10 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import subprocess
-import sys
-import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -18,31 +15,12 @@ import pytest
 from app.core.errors import ErrorCode
 from app.records.batch import iter_headers
 from tests.faults.faulty_proxy import Fault, FaultyProxy, faulty_proxy
-from tests.faults.producing import EARLIEST_LOCAL, LATEST_TIERED, Link, Producer, check_all_kept, link
+from tests.faults.producing import EARLIEST_LOCAL, Link, Producer, check_all_kept, link
+from tests.faults.s3 import BUCKET, CREDENTIALS, tiered_to
 from tests.faults.served import SMALL_SEGMENTS, Served, firn, serving
 
-MOTO = Path(__file__).parents[1] / "objectstore" / "moto_server.py"
-BUCKET = "faults"
-CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_EC2_METADATA_DISABLED": "true"}
 CORRUPTIONS = "firn_remote_corruptions_total"
 STORAGE_ERROR = ErrorCode.KAFKA_STORAGE_ERROR
-
-
-@pytest.fixture
-def s3_port() -> Iterator[int]:
-    """An S3 server with an empty bucket, in a process that ends with its standard input."""
-    with subprocess.Popen(
-        [sys.executable, str(MOTO)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        port = int(process.stdout.readline())
-        request = urllib.request.Request(f"http://127.0.0.1:{port}/{BUCKET}", method="PUT")
-        with urllib.request.urlopen(request) as answer:
-            assert answer.status == 200
-        yield port
-        process.stdin.close()
-        process.wait()
 
 
 @asynccontextmanager
@@ -65,13 +43,6 @@ async def more(producer: Producer, records: int) -> None:
     async with asyncio.timeout(60):
         while producer.records < wanted:
             await asyncio.sleep(0.005)
-
-
-async def tiered_to(connection: Link, topic: str, offset: int, seconds: float = 40) -> None:
-    """Wait until the last tiered offset is ``offset`` or higher."""
-    async with asyncio.timeout(seconds):
-        while await connection.offset(topic, 0, LATEST_TIERED) < offset:
-            await asyncio.sleep(0.05)
 
 
 async def produce_through(path: Path, s3_port: int, faults: list[Fault], seed: int) -> None:

@@ -13,9 +13,9 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.faults.faulty_proxy import REFUSALS, Fault, faulty_proxy
+from tests.faults.object_brokers import ALONE, begin, outage
 from tests.faults.object_load import TOPIC, check, wait_until_led
 from tests.faults.served import STORE_PROCESS, Served, serving
-from tests.faults.test_object_durability import ALONE, begin, outage
 from tests.support.ports import free_port
 from tests.support.s3_server import CREDENTIALS, PASSWORD, USER, s3_server
 from tests.support.waiting import block_until

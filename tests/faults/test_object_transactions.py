@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults import transaction_load
+from tests.faults.object_brokers import check_no_bug, end_and_wipe
 from tests.faults.object_load import SETTINGS, TIERED, create, wait_until_led
-from tests.faults.test_object_durability import check_no_bug, end_and_wipe
 from tests.faults.transaction_load import PARTITIONS, Transactions
 from tests.support.cluster import Brokers, brokers_running, seen
 from tests.support.cluster_faults import wait_for_more

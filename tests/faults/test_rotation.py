@@ -20,7 +20,7 @@ from app.core.errors import ErrorCode
 from app.wire.apikeys import ApiKey
 from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
 from tests.faults.every_load import SHORT
-from tests.faults.test_cluster import SETTINGS
+from tests.faults.quick_cluster import SETTINGS
 from tests.support.cluster import (
     NODES,
     Brokers,

@@ -14,11 +14,9 @@ import pytest
 from app.metadata.peers.liveness import BEAT_INTERVAL_MS
 from tests.faults.faulty_proxy import Fault, faulty_proxy
 from tests.faults.producing import EARLIEST, LATEST, link, plain_batch, read_log
+from tests.faults.s3 import BUCKET, CREDENTIALS, tiered_to
 from tests.faults.served import firn, refusal_of, serving
-from tests.faults.test_object_store_faults import BUCKET, CREDENTIALS, s3_port, tiered_to
 from tests.support.waiting import block_until
-
-__all__ = ["s3_port"]
 
 NOTICED_S_MAX = BEAT_INTERVAL_MS / 1000 + 60
 """A broker looks for a replacement with every sign of life; the rest is for a busy machine and for stopping."""

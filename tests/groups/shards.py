@@ -39,7 +39,7 @@ RANGE: Protocols = (("range", subscription("t")),)
 """Of a member that reads the topic t."""
 
 
-class _Turn(FakeTurn):
+class ShardTurn(FakeTurn):
     def __init__(self) -> None:
         super().__init__()
         self.batches: list[ReplayedBatch] = []
@@ -74,7 +74,7 @@ class ShardBench:
     def __init__(self, config: BrokerConfig = CONFIG, seed: int = 3) -> None:
         self.config = config
         self.image = image_of({"t": 100, "u": 100})
-        self.turn = _Turn()
+        self.turn = ShardTurn()
         self._rng = random.Random(seed)
         self.shard = GroupShard(PartitionIndex(0), lambda: self.config, self._rng, lambda: self.image)
         self.shard.loaded(self.turn)
@@ -85,14 +85,14 @@ class ShardBench:
         assert isinstance(found, ClassicGroup)
         return found
 
-    def do(self, event: Callable[[GroupShard, _Turn], T]) -> T:
+    def do(self, event: Callable[[GroupShard, ShardTurn], T]) -> T:
         """An event, and the answers that it gives."""
         try:
             return event(self.shard, self.turn)
         finally:
             self._give_answers()
 
-    def code(self, event: Callable[[GroupShard, _Turn], object]) -> ErrorCode:
+    def code(self, event: Callable[[GroupShard, ShardTurn], object]) -> ErrorCode:
         """An event's code."""
         try:
             self.do(event)
@@ -124,7 +124,7 @@ class ShardBench:
         self.shard.unloaded(self.turn)
         self._give_answers()
         batches = self.turn.batches
-        now_ms, self.turn = self.turn.now_ms, _Turn()
+        now_ms, self.turn = self.turn.now_ms, ShardTurn()
         self.turn.now_ms = now_ms
         self.turn.batches = batches
         self.shard = GroupShard(PartitionIndex(0), lambda: self.config, self._rng, lambda: self.image)
@@ -161,7 +161,7 @@ class ShardBench:
             can_skip_assignment,
         )
 
-        def event(shard: GroupShard, turn: _Turn) -> None:
+        def event(shard: GroupShard, turn: ShardTurn) -> None:
             shard.join(turn, GROUP, join, reply)
 
         self.do(event)
@@ -205,7 +205,7 @@ class ShardBench:
         """Commit an offset; its code."""
         producer = None if producer_id is None else ProducerIdAndEpoch(ProducerId(producer_id), ProducerEpoch(0))
 
-        def event(shard: GroupShard, turn: _Turn) -> None:
+        def event(shard: GroupShard, turn: ShardTurn) -> None:
             commits = [(topic, [(partition, offset, -1, None)])]
             group = shard.check_commit(
                 group_id,

@@ -12,6 +12,10 @@ from app.groups.share.core.share_counters import ShareCounters
 from app.groups.share.core.share_partitions import SharePartition, SharePartitions, stored_runs
 from app.groups.share.core.share_state import ShareKey, ShareSettings, ShareStateShard
 from app.groups.share.core.share_window import Acknowledgement, Acquired, Window
+from tests.groups.bench import topic_id
+
+KEYS = tuple(ShareKey("g", topic_id("t"), index) for index in range(2))
+"""Two share-partitions of one topic."""
 
 
 class Both:

@@ -17,10 +17,9 @@ from app.groups.share.core.share_window import Acknowledgement
 from app.records.builder import build_batch
 from app.wire.apikeys import ApiKey
 from tests.groups.bench import topic_id
-from tests.groups.shards import GROUP, SESSION_MS, ShardBench
+from tests.groups.requests import FEW, ask, commit, find
+from tests.groups.shards import GROUP, SESSION_MS, ShardBench, ShardTurn
 from tests.groups.share_bench import ShareBench
-from tests.groups.test_broker import FEW, ask, commit, find
-from tests.groups.test_share import _Turn
 from tests.support.broker import running_broker
 
 
@@ -105,7 +104,7 @@ async def test_the_lag_of_a_group_in_a_broker_follows_commits_and_produces(tmp_p
 
 
 def test_records_of_share_groups_are_counted() -> None:
-    registry, turn, key = Registry(), _Turn(), ShareKey("g", topic_id("t"), 0)
+    registry, turn, key = Registry(), ShardTurn(), ShareKey("g", topic_id("t"), 0)
     settings = ShareSettings(lock_ms=1000, deliveries_max=2, window_max=100)
     shard = ShareBench(lambda _: settings, ShareCounters(registry))
     shard.begin(turn, key, 0)

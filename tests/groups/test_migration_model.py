@@ -17,8 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from app.core.errors import ErrorCode, RequestRejected
 from app.groups.classic.classic import ClassicGroup
 from app.groups.consumer.consumer import ConsumerGroup
+from tests.groups.migrating import NewConsumer, OldConsumer, check_owned_once, kind, make_bench, settle
 from tests.groups.shards import GROUP
-from tests.groups.test_migration import NewConsumer, OldConsumer, check_owned_once, kind, make_bench, settle
 
 COOPERATIVE, RANGE = "cooperative-sticky", "range"
 PROTOCOLS = ((COOPERATIVE,), (COOPERATIVE, RANGE), (RANGE, COOPERATIVE))

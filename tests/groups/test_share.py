@@ -32,7 +32,7 @@ from app.groups.share.core.share_window import Acknowledgement, Acquired, Window
 from app.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from app.wire.apis.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
 from tests.groups.bench import FakeTurn, image_of, topic_id
-from tests.groups.shards import ShardBench, _Turn
+from tests.groups.shards import ShardBench, ShardTurn
 from tests.groups.share_bench import ShareBench
 
 CONFIG = BrokerConfig(group_share_max_size=3, group_share_assignment_interval_ms=0)
@@ -279,7 +279,7 @@ def make_shard() -> ShareBench:
     return ShareBench(lambda _: SETTINGS)
 
 
-def reloaded(turn: _Turn) -> ShareBench:
+def reloaded(turn: ShardTurn) -> ShareBench:
     shard = make_shard()
     for batch in turn.batches:
         shard.load(batch)
@@ -288,7 +288,7 @@ def reloaded(turn: _Turn) -> ShareBench:
 
 
 def test_progress_is_in_the_log_before_it_counts_and_is_found_there_again() -> None:
-    turn, shard = _Turn(), make_shard()
+    turn, shard = ShardTurn(), make_shard()
     shard.begin(turn, KEY, 10)
     assert shard.acquire(turn, KEY, "m", [(10, 20)], [], 0, 100) == [Acquired(10, 20, 1)]
     shard.acknowledge(turn, KEY, "m", [Acknowledgement(10, 12, [1]), Acknowledgement(14, 15, [3])])
@@ -304,7 +304,7 @@ def test_progress_is_in_the_log_before_it_counts_and_is_found_there_again() -> N
 
 
 def test_a_step_of_the_clock_ends_nobodys_time() -> None:
-    class Stepped(_Turn):
+    class Stepped(ShardTurn):
         steady_ms = 5_000  # type: ignore[assignment]
 
     turn, shard = Stepped(), make_shard()
@@ -318,7 +318,7 @@ def test_a_step_of_the_clock_ends_nobodys_time() -> None:
 
 
 def test_what_is_held_too_long_goes_to_others_and_in_the_end_to_nobody() -> None:
-    turn, shard = _Turn(), make_shard()
+    turn, shard = ShardTurn(), make_shard()
     shard.begin(turn, KEY, 0)
     for delivery in (1, 2):
         assert shard.acquire(turn, KEY, "m", [(0, 2)], [], 0, 100) == [Acquired(0, 2, delivery)]
@@ -332,7 +332,7 @@ def test_what_is_held_too_long_goes_to_others_and_in_the_end_to_nobody() -> None
 
 
 def test_what_is_for_nobody_is_done_with() -> None:
-    turn, shard = _Turn(), make_shard()
+    turn, shard = ShardTurn(), make_shard()
     shard.begin(turn, KEY, 0)
     assert shard.acquire(turn, KEY, "m", [(1, 3)], [(0, 1), (3, 4)], 0, 100) == [Acquired(1, 3, 1)]
     assert shard.partitions[KEY].window.start == 1
@@ -342,13 +342,13 @@ def test_what_is_for_nobody_is_done_with() -> None:
     assert shard.partitions[KEY].window.start == 6, "records below the start of the log are gone"
 
 
-def kinds(turn: _Turn) -> str:
+def kinds(turn: ShardTurn) -> str:
     """S for each snapshot in the log, and u for each update."""
     return "".join("Su"[key[1]] for batch in turn.batches for key, _ in batch.records)
 
 
 def test_progress_is_written_as_what_has_changed_since_the_snapshot() -> None:
-    turn, shard = _Turn(), make_shard()
+    turn, shard = ShardTurn(), make_shard()
     shard.begin(turn, KEY, 0)
     sizes = []
     for first in range(0, 80, 20):
@@ -364,7 +364,7 @@ def test_progress_is_written_as_what_has_changed_since_the_snapshot() -> None:
 
 def test_a_snapshot_is_due_after_so_many_updates() -> None:
     settings = SETTINGS._replace(updates_max=3)
-    turn, shard = _Turn(), ShareBench(lambda _: settings)
+    turn, shard = ShardTurn(), ShareBench(lambda _: settings)
     shard.begin(turn, KEY, 0)
     for first in range(8):
         shard.acquire(turn, KEY, "m", [(first, first + 1)], [], 0, 1)
@@ -379,7 +379,7 @@ def test_a_snapshot_is_due_after_so_many_updates() -> None:
 
 def test_what_a_member_says_is_found_again_beside_an_update_of_an_older_snapshot() -> None:
     """As compaction leaves it: the newest record of each kind."""
-    turn, shard = _Turn(), make_shard()
+    turn, shard = ShardTurn(), make_shard()
     shard.begin(turn, KEY, 0)
     shard.acquire(turn, KEY, "m", [(0, 5)], [], 0, 5)
     shard.acknowledge(turn, KEY, "m", [Acknowledgement(0, 1, [1])])
@@ -394,7 +394,7 @@ def test_what_a_member_says_is_found_again_beside_an_update_of_an_older_snapshot
 
 
 def test_forgotten_progress_leaves_nothing_behind() -> None:
-    turn, shard = _Turn(), make_shard()
+    turn, shard = ShardTurn(), make_shard()
     shard.begin(turn, KEY, 0)
     shard.forget(turn, [KEY])
     assert shard.partitions == reloaded(turn).partitions == {}
@@ -405,7 +405,7 @@ def test_forgotten_progress_leaves_nothing_behind() -> None:
 
 
 def test_a_group_that_begins_anew_is_in_another_epoch_of_its_state() -> None:
-    turn, shard = _Turn(), make_shard()
+    turn, shard = ShardTurn(), make_shard()
     shard.begin(turn, KEY, 0)
     shard.begin(turn, KEY, 7)
     assert (shard.partitions[KEY].window.start, shard.partitions[KEY].state_epoch) == (7, RESET_EPOCHS)

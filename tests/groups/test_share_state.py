@@ -21,7 +21,7 @@ from app.groups.share.core.share_state import (
 )
 from app.groups.share.core.share_window import RecordState, Run
 from tests.groups.bench import topic_id
-from tests.groups.shards import _Turn
+from tests.groups.shards import ShardTurn
 
 KEY = ShareKey("g", topic_id("t"), 0)
 SETTINGS = ShareSettings(lock_ms=1000, deliveries_max=5, window_max=100)
@@ -32,7 +32,7 @@ class Bench:
     """One shard with its log."""
 
     def __init__(self) -> None:
-        self.turn = _Turn()
+        self.turn = ShardTurn()
         self.shard = self.empty()
 
     @staticmethod

@@ -22,13 +22,11 @@ from app.core.errors import ErrorCode, RequestRejected
 from app.groups.share.core.share_partitions import RETRY_MS
 from app.groups.share.core.share_state import ShareKey, ShareSettings
 from app.groups.share.core.share_window import Acknowledgement, AcknowledgeType, RecordState, Window
-from tests.groups.bench import topic_id
-from tests.groups.shards import _Turn
-from tests.groups.share_bench import ShareBench
+from tests.groups.shards import ShardTurn
+from tests.groups.share_bench import KEYS, ShareBench
 
 LOCK_MS = 1000
 SETTINGS = ShareSettings(lock_ms=LOCK_MS, deliveries_max=3, window_max=12, updates_max=5)
-KEYS = tuple(ShareKey("g", topic_id("t"), index) for index in range(2))
 MEMBERS = ("a", "b")
 LOG_END = 200
 
@@ -78,7 +76,7 @@ def make_shard(batches: list[ReplayedBatch]) -> ShareBench:
 class ShareStateMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.turn = _Turn()
+        self.turn = ShardTurn()
         self.shard = make_shard([])
         self.truths: dict[ShareKey, Truth] = {}
         self.past: list[tuple[int, dict[ShareKey, tuple[int, frozenset[int]]]]] = []

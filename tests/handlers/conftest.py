@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
@@ -10,6 +11,7 @@ import pytest
 import uvloop
 
 from app.handlers.policy.callers import PLAINTEXT
+from app.transport import outlet
 from tests.handlers.conversation import Talk, talk
 from tests.handlers.fakes import Bench
 
@@ -43,3 +45,17 @@ async def connect() -> AsyncIterator[Callable[..., Any]]:
             return await stack.enter_async_context(talk(bench.port))
 
         yield begin
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What each ``sendfile`` has sent."""
+    counts: list[int] = []
+    sendfile = os.sendfile
+
+    def counted(out: int, file: int, position: int, length: int) -> int:
+        counts.append(sendfile(out, file, position, length))
+        return counts[-1]
+
+    monkeypatch.setattr(outlet.os, "sendfile", counted)
+    return counts

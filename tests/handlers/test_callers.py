@@ -20,10 +20,8 @@ from app.wire.fetch import decode_fetch
 from app.wire.produce import decode_produce, encode_produce_request
 from tests.handlers.conversation import Talk, batch
 from tests.handlers.fakes import Bench
-from tests.handlers.test_fetch import ask, only, request
-from tests.handlers.test_fetch_fan_out import asked
-from tests.handlers.test_produce import produce
-from tests.handlers.test_sending import on_disk
+from tests.handlers.fetching import ask, asked, on_disk, only, request
+from tests.handlers.producing import produce
 from tests.support.quotas import NotedQuotas
 
 HELLO = ApiVersionsRequest("test", "1.0")

@@ -10,20 +10,9 @@ import pytest
 from app.core.errors import ErrorCode, StorageUnavailable
 from app.handlers.state import fetch_fan_out
 from app.handlers.state.fetch_fan_out import ANSWERS_MAX, FanOut, FetchKind
-from app.wire.fetch import FetchPartition
 from tests.handlers.fakes import Bench, FakeLog
-from tests.handlers.test_fetch import VERSIONS, ask, fill, only, ref, request
-from tests.handlers.test_sending import on_disk, sent
+from tests.handlers.fetching import BATCH_BYTES, VERSIONS, ask, asked, fill, on_disk, only, ref, request
 from tests.support.callers import RIGHTS
-
-__all__ = ["sent"]
-
-BATCH_BYTES = 40_000
-TWO_BATCHES = 2 * (BATCH_BYTES + 200)
-
-
-def asked(offset: int, **fields: Any) -> FetchPartition:
-    return FetchPartition(0, fetch_offset=offset, partition_max_bytes=TWO_BATCHES, **fields)
 
 
 @pytest.fixture

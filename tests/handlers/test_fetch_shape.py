@@ -10,7 +10,7 @@ from app.core.errors import ErrorCode
 from app.handlers.fetch import fetch
 from app.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
 from tests.handlers.conversation import batch
-from tests.handlers.test_fetch import FETCH, VERSIONS, ask, fill, only, ref, request, send
+from tests.handlers.fetching import FETCH, VERSIONS, ask, fill, only, ref, request, send
 from tests.support.waiting import until
 
 BATCHES = [batch(2, value=bytes([n]) * 300) for n in range(9)]

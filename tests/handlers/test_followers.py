@@ -29,7 +29,7 @@ from app.metadata.image.cluster import Endpoint
 from app.wire.fetch import FetchPartition
 from tests.handlers.conversation import Talk, batch
 from tests.handlers.fakes import Bench, FakeFile, FakeLog, FakeTier
-from tests.handlers.test_fetch import FETCH, ask, offsets, only, ref, request, send
+from tests.handlers.fetching import FETCH, ask, offsets, only, ref, request, send
 from tests.support.waiting import until
 
 VERSION = 17

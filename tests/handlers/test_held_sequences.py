@@ -8,7 +8,7 @@ from app.core.errors import ErrorCode, RequestRejected, SequenceRefused, Storage
 from app.handlers.clients.held_sequences import HELD_MS, PLACES_MAX, HeldSequences, Sequenced, sequenced
 from app.hot.producers import SEQUENCE_MASK, ProducerEntry
 from tests.handlers.conversation import batch
-from tests.handlers.test_produce import produce
+from tests.handlers.producing import produce
 
 FULL = StorageUnavailable("no room")
 T, P = "t", 0

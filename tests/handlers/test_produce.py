@@ -21,8 +21,9 @@ from app.metadata.image.cluster import PartitionImage
 from app.records.batch import iter_headers, parse_header
 from app.records.compression import Codec
 from app.wire.produce import decode_produce, encode_produce_request, encode_produce_success
-from tests.handlers.conversation import Talk, batch
+from tests.handlers.conversation import batch
 from tests.handlers.fakes import Bench
+from tests.handlers.producing import only, produce
 from tests.support.callers import RIGHTS
 
 PRODUCE = 0
@@ -32,16 +33,6 @@ VERSIONS = range(3, 14)
 def ref(bench: Bench, version: int, topic: str = "t") -> Any:
     """How that version speaks of a topic."""
     return bench.logs.get(topic, 0).topic_id if version >= 13 else topic  # type: ignore[union-attr]
-
-
-def only(answer: Any) -> Any:
-    (topic,) = answer.responses
-    (partition,) = topic.partition_responses
-    return partition
-
-
-async def produce(client: Talk, version: int, topic: Any, records: bytes | None, **extra: Any) -> Any:
-    return only(await client.produce(version, [(topic, [(0, records)])], **extra))
 
 
 @pytest.mark.parametrize("version", VERSIONS)

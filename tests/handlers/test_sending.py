@@ -6,22 +6,18 @@ import asyncio
 import errno
 import os
 import socket
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.hot.descriptors import DescriptorCache, FileHandle
 from app.machine import files
-from app.machine.files import PosixFileSystem
 from app.tiering.read.remote_reader import RemoteRange, RemoteRead
 from app.transport import outlet, sending
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest
 from app.wire.fetch import FetchPartition
-from tests.handlers.conversation import Talk, batch
-from tests.handlers.fakes import Bench, FakeLog
-from tests.handlers.test_fetch import FETCH, ask, fill, only, request, send
+from tests.handlers.fakes import Bench
+from tests.handlers.fetching import FETCH, ask, on_disk, only, request, send
 from tests.support.waiting import until
 
 ASKED = FetchPartition(0, partition_max_bytes=1 << 30)
@@ -32,30 +28,6 @@ HELLO = ApiVersionsRequest(client_software_name="test", client_software_version=
 def _in_the_page_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are there. A busy machine drops them at any time, and then they are rightly not sent by reference."""
     monkeypatch.setattr(files.PosixFile, "is_cached", lambda *_: True)
-
-
-@pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """What each ``sendfile`` has sent."""
-    counts: list[int] = []
-    sendfile = os.sendfile
-
-    def counted(out: int, file: int, position: int, length: int) -> int:
-        counts.append(sendfile(out, file, position, length))
-        return counts[-1]
-
-    monkeypatch.setattr(outlet.os, "sendfile", counted)
-    return counts
-
-
-async def on_disk(client: Talk, bench: Bench, path: Path, *values: int) -> FakeLog:
-    """A log of batches with values of so many bytes, in a real file."""
-    log = bench.logs.add("t")
-    for size in values:
-        await fill(client, "t", batch(value=os.urandom(size)))
-    path.write_bytes(log.file.data)
-    log.handle = FileHandle(DescriptorCache(PosixFileSystem(), 10), str(path))  # type: ignore[assignment]
-    return log
 
 
 def connection_of(bench: Bench) -> Any:

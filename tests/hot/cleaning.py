@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import NamedTuple
 
-from app.configs import BrokerConfig
+from app.configs import BrokerConfig, TopicConfig
 from app.core.metrics import Registry
 from app.hot.cleaning.cleaner import LogCleaner
 from app.hot.cleaning.plain import PlainEngine
@@ -15,8 +15,18 @@ from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
 from app.machine.files import FileSystem
 from app.records.batch import iter_headers
+from app.records.builder import build_batch
 from app.records.record import Record, iter_records
-from tests.hot.helpers import InlinePool, ManualClock, read_all
+from tests.hot.helpers import (
+    DATA,
+    NOW,
+    InlinePool,
+    ManualClock,
+    manager_over,
+    new_log,
+    read_all,
+)
+from tests.support.simfs import SimFileSystem
 
 COMPACT = {
     "cleanup_policy": frozenset({"compact"}),
@@ -98,3 +108,32 @@ def newest(records: list[Record]) -> dict[bytes, bytes | None]:
         assert record.key is not None
         table[record.key] = record.value
     return {key: value for key, value in table.items() if value is not None}
+
+
+PATH = f"{DATA}/t-0"
+
+
+def keyed(*rows: tuple[bytes, bytes | None], timestamp: int = NOW, **fields: object) -> memoryview:
+    records = [(timestamp, key, value, ()) for key, value in rows]
+    return memoryview(bytearray(build_batch(records, **fields)))  # type: ignore[arg-type]
+
+
+async def opened(fs: SimFileSystem, clock: ManualClock, **settings: object) -> tuple[LogManager, PartitionLog]:
+    manager = manager_over(fs, clock=clock)
+    await manager.load_all()
+    log = manager.get("t", 0)
+    config = {**COMPACT, **settings}
+    if log is None:
+        log = new_log(manager, **config)
+    else:
+        log.update_config(TopicConfig(**config))  # type: ignore[arg-type]
+    return manager, log
+
+
+async def roll(log: PartitionLog) -> None:
+    log.roll()
+    await log.flush()
+
+
+async def offsets_in(log: PartitionLog) -> list[int]:
+    return [entry.record.offset for entry in await seen_in(log)]

@@ -23,12 +23,9 @@ from app.hot.cleaning.job import CleaningJob, Indexed
 from app.hot.cleaning.plain import PlainEngine
 from app.hot.cleaning.selection import group_segments
 from app.hot.cleaning.work import InlineCleanerWork
-from app.hot.log import PartitionLog
-from app.hot.manager import LogManager
 from app.machine.files import File
-from app.records.builder import build_batch
 from app.records.control import ControlType
-from tests.hot.cleaning import COMPACT, cleaner_over, committed, newest, seen_in
+from tests.hot.cleaning import COMPACT, PATH, cleaner_over, committed, keyed, newest, offsets_in, opened, roll, seen_in
 from tests.hot.helpers import (
     DATA,
     NOW,
@@ -46,34 +43,6 @@ from tests.hot.helpers import (
 from tests.support.simfs import SimFileSystem
 
 T = TypeVar("T")
-
-PATH = f"{DATA}/t-0"
-
-
-def keyed(*rows: tuple[bytes, bytes | None], timestamp: int = NOW, **fields: object) -> memoryview:
-    records = [(timestamp, key, value, ()) for key, value in rows]
-    return memoryview(bytearray(build_batch(records, **fields)))  # type: ignore[arg-type]
-
-
-async def opened(fs: SimFileSystem, clock: ManualClock, **settings: object) -> tuple[LogManager, PartitionLog]:
-    manager = manager_over(fs, clock=clock)
-    await manager.load_all()
-    log = manager.get("t", 0)
-    config = {**COMPACT, **settings}
-    if log is None:
-        log = new_log(manager, **config)
-    else:
-        log.update_config(TopicConfig(**config))  # type: ignore[arg-type]
-    return manager, log
-
-
-async def roll(log: PartitionLog) -> None:
-    log.roll()
-    await log.flush()
-
-
-async def offsets_in(log: PartitionLog) -> list[int]:
-    return [entry.record.offset for entry in await seen_in(log)]
 
 
 # --- what stays -----------------------------------------------------------------------------------------------------

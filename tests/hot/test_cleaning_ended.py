@@ -20,9 +20,8 @@ from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
 from app.hot.segment_holds import LogCleaning
 from app.records.record import Record
-from tests.hot.cleaning import COMPACT, cleaner_over, records_of
+from tests.hot.cleaning import COMPACT, PATH, cleaner_over, keyed, opened, records_of, roll
 from tests.hot.helpers import NOW, InlinePool, ManualClock, manager_over, new_log, running, sim
-from tests.hot.test_cleaner import PATH, keyed, opened, roll
 from tests.support.simfs import SimFileSystem
 
 T = TypeVar("T")

@@ -19,9 +19,8 @@ from app.machine.files import PosixFileSystem
 from app.records.batch import iter_headers
 from app.records.control import ControlType
 from app.records.record import iter_records
-from tests.hot.cleaning import COMPACT, cleaner_over
+from tests.hot.cleaning import COMPACT, cleaner_over, keyed
 from tests.hot.helpers import ManualClock, manager_over, new_log, running
-from tests.hot.test_cleaner import keyed
 
 LIBRARIES = os.environ.get("FIRN_KAFKA_LIBS", "")
 CLEAN = Path(__file__).parent.parent / "interop" / "java" / "Clean.java"

@@ -9,9 +9,8 @@ import pytest
 from app.core.units import LeaderEpoch
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
-from tests.hot.cleaning import cleaner_over, committed, newest, records_of, seen_in
+from tests.hot.cleaning import cleaner_over, committed, keyed, newest, offsets_in, opened, records_of, roll, seen_in
 from tests.hot.helpers import NOW, ManualClock, headers, read_all, running, sim
-from tests.hot.test_cleaner import keyed, offsets_in, opened, roll
 from tests.support.simfs import SimFileSystem
 
 

@@ -20,7 +20,7 @@ from app.http.application import create_app
 from app.http.connections import HEAD_BYTES_MAX, RESERVED, ConnectionLimits, OpenConnections, connection_class
 from app.http.gateway import HttpSettings
 from app.machine.runtime import SystemClock
-from tests.http.test_process import head, http_process
+from tests.http.processes import head, http_process
 from tests.support.broker import running_broker
 from tests.support.ports import free_port
 

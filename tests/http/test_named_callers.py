@@ -12,8 +12,8 @@ import pytest
 
 from app.http.callers import CallerLimits
 from app.security.acls import Operation, ResourceType
-from tests.http.test_callers import Secured, basic, secured
-from tests.http.test_process import http_process
+from tests.http.processes import http_process
+from tests.http.secured import Secured, basic, secured
 from tests.support.audited import Heard
 
 INSIDE, OUTSIDE = "192.0.2.7", "198.51.100.9"

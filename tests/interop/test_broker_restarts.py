@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.faults.served import Served, serving
+from tests.interop.consumers import DEADLINE_S, Java, described, produce, read_all, settle
 from tests.interop.java_programs import JavaProgram, running
 from tests.interop.serving import create_topic, kill_and_start
-from tests.interop.test_consumer_groups import DEADLINE_S, Java, described, produce, read_all, settle
-from tests.interop.test_share_groups import Worker, configure
-from tests.interop.test_transactions import JavaProducer, consumed
+from tests.interop.transactional import JavaProducer, consumed
+from tests.interop.workers import Worker, configure
 from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]

@@ -12,8 +12,8 @@ from app.wire.apikeys import ApiKey
 from tests.interop.java_programs import JavaProgram, Tools
 from tests.interop.peers import request
 from tests.interop.serving import Raw, Served, create_topic
-from tests.interop.test_java_tools import DUMP
-from tests.interop.test_java_tools import GROUPS as CONSUMER_GROUPS
+from tests.interop.tools import DUMP
+from tests.interop.tools import GROUPS as CONSUMER_GROUPS
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from tests.interop.java_programs import JavaProgram, Tools
 from tests.interop.serving import Served, create_topic, firn_serving
-from tests.interop.test_java_tools import CONSUMER, DUMP, GROUPS
+from tests.interop.tools import CONSUMER, DUMP, GROUPS
 from tests.support.waiting import block_until
 
 kafka = pytest.importorskip("kafka", reason="kafka-python is not here")

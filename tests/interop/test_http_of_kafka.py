@@ -18,7 +18,7 @@ from app.security.acls import Operation, ResourceType
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_topics import CreatableTopic, CreateTopicsRequest
 from loadtests.kafka_peer import kafka_running
-from tests.http.test_callers import Secured
+from tests.http.secured import Secured
 from tests.interop.serving import kafka_libs_or_skip
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]

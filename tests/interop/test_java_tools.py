@@ -22,21 +22,17 @@ from tests.interop.serving import (
     offset_of,
     wait_until_cold,
 )
+from tests.interop.tools import CONFIGS, CONSUMER, DUMP, GROUPS, TOPICS
 
 pytestmark = pytest.mark.interop
 
-TOPICS = "org.apache.kafka.tools.TopicCommand"
-CONFIGS = "kafka.admin.ConfigCommand"
 OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
 DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
 PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
-CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
 LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
 VERSIONS = "org.apache.kafka.tools.BrokerApiVersionsCommand"
 CLUSTER = "org.apache.kafka.tools.ClusterTool"
-DUMP = "org.apache.kafka.tools.DumpLogSegments"
-GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 
 
 @pytest.fixture

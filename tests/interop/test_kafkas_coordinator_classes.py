@@ -11,9 +11,8 @@ import pytest
 from app.groups.consumer.assignors import MemberSpec, TopicSpec, assign_range
 from app.groups.share.core.share_state import ShareSettings
 from app.groups.share.core.share_window import Acknowledgement
-from tests.groups.shards import _Turn
-from tests.groups.share_bench import ShareBench
-from tests.groups.test_share_state_model import KEYS
+from tests.groups.shards import ShardTurn
+from tests.groups.share_bench import KEYS, ShareBench
 from tests.interop.java_programs import JavaProgram, running
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
@@ -88,7 +87,7 @@ def test_a_share_coordinator_of_kafka_loads_what_ours_wrote(kafka: JavaProgram) 
     key = KEYS[0]
     settings = ShareSettings(lock_ms=1000, deliveries_max=4, window_max=40, updates_max=20)
     for _ in range(20):
-        turn, shard = _Turn(), ShareBench(lambda _: settings)
+        turn, shard = ShardTurn(), ShareBench(lambda _: settings)
         shard.begin(turn, key, rng.randint(0, 50))
         for _ in range(60):
             window = shard.partitions[key].window

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from app.metadata.image.cluster import LEVEL_FEATURE, SECURITY_LEVEL
 from tests.interop.java_programs import JavaProgram, Tools
+from tests.interop.throttled import consumed, produced
 from tests.support.cluster import NODES, WAIT_S, Brokers, brokers_running, seen
 from tests.support.waiting import block_until
 
@@ -21,8 +20,6 @@ FEATURES = "org.apache.kafka.tools.FeatureCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
 RATE = 400_000
 """Bytes a second on each broker."""
-SECONDS = 30.0
-VALUE = b"x" * 16_000
 
 
 @pytest.fixture(scope="module")
@@ -99,66 +96,3 @@ def test_rates_hold_within_5_percent_over_30_seconds_on_each_broker(
     read = consumed(brokers, topic, leaders)
     for rate in (written, read):
         assert RATE * leaders * 0.95 < rate < RATE * leaders * 1.05, (written, read)
-
-
-def produced(brokers: Brokers, topic: str, leaders: int) -> float:
-    """Bytes a second that were acknowledged over 30 s, after the burst of a first second."""
-    acknowledged = 0
-
-    def done(error: object, message: object) -> None:
-        nonlocal acknowledged
-        assert error is None, error
-        acknowledged += len(VALUE)
-
-    producer = Producer(
-        {
-            "bootstrap.servers": brokers.bootstrap,
-            "client.id": topic,
-            "linger.ms": 0,
-            "batch.size": 20_000,
-            "queue.buffering.max.messages": 50 * leaders,
-            "message.timeout.ms": 120_000,
-        }
-    )
-    began = counted_from = time.monotonic()
-    before = number = 0
-    while (now := time.monotonic()) < began + SECONDS + 3:
-        if counted_from == began and now >= began + 3:
-            counted_from, before = now, acknowledged
-        try:
-            producer.produce(topic, VALUE, partition=number % leaders, on_delivery=done)
-            number += 1
-        except BufferError:
-            producer.poll(0.01)
-        producer.poll(0)
-    rate = (acknowledged - before) / (time.monotonic() - counted_from)
-    producer.flush(WAIT_S)
-    return rate
-
-
-def consumed(brokers: Brokers, topic: str, leaders: int) -> float:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": brokers.bootstrap,
-            "client.id": topic,
-            "group.id": topic,
-            "enable.auto.commit": False,
-            "fetch.wait.max.ms": 10,
-            "fetch.message.max.bytes": 50_000,
-        }
-    )
-    consumer.assign([TopicPartition(topic, index, 0) for index in range(leaders)])
-    began = counted_from = time.monotonic()
-    read = before = 0
-    while (now := time.monotonic()) < began + SECONDS + 3:
-        if counted_from == began and now >= began + 3:
-            counted_from, before = now, read
-        message = consumer.poll(0.05)
-        if message is not None:
-            assert message.error() is None, message.error()
-            read += len(message.value())
-            if message.offset() % 500 == 499:  # what was written is soon read: begin again
-                consumer.seek(TopicPartition(topic, message.partition(), 0))
-    rate = (read - before) / (time.monotonic() - counted_from)
-    consumer.close()
-    return rate

@@ -14,9 +14,9 @@ from app.core.errors import ErrorCode
 from app.wire.apikeys import ApiKey
 from app.wire.apis.find_coordinator import FindCoordinatorRequest
 from loadtests.kafka_peer import kafka_running
+from tests.interop.group_requests import commit, fetch, outcome
 from tests.interop.peers import Peer, make, request
 from tests.interop.serving import Served, firn_serving, kafka_libs_or_skip
-from tests.interop.test_groups_same_as_kafka import commit, fetch, outcome
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

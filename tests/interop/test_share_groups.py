@@ -10,8 +10,9 @@ import pytest
 
 from app.wire.apikeys import ApiKey
 from tests.interop.java_programs import JavaProgram, Tools, running
-from tests.interop.peers import make, request
+from tests.interop.peers import request
 from tests.interop.serving import Raw, Served, create_topic, firn_serving
+from tests.interop.workers import DEADLINE_S, Worker, configure
 
 confluent_kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not here")
 
@@ -20,8 +21,6 @@ from confluent_kafka import Producer  # noqa: E402
 pytestmark = pytest.mark.interop
 
 SHARE_GROUPS = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
-GROUP_RESOURCE = 32
-DEADLINE_S = 60.0
 ROUNDS_SETTLED = 5
 """Polls of 100 ms by each of two: some heartbeats, by which members hear of what the coordinator has given them."""
 
@@ -42,53 +41,6 @@ def firn(how: Sequence[str], tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def java() -> Iterator[JavaProgram]:
     with running("ShareConsumers.java") as program:
         yield program
-
-
-class Worker:
-    """One share consumer of the Java process."""
-
-    count = 0
-
-    def __init__(self, java: JavaProgram, firn: Served, group: str, topic: str) -> None:
-        Worker.count += 1
-        self._java = java
-        self._name = f"w{Worker.count}"
-        self("open", f"bootstrap.servers={firn.bootstrap}", f"group.id={group}")
-        self("subscribe", topic)
-
-    def ask(self, *words: object) -> str:
-        return self._java.ask(self._name, *words)
-
-    def __call__(self, *words: object) -> list[str]:
-        answer = self.ask(*words)
-        status, *found = answer.strip().split(" ")
-        assert status == "ok", answer
-        return found
-
-    def take(self, count: int, how: str = "accept") -> list[str]:
-        """Poll until so many records came, and say of each what it is worth; values with how often they were delivered."""
-        taken: list[str] = []
-        deadline = time.monotonic() + DEADLINE_S
-        while len(taken) < count:
-            assert time.monotonic() < deadline, taken
-            polled = self("poll", 100)
-            if polled:
-                self("acknowledge", how)
-                self("commit")
-            taken += polled
-        return taken
-
-
-def configure(firn: Served, group: str, **configs: str) -> None:
-    key = ApiKey.INCREMENTAL_ALTER_CONFIGS
-    changes = [
-        make(key, "AlterableConfig", name=name.replace("_", "."), config_operation=0, value=value)
-        for name, value in configs.items()
-    ]
-    resource = make(key, "AlterConfigsResource", resource_type=GROUP_RESOURCE, resource_name=group, configs=changes)
-    with Raw(firn.port) as raw:
-        (answer,) = raw.ask(key, 1, request(key, resources=[resource])).responses
-    assert answer.error_code == 0, answer
 
 
 def settle(firn: Served, group: str, *workers: Worker) -> None:

@@ -13,9 +13,9 @@ import pytest
 from app.wire.apikeys import ApiKey
 from app.wire.apis.find_coordinator import FindCoordinatorRequest
 from loadtests.kafka_peer import kafka_running
+from tests.interop.group_requests import NO_SUCH_ID, codes, plain
 from tests.interop.peers import Peer, batch, make, produce, request
 from tests.interop.serving import Raw, firn_serving, kafka_libs_or_skip
-from tests.interop.test_groups_same_as_kafka import NO_SUCH_ID, codes, plain
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -18,7 +18,7 @@ import pytest
 from tests.faults.served import Served, serving
 from tests.interop.java_programs import JavaProgram, Tools, running
 from tests.interop.serving import FACTOR, WITHOUT_DISK, kafka_libs_or_skip, kill_and_start
-from tests.interop.test_java_tools import CONFIGS, TOPICS
+from tests.interop.tools import CONFIGS, TOPICS
 from tests.support.cluster import PARTITIONS, Writing, seen
 from tests.support.ports import free_port
 from tests.support.waiting import block_until

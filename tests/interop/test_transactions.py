@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,13 +14,13 @@ from app.wire.apikeys import ApiKey
 from tests.interop.java_programs import JavaProgram, Tools, running
 from tests.interop.peers import request
 from tests.interop.serving import COLD_CONFIGS, EARLIEST_LOCAL, Raw, Served, create_topic, firn_serving, offset_of
-from tests.interop.test_java_tools import DUMP, TOPICS
+from tests.interop.tools import DUMP, TOPICS
+from tests.interop.transactional import DEADLINE_S, JavaProducer, consumed
 from tests.support.waiting import block_until
 
 pytestmark = pytest.mark.interop
 
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
-DEADLINE_S = 60.0
 LATEST, LATEST_TIERED = -1, -5
 
 
@@ -29,58 +28,6 @@ LATEST, LATEST_TIERED = -1, -5
 def java() -> Iterator[JavaProgram]:
     with running("TransactionalProducer.java") as program:
         yield program
-
-
-class JavaProducer:
-    """One producer of the Java process."""
-
-    def __init__(self, java: JavaProgram, name: str, firn: Served, transactional_id: str) -> None:
-        self._java = java
-        self.name = name
-        assert self.ask("open", firn.bootstrap, transactional_id, 60_000) == "ok"
-
-    def ask(self, *words: object) -> str:
-        return self._java.ask(self.name, *words)
-
-    def __call__(self, *words: object) -> str:
-        answer = self.ask(*words)
-        assert answer.split(" ")[0] == "ok", answer
-        return answer
-
-
-def consumed(
-    firn: Served, topic: str, count: int, *, partition: int = 0, isolation: str = "read_committed"
-) -> list[str]:
-    """The values that a consumer sees of a partition, ``count`` of them, and that no more come."""
-    consumer = confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": firn.bootstrap,
-            "group.id": "none",
-            "isolation.level": isolation,
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-        }
-    )
-    values: list[str] = []
-    try:
-        consumer.assign([confluent_kafka.TopicPartition(topic, partition, 0)])
-        deadline = time.monotonic() + DEADLINE_S
-        while time.monotonic() < deadline:
-            message = consumer.poll(1)
-            if message is None:
-                continue
-            error = message.error()
-            if error is None:
-                values.append(message.value().decode())
-            elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
-                if len(values) >= count:
-                    break
-            else:
-                raise confluent_kafka.KafkaException(error)
-    finally:
-        consumer.close()
-    assert len(values) == count, values
-    return values
 
 
 def described(firn: Served, transactional_id: str) -> tuple[str, int, int]:

@@ -19,7 +19,7 @@ from app.metadata.image.cluster import (
 )
 from app.metadata.log.log_format import encode_key
 from app.security.acls import Acl, AclFilter, Operation, Pattern, PatternType, Permission, ResourceType, Rule
-from tests.security.test_authorizer import acl, acls, table
+from tests.support.acls import acl, acls, table
 
 
 def image(*made: Acl, level: int = SECURITY_LEVEL) -> ClusterImage:

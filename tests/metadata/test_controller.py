@@ -6,48 +6,28 @@ import asyncio
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from app.configs import BrokerConfig
 from app.core.errors import ErrorCode, FencedError, RequestRejected, StorageUnavailable
-from app.core.seams import Clock
 from app.core.units import BrokerId, LogSequence, TopicIdPartition
 from app.metadata.changes.topic_changes import ConfigChange, PlanInputs, Planned
 from app.metadata.controller import decisions
 from app.metadata.controller.controller import Controller
-from app.metadata.image.cluster import ClusterImage, Endpoint, ImageDelta, ImageDraft
+from app.metadata.image.cluster import ClusterImage, ImageDelta, ImageDraft
 from app.metadata.log.log_format import KeyValue
 from app.metadata.membership.membership import Membership
-from app.metadata.peers.liveness import BEAT_INTERVAL_MS, Identity, ObjectLiveness
+from app.metadata.peers.liveness import BEAT_INTERVAL_MS, Identity
 from app.metadata.view.registration import StartRefused
 from app.metadata.view.view import ClusterView
 from app.objectstore.api import ObjectStore
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
 from app.wire.config_resources import ConfigOperation
+from tests.metadata.controllers import PUT, make
 from tests.metadata.support import QUICK, FixedClock, make_log, on_virtual_time, requests_of, running, uuid_of
 from tests.support.virtual_loop import VirtualClock, VirtualLoop
-
-PUT = "put_if_absent"
-
-
-def make(
-    store: ObjectStore, directory: int = 1, *, node_id: int = 1, clock: Clock | None = None, **more: Any
-) -> Membership:
-    clock = clock or FixedClock()
-    rng = random.Random(f"{directory}{node_id}{more.pop('seed', 0)}")
-    return Membership(
-        store,
-        config=more.pop("config", BrokerConfig(node_id=node_id)),
-        directory_id=uuid_of(directory),
-        endpoints=[Endpoint("PLAINTEXT", "127.0.0.1", 9092, "PLAINTEXT")],
-        liveness=ObjectLiveness(store, rng=rng, clock=clock),
-        rng=rng,
-        clock=clock,
-        **more,
-    )
 
 
 async def settle() -> None:

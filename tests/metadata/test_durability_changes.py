@@ -14,8 +14,8 @@ from app.metadata.image.wal_ranges import OPEN, PartitionDurability, WalId, WalR
 from app.metadata.peers.control import SwitchAsked
 from app.metadata.replicas.replica_changes import ProposedReplica
 from app.wire.config_resources import ConfigOperation, ConfigResourceType
+from tests.metadata.leaders import telling
 from tests.metadata.several import NOW, TOPIC_ID, applied, around, change, ids, in_logs, partition, several
-from tests.metadata.test_log_leaders import telling
 
 DURABILITY = "firn.durability"
 

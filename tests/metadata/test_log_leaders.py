@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from app.configs import BrokerConfig, Durability, TopicConfig
+from app.configs import Durability, TopicConfig
 from app.core.errors import ErrorCode, RequestRejected
-from app.core.units import LogSequence, TimestampMs, TopicId, TopicIdPartition
+from app.core.units import TopicId, TopicIdPartition
 from app.metadata.changes.broker_changes import (
     RegistrationAsked,
     begin_stop,
@@ -29,17 +29,11 @@ from app.metadata.changes.topic_changes import (
 from app.metadata.image.cluster import ImageDraft, TopicImage, broker_change
 from app.metadata.image.wal_ranges import OPEN, PartitionDurability, WalId, WalRange
 from app.metadata.replicas.elections import NOBODY
+from tests.metadata.leaders import telling
 from tests.metadata.several import NOW, TOPIC_ID, applied, around, ids, in_logs, partition, several
 from tests.metadata.support import uuid_of
 
 NEW = TopicId(uuid_of(901))
-
-
-def telling(numbers: dict[WalId, int] | None = None, **config: object) -> PlanInputs:
-    """Brokers have told these next numbers of their logs."""
-    settings = BrokerConfig(**config)  # type: ignore[arg-type]
-    told = numbers or {}
-    return PlanInputs(settings, ids(1, 2, 3, 4, 5), TimestampMs(5), 0, LogSequence(NOW), lambda wal: told.get(wal, 0))
 
 
 def created(draft: ImageDraft, surroundings: PlanInputs | None = None, **more: object) -> Planned[TopicImage]:

@@ -13,8 +13,8 @@ from app.metadata.image.cluster import Endpoint
 from app.metadata.peers.place import ASK_S, Holder, Stranger
 from app.metadata.view.registration import StartRefused
 from app.objectstore.memory import MemoryStore
+from tests.metadata.controllers import PUT, make
 from tests.metadata.support import on_virtual_time, requests_of, uuid_of
-from tests.metadata.test_controller import PUT, make
 from tests.support.virtual_loop import VirtualLoop
 
 

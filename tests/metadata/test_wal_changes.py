@@ -25,9 +25,9 @@ from app.metadata.image.wal_ranges import OPEN, PartitionDurability, WalId, WalR
 from app.metadata.peers.control import ANYBODY, NOTHING_WRITTEN, DropAsked, ReleaseAsked
 from app.metadata.replicas.elections import NOBODY
 from app.metadata.replicas.replica_changes import ProposedReplica
+from tests.metadata.leaders import telling
 from tests.metadata.several import NOW, TOPIC_ID, applied, around, change, ids, in_logs, partition
 from tests.metadata.support import uuid_of
-from tests.metadata.test_log_leaders import telling
 
 WAL = WalId(1, 11)
 """Of broker 1."""

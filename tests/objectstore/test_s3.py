@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import ssl
 from collections.abc import AsyncIterator
 
 import pytest
@@ -18,42 +17,14 @@ from app.objectstore.location import S3Location, parse_store_url
 from app.objectstore.metered import MeteredStore
 from app.objectstore.s3 import ATTEMPTS_MAX, S3Store
 from tests.objectstore.conftest import NoWait, opened_s3
+from tests.objectstore.scripted_s3 import OK, page, scripted
 from tests.objectstore.scripted_server import CUT, HANG, ScriptedServer, answer, refusal
 
 pytestmark = pytest.mark.usefixtures("aws_credentials")
 
-OK = answer(200, ETag='"e"')
 HEAD_OK = (
     b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nLast-Modified: Fri, 21 Nov 2025 08:00:00 GMT\r\n\r\n"  # no body: HEAD
 )
-
-
-@contextlib.asynccontextmanager
-async def scripted(
-    *answers: bytes,
-    query: str = "",
-    deadline_s: float = 20.0,
-    attempt_timeout_s: float = 10.0,
-    in_flight_max: int = 8,
-    tls: ssl.SSLContext | None = None,
-) -> AsyncIterator[tuple[ScriptedServer, S3Store, Registry]]:
-    async with ScriptedServer(list(answers), tls=tls) as server:
-        location = parse_store_url(f"s3://bucket/cluster?endpoint={server.endpoint}{query}")
-        assert isinstance(location, S3Location)
-        registry = Registry()
-        store = S3Store(
-            location,
-            rng=NoWait(),
-            registry=registry,
-            deadline_s=deadline_s,
-            attempt_timeout_s=attempt_timeout_s,
-            requests_in_flight_max=in_flight_max,
-        )
-        await store.open()
-        try:
-            yield server, store, registry
-        finally:
-            await store.close()
 
 
 async def test_a_conditional_write_sends_the_condition_and_a_checksum_and_asks_for_no_continue() -> None:
@@ -253,15 +224,6 @@ async def test_a_range_past_the_end_is_told() -> None:
     async with scripted(refusal(416, "InvalidRange")) as (_, store, _):
         with pytest.raises(RangeUnsatisfiable):
             await store.get_range("k", 10, 20)
-
-
-def page(*keys: str, more: str = "", space: str = "") -> bytes:
-    entries = "".join(
-        f"<Contents><Key>cluster/{key}</Key><Size>1</Size><LastModified>2025-11-21T08:00:00.000Z</LastModified></Contents>"
-        for key in keys
-    )
-    rest = f"<IsTruncated>true</IsTruncated><NextContinuationToken>{more}</NextContinuationToken>" if more else ""
-    return answer(200, f"<?xml version='1.0'?><ListBucketResult{space}>{entries}{rest}</ListBucketResult>".encode())
 
 
 async def test_a_short_page_is_not_taken_for_the_last() -> None:

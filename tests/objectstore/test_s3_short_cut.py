@@ -19,8 +19,8 @@ from app.core.errors import ConfigError, StorageUnavailable
 from app.core.units import TimestampMs
 from app.objectstore.api import AlreadyExists, ObjectInfo, ObjectMissing, RangeUnsatisfiable
 from app.objectstore.s3_short_cut import FAILURES_MAX, PUT_BYTES_MAX
+from tests.objectstore.scripted_s3 import OK, page, scripted
 from tests.objectstore.scripted_server import CUT, HANG, Request, answer, refusal
-from tests.objectstore.test_s3 import OK, page, scripted
 
 pytestmark = pytest.mark.usefixtures("aws_credentials")
 

@@ -12,7 +12,8 @@ import pytest
 from app.handlers.state.fetch_sessions import CachedPartition, FetchSession
 from tests.cluster_simulation import planted, planted_coordinators
 from tests.cluster_simulation.faults import FAULTS
-from tests.cluster_simulation.world import Outcome, run_seed
+from tests.cluster_simulation.world import run_seed
+from tests.simulation.seeds import describe, run_seeds
 
 ROOT = Path(__file__).parents[2]
 PLANTED = planted.PLANTED | planted_coordinators.PLANTED
@@ -62,28 +63,6 @@ FOUND = {
     ),
 }
 """Runs that once broke an invariant."""
-
-
-def describe(outcome: Outcome) -> str:
-    """What somebody needs to look into a failure."""
-    end = "\n".join(outcome.lines[-40:])
-    return (
-        f"seed {outcome.seed}: {outcome.violation}\n{end}\n"
-        f"replay: python -m pytest tests/simulation/test_cluster.py -k chosen -s --seed {outcome.seed}"
-    )
-
-
-def run_seeds(start: int, end: int) -> list[Outcome]:
-    outcomes = []
-    for seed in range(start, end):
-        try:
-            outcome = run_seed(seed)
-        except BaseException as error:
-            error.add_note(f"seed {seed}; replay: pytest tests/simulation/test_cluster.py -k chosen -s --seed {seed}")
-            raise
-        assert outcome.violation is None, describe(outcome)
-        outcomes.append(outcome)
-    return outcomes
 
 
 def test_clusters_do_what_they_are_for_and_no_invariant_breaks(chosen_seed: int | None) -> None:

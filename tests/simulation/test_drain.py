@@ -33,7 +33,7 @@ from tests.simulation.actors import EXPECTED, Actor
 from tests.simulation.checkers import CRC_POSITION
 from tests.simulation.history import Batch, PartitionHistory, Violation
 from tests.simulation.machine import Machine, Unreachable
-from tests.simulation.test_found import SMALL
+from tests.simulation.small import SMALL
 from tests.simulation.transactions import TransactionalProducer
 from tests.simulation.world import Outcome, World, run_seed
 

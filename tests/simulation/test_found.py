@@ -10,32 +10,16 @@ from typing import Any
 
 import pytest
 
-from app.configs import TopicConfig
 from app.core.errors import ErrorCode, FencedError, StorageUnavailable
 from app.machine.files import replace_file
 from app.metadata.log import layout
 from app.objectstore.memory import Fault, FaultKind
-from app.records.builder import build_batch
 from app.wire.apikeys import ApiKey
-from app.wire.apis.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from app.wire.apis.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from app.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from app.wire.produce import encode_produce_request
-from tests.simulation.actors import Actor
-from tests.simulation.checkers import CRC_POSITION
-from tests.simulation.history import Batch
-from tests.simulation.machine import Machine, Unreachable
+from tests.simulation.machine import Unreachable
+from tests.simulation.small import SMALL, Client, move
 from tests.simulation.transactions import CommittedReader, TransactionalProducer
 from tests.simulation.world import World, run_seed
-
-SMALL = TopicConfig(
-    segment_bytes=600,
-    retention_ms=-1,
-    local_retention_ms=60_000,
-    firn_tier_max_lag_ms=600_000,
-    firn_tier_chunk_bytes=300,
-    file_delete_delay_ms=1000,
-)
 
 
 def play(script: Callable[[World], Awaitable[None]], *, times: int = 1) -> None:
@@ -45,73 +29,10 @@ def play(script: Callable[[World], Awaitable[None]], *, times: int = 1) -> None:
         assert outcome.violation is None, outcome.violation
 
 
-class Client(Actor):
-    """Makes one topic, writes to it, and looks at its log."""
-
-    async def create(self, durability: str = "memory") -> None:
-        request = CreateTopicsRequest(
-            topics=[
-                CreatableTopic(
-                    name="t",
-                    num_partitions=1,
-                    replication_factor=1,
-                    configs=[CreatableTopicConfig(name="firn.durability", value=durability)],
-                )
-            ],
-            timeout_ms=3000,
-        )
-        result = (await self.ask(ApiKey.CREATE_TOPICS, 7, request)).topics[0]
-        assert result.error_code == 0
-        self.topic_id = result.topic_id
-        self.world.know_topic("t", result.topic_id, 1, disk=durability == "disk", expires=False)
-
-    async def delete(self) -> None:
-        for history in self.world.histories.values():
-            history.deleting = True
-        request = DeleteTopicsRequest(topics=[DeleteTopicState(name=None, topic_id=self.topic_id)], timeout_ms=3000)
-        assert (await self.ask(ApiKey.DELETE_TOPICS, 6, request)).responses[0].error_code == 0
-
-    async def produce(self, records: int = 1, size: int = 50, timestamp: int = 0) -> ErrorCode:
-        wire = self.connect()
-        when = timestamp or int(self.world.clock.now_ms())
-        number = self.world.next_number()
-        data = build_batch([(when, None, b"%d" % number + b"v" * size, ())] * records)
-        history = self.world.histories[self.topic_id, 0]
-        batch = Batch(number, 0, number, records, data[CRC_POSITION:], (when,) * records, idempotent=False, attempts=1)
-        history.sent[batch.tail] = batch
-        frame = encode_produce_request(
-            13, wire.next_correlation_id(), "sim", [(self.topic_id, [(0, data)])], acks=-1, timeout_ms=3000
-        )
-        answer = await wire.send(ApiKey.PRODUCE, 13, b"".join(map(bytes, frame)))
-        result = answer.responses[0].partition_responses[0]
-        if not result.error_code and self.owns():
-            assert self.machine is not None
-            self.world.acked_means_kept.acked(history, batch, result.base_offset, self.machine)
-        return ErrorCode(result.error_code)
-
-    @property
-    def log(self) -> Any:
-        node = self.world.owner.node
-        assert node is not None
-        return node.logs.get("t", 0)
-
-    @property
-    def tiered_end(self) -> int:
-        return int(self.world.one_writer.manifest(self.topic_id, 0).tiered_end)
-
-
 async def restart(world: World, how: str) -> None:
     world.owner.crash(how)
     world.owner.start()
     await world.until(lambda: world.owner.up, 30, "the start")
-
-
-async def move(world: World) -> Machine:
-    """Another machine with an empty disk takes over."""
-    new = Machine(world, "b")
-    world.machines.append(new)
-    await world.bring_up(new)
-    return new
 
 
 def test_a_full_disk_is_told_as_such_to_a_producer_whose_requests_look_all_the_same() -> None:

@@ -9,7 +9,7 @@ from tests.cluster_simulation.objects import SEEDS_FROM, ObjectShape
 from tests.cluster_simulation.planted import SHORT
 from tests.cluster_simulation.planted_objects import PLANTED
 from tests.cluster_simulation.world import run_seed
-from tests.simulation.test_cluster import describe, run_seeds
+from tests.simulation.seeds import describe, run_seeds
 
 SEEDS = (50_000, 50_004)
 """Of the default suite: short ones."""

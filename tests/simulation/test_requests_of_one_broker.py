@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from app.metadata.image.cluster import LEVEL_MAX
-from tests.simulation.test_found import Client
+from tests.simulation.small import Client
 from tests.simulation.world import World, run_seed
 
 REST_S = 60

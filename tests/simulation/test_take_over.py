@@ -21,7 +21,7 @@ from app.metadata.view.registration import Registration, StartRefused
 from tests.simulation.history import Violation
 from tests.simulation.machine import Machine, Unreachable
 from tests.simulation.network import Wire
-from tests.simulation.test_found import SMALL, Client, move
+from tests.simulation.small import SMALL, Client, move
 from tests.simulation.world import Outcome, World, run_seed
 
 STORIES = ("running", "suspended", "paused", "paused till asked", "paused again and again", "cut off", "asymmetric")

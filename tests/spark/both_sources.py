@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtests.spark_read import CONNECTOR
-from tests.spark.test_with_spark import DataFrame, PySparkException, SparkSession, session
+from tests.spark.sessions import DataFrame, PySparkException, SparkSession, session
 
 TIMEOUT_S = 120
 

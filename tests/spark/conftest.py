@@ -5,20 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from app.core.units import TopicId
+from app.core.units import Offset, TopicId
 from app.objectstore.directory import DirectoryStore
+from app.records.builder import build_batch
 from pyspark_firn.batch import plan
 from pyspark_firn.columns import SPARK_TYPES
 from pyspark_firn.options import parse_read_options
 from pyspark_firn.tasks import read_split
 from tests.spark.reference import Row, reference_rows
+from tests.support.buckets import BucketBuilder
 from tests.support.leftovers import own_temporary_folder
+
+if TYPE_CHECKING:
+    from tests.spark.sessions import SparkSession
 
 ALL_COLUMNS = tuple(SPARK_TYPES)
 
@@ -69,3 +74,40 @@ def read(topic: Topic, *, columns: Sequence[str] = ALL_COLUMNS, **options: str) 
     given = {"store": topic.store, "subscribe": topic.name, "columns": ",".join(columns), **options}
     parsed = parse_read_options(given, streaming=False)
     return rows_of([batch for split in plan(parsed) for batch in read_split(parsed, parsed.columns, split)])
+
+
+DAY_MS = 86_400_000
+NOON_MS = 1_700_000_000_000 // DAY_MS * DAY_MS + DAY_MS // 2
+
+
+async def add(bucket: BucketBuilder, topic: Topic, first: int, segments: int) -> int:
+    """Segments of 100 records, an hour apart: five days in each hundred or so."""
+    for _ in range(segments):
+        made = []
+        for start in range(first, first + 100, 20):
+            records = [(NOON_MS + n * 3_600_000, b"k", (b"%d " % n) * 20, ()) for n in range(start, start + 20)]
+            made.append(build_batch(records, base_offset=Offset(start), codec=start // 20 % 5))
+        await bucket.add_segment(topic.topic_id, 0, made, chunk_bytes=2000)
+        first += 100
+    return first
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Topic:
+    async def make() -> Topic:
+        bucket = await BucketBuilder.open(tmp_path / "bucket")
+        topic = Topic(tmp_path / "bucket", "t", await bucket.create_topic("t", 2), 2)
+        await add(bucket, topic, 0, 3)
+        return topic
+
+    return asyncio.run(make())
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    """A session of Spark with two cores."""
+    from tests.spark.sessions import session  # takes a second, and only some tests need it
+
+    started = session("local[2]")
+    yield started
+    started.stop()

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
@@ -27,11 +26,9 @@ from pyspark_firn.jobs.parquet_files import DayWriter
 from pyspark_firn.jobs.running import ProcessRunner
 from pyspark_firn.jobs.targets import Folder, TableFiles, show_files
 from pyspark_firn.reading import SplitReader
-from tests.spark.conftest import Topic
+from tests.spark.archives import archived, expected
+from tests.spark.conftest import DAY_MS, NOON_MS, Topic, add
 from tests.support.buckets import BucketBuilder
-
-DAY_MS = 86_400_000
-NOON_MS = 1_700_000_000_000 // DAY_MS * DAY_MS + DAY_MS // 2
 
 
 class Killed(Exception):
@@ -52,29 +49,6 @@ class KilledRunner:
         raise Killed
 
 
-async def add(bucket: BucketBuilder, topic: Topic, first: int, segments: int) -> int:
-    """Segments of 100 records, an hour apart: five days in each hundred or so."""
-    for _ in range(segments):
-        made = []
-        for start in range(first, first + 100, 20):
-            records = [(NOON_MS + n * 3_600_000, b"k", (b"%d " % n) * 20, ()) for n in range(start, start + 20)]
-            made.append(build_batch(records, base_offset=Offset(start), codec=start // 20 % 5))
-        await bucket.add_segment(topic.topic_id, 0, made, chunk_bytes=2000)
-        first += 100
-    return first
-
-
-@pytest.fixture
-def topic(tmp_path: Path) -> Topic:
-    async def make() -> Topic:
-        bucket = await BucketBuilder.open(tmp_path / "bucket")
-        topic = Topic(tmp_path / "bucket", "t", await bucket.create_topic("t", 2), 2)
-        await add(bucket, topic, 0, 3)
-        return topic
-
-    return asyncio.run(make())
-
-
 def grow(topic: Topic, first: int, segments: int) -> None:
     asyncio.run(add(BucketBuilder(store_of(topic), topic.path, 77), topic, first, segments))
 
@@ -83,18 +57,6 @@ def store_of(topic: Topic) -> Any:
     from app.objectstore.directory import DirectoryStore
 
     return DirectoryStore(topic.path)
-
-
-def archived(folder: Path) -> list[tuple[int, bytes, int]]:
-    table = ds.dataset(folder, format="parquet", partitioning="hive").to_table()
-    days = pc.strftime(table["timestamp"], "%Y-%m-%d").to_pylist()
-    assert days == [str(day) for day in table["date"].to_pylist()]
-    times = pc.divide(pc.cast(table["timestamp"], pa.int64()), 1000).to_pylist()
-    return sorted(zip(table["offset"].to_pylist(), table["value"].to_pylist(), times, strict=True))
-
-
-def expected(topic: Topic) -> list[tuple[int, bytes, int]]:
-    return [(row["offset"], row["value"], row["timestamp"]) for row in topic.reference()]
 
 
 def test_each_run_adds_what_came_since(topic: Topic, tmp_path: Path) -> None:

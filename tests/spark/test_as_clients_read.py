@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from pyspark_firn.snapshot import TopicPartitionState, take_snapshot
 from tests.faults.served import Served, serving
 from tests.interop.serving import create_topic
 from tests.spark.reference import Row
-from tests.spark.test_with_spark import SparkSession, collected, session
+from tests.spark.sessions import SparkSession, collected
 from tests.support.waiting import block_until
 
 pytestmark = [
@@ -54,13 +53,6 @@ STARTS = 3
 """Of the broker, which is killed between them, so that leader epochs rise."""
 TRANSACTIONS = 10
 """Of each transactional producer after each start."""
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    started = session("local[2]")
-    yield started
-    started.stop()
 
 
 # --- writing --------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from app.records.batch import iter_headers
 from loadtests.kafka_peer import kafka_running
 from loadtests.spark_read import CONNECTOR
 from tests.interop.serving import kafka_libs_or_skip
-from tests.spark.test_pipelines import run_module
+from tests.spark.programs import run_module
 from tests.support.buckets import BucketBuilder
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]

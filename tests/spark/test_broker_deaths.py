@@ -23,8 +23,8 @@ from pyspark_firn.tasks import read_split
 from pyspark_firn.writing import FirnStreamWriter, FirnWriter, OpenTransaction, parse_write_options
 from tests.faults.served import Served, serving
 from tests.spark.conftest import rows_of
-from tests.spark.test_write_window import asked, committed
-from tests.spark.test_writing import SCHEMA, rows, values
+from tests.spark.writers import SCHEMA, rows, values
+from tests.spark.written_topics import asked, committed
 
 pytestmark = pytest.mark.slow
 

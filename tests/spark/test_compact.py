@@ -6,16 +6,13 @@ import asyncio
 import http.client
 import io
 import random
-import socket
 import urllib.error
 import uuid
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 
 from app.cli.job import compact as compact_command
 from app.client.admin import AdminClient
@@ -33,8 +30,6 @@ from app.core.units import (
     TopicIdPartition,
     TopicPartition,
 )
-from app.http.application import create_app
-from app.http.gateway import HttpSettings
 from app.machine.runtime import SystemClock
 from app.metadata.image.cluster import BrokerRecord, broker_change
 from app.metadata.manifest.manifest import SegmentEntry
@@ -49,7 +44,8 @@ from pyspark_firn.jobs.inspection import inspect
 from pyspark_firn.jobs.running import ProcessRunner
 from pyspark_firn.session import StoreSession
 from tests.spark.conftest import Topic, read
-from tests.support.broker import RunningBroker, running_broker
+from tests.spark.tiered import http_server, tiered
+from tests.support.broker import running_broker
 from tests.support.buckets import BucketBuilder
 from tests.support.secured import certificates
 
@@ -197,14 +193,6 @@ async def produce(port: int, start: int, end: int) -> None:
         for number in range(start, end):
             await producer.send("t", b"%d " % number * 100, key=b"k%d" % (number % 37))
         await producer.flush()
-
-
-async def tiered(broker: RunningBroker, beyond: int) -> None:
-    """Until what was rolled is in the store and has left the local disk, and reaches beyond an offset."""
-    log = broker.log("t")
-    async with asyncio.timeout(60):
-        while log.local_log_start_offset <= beyond or len(log.segments()) > 1:
-            await asyncio.sleep(0.05)
 
 
 @pytest.mark.ci
@@ -421,21 +409,3 @@ def test_a_job_sends_its_password_encrypted_only(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("FIRN_CLIENT_SASL_PASSWORD", "p")
     with pytest.raises(ConfigError, match="use an https address"):
         compact_command("t", (tmp_path / "store").as_uri(), http="http://firn.example:8080")
-
-
-@asynccontextmanager
-async def http_server(port: int) -> AsyncIterator[str]:
-    """The HTTP application on a socket of its own, in the test's loop."""
-    app = create_app(HttpSettings(bootstrap=(("127.0.0.1", port),)), clock=SystemClock(), rng=random.Random(2))
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    try:
-        async with asyncio.timeout(20):
-            while not server.started:
-                await asyncio.sleep(0.02)
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        await serving
-        listener.close()

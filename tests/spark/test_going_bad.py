@@ -21,11 +21,11 @@ from pyspark_firn.jobs.inspection import inspect
 from pyspark_firn.jobs.replay import ReplayRequest, replay
 from pyspark_firn.jobs.running import ProcessRunner
 from pyspark_firn.streaming import FirnStreamReader
+from tests.spark.archives import archived, expected
 from tests.spark.conftest import Topic, read, rows_of
-from tests.spark.test_archive import archived, expected
-from tests.spark.test_archive import topic as topic  # Offsets [0, 300) of its first partition in three segments.
-from tests.spark.test_losses import trigger
-from tests.spark.test_replay import produced
+from tests.spark.conftest import topic as topic  # Offsets [0, 300) of its first partition in three segments.
+from tests.spark.reading_back import produced
+from tests.spark.triggers import trigger
 from tests.support.broker import running_broker
 
 
@@ -140,4 +140,4 @@ async def test_a_replay_stops_at_it_and_goes_on_with_it_when_it_is_mended(
         harm.mend()
         await asyncio.to_thread(replay, wanted)
         values = [row["value"] for row in await asyncio.to_thread(topic.reference)]
-        assert [record.value for record in await produced(broker)] == values
+        assert [record.value for record in await produced(broker.port, "again")] == values

@@ -26,13 +26,13 @@ from app.records.builder import build_batch
 from pyspark_firn.jobs.iceberg import local_catalog, opened_table
 from pyspark_firn.jobs.inspection import inspect
 from pyspark_firn.jobs.running import ProcessRunner
+from tests.spark.archives import archived, expected
 from tests.spark.conftest import Topic, read
-from tests.spark.test_archive import archived, expected
-from tests.spark.test_archive import topic as topic
-from tests.spark.test_compact import http_server, tiered
-from tests.spark.test_jobs import produced
-from tests.spark.test_pipelines import run_script
-from tests.spark.test_stream_kills import abort_what_is_open
+from tests.spark.conftest import topic as topic
+from tests.spark.open_transactions import abort_what_is_open
+from tests.spark.programs import run_script
+from tests.spark.reading_back import produced
+from tests.spark.tiered import http_server, tiered
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.buckets import BucketBuilder
 
@@ -325,7 +325,7 @@ async def test_a_replay_that_is_killed_in_the_middle_of_sending_produces_each_re
             kills += 1
             assert kills < KILLS_MAX
         assert kills >= 3
-        again = await produced(broker.port, "again")
+        again = [await produced(broker.port, "again", index) for index in (0, 1)]
     for index in (0, 1):
         assert [record.value for record in again[index]] == [b"%d of %d" % (n, index) for n in range(300)]
 
@@ -337,7 +337,7 @@ import json, os, signal, sys
 from pathlib import Path
 import pyspark_firn.writing as writing
 from pyspark_firn.source import FirnDataSource
-from tests.spark.test_with_spark import session
+from tests.spark.sessions import session
 
 master, store, bootstrap, scratch, planned = sys.argv[1:]
 deaths = [tuple(one) for one in json.loads(planned)]

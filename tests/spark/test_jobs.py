@@ -6,7 +6,6 @@ import asyncio
 import errno
 import hashlib
 import json
-import random
 import re
 import shutil
 import signal
@@ -23,10 +22,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from app.cli import main
-from app.client.cluster import ClusterClient
-from app.client.consumer import Consumer
 from app.core.errors import ConfigError, StorageFull
-from app.core.units import Offset, PartitionIndex, TimestampMs, TopicIdPartition, TopicPartition
+from app.core.units import Offset, PartitionIndex, TimestampMs, TopicIdPartition
 from app.machine.terminating import ended_by_sigterm
 from app.metadata.log.log_format import decode_entry, encode_entry, encode_value
 from app.metadata.manifest.manifest import SegmentEntry
@@ -42,6 +39,7 @@ from pyspark_firn.jobs.replay import Replay, ReplayRequest, ReplayState, replay
 from pyspark_firn.jobs.running import ProcessRunner
 from pyspark_firn.jobs.targets import Folder
 from tests.spark.conftest import Topic
+from tests.spark.reading_back import produced
 from tests.support.broker import running_broker
 from tests.support.buckets import BucketBuilder
 
@@ -466,22 +464,6 @@ def test_a_topic_is_described_from_the_store_alone(topic: Topic, capsys: pytest.
     assert "There is no topic nowhere" in capsys.readouterr().err
 
 
-async def produced(port: int, target: str) -> dict[int, list[Any]]:
-    """Every record of a topic's two partitions."""
-    found: dict[int, list[Any]] = {}
-    async with ClusterClient([("127.0.0.1", port)], rng=random.Random(1)) as cluster:
-        for index in (0, 1):
-            partition = TopicPartition(target, PartitionIndex(index))
-            end = (await cluster.list_offsets({partition: -1}))[partition].offset
-            found[index] = []
-            async with Consumer(cluster) as consumer:
-                consumer.assign({partition: Offset(0)})
-                while consumer.position(partition) < end:
-                    for batch in await consumer.poll(10_000):
-                        found[index] += batch.records()
-    return found
-
-
 async def test_a_replay_that_died_goes_on_without_gap_or_double(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -520,7 +502,7 @@ async def test_a_replay_that_died_goes_on_without_gap_or_double(
         summary = await asyncio.to_thread(replay, request)
         assert (summary.resumed_at, summary.records) == (140, 160)
         assert (await asyncio.to_thread(replay, request)).records == 0
-        found = await produced(broker.port, "again")
+        found = [await produced(broker.port, "again", index) for index in (0, 1)]
         for index in (0, 1):
             assert [record.value for record in found[index]] == [b"v%d" % n for n in range(50, 200)]
             headers = dict(found[index][0].headers)

@@ -11,7 +11,7 @@ import pytest
 from app.core.units import Offset
 from app.records.builder import build_batch
 from tests.objectstore.conftest import aws_credentials, moto_endpoint, opened_s3
-from tests.spark.test_pipelines import run_script
+from tests.spark.programs import run_script
 from tests.support.broker import running_broker
 from tests.support.buckets import BucketBuilder
 
@@ -33,7 +33,7 @@ from pyspark_firn.jobs.iceberg import local_catalog, opened_table, warehouse_at
 from pyspark_firn.jobs.inspection import inspect
 from pyspark_firn.jobs.replay import ReplayRequest, replay
 from pyspark_firn.jobs.running import SparkRunner
-from tests.spark.test_with_spark import session
+from tests.spark.sessions import session
 
 store, lake, folder, port = sys.argv[1:]
 runner = SparkRunner(session("local-cluster[2,1,1024]"))

@@ -21,10 +21,10 @@ from app.core.units import Offset
 from app.records.builder import build_batch
 from pyspark_firn.jobs.archive import archive_parquet
 from pyspark_firn.jobs.running import SparkRunner
+from tests.spark.archives import archived, expected
 from tests.spark.conftest import Topic
-from tests.spark.test_archive import archived, expected
-from tests.spark.test_pipelines import files_that_count, run_script
-from tests.spark.test_with_spark import NOW_MS, PySparkException, SparkSession, grow, session
+from tests.spark.programs import files_that_count, run_script
+from tests.spark.sessions import NOW_MS, PySparkException, SparkSession, grow
 from tests.support.buckets import BucketBuilder
 
 pytestmark = [
@@ -52,7 +52,7 @@ import functools, os, signal, sys
 from pathlib import Path
 from pyspark_firn.jobs.archive import archive_parquet
 from pyspark_firn.jobs.running import SparkRunner
-from tests.spark.test_with_spark import session
+from tests.spark.sessions import session
 
 store, scratch = sys.argv[1], sys.argv[2]
 os.environ["PYTHONPATH"] = os.getcwd()
@@ -107,7 +107,7 @@ def test_what_a_killed_executor_was_doing_is_done_once(tmp_path: Path) -> None:
 
 STREAM = """
 import sys
-from tests.spark.test_with_spark import session
+from tests.spark.sessions import session
 
 store, scratch = sys.argv[1], sys.argv[2]
 query = (
@@ -158,13 +158,6 @@ def test_a_stream_whose_driver_is_killed_at_any_point_writes_everything_once(tmp
 
 
 # --- objects --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    started = session("local[2]")
-    yield started
-    started.stop()
 
 
 async def two_partitions(path: Path) -> Topic:

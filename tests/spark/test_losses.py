@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from app.client.cluster import ClusterClient
 from app.client.producer import Producer
@@ -27,6 +26,7 @@ from pyspark_firn.splits import StoredSplit, TailSplit
 from pyspark_firn.streaming import FirnStreamReader
 from pyspark_firn.tasks import read_split
 from tests.spark.conftest import rows_of
+from tests.spark.triggers import trigger
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.buckets import BucketBuilder
 
@@ -172,10 +172,6 @@ def test_a_range_that_is_gone_as_a_whole_is_told_of(tmp_path: Path, caplog: pyte
 
 def stream(url: str, **given: str) -> FirnStreamReader:
     return FirnStreamReader(given_of(url, **given), struct_type(("offset",)))
-
-
-def trigger(reader: FirnStreamReader, start: dict[str, Any]) -> dict[str, Any]:
-    return reader.latestOffset(start, ReadAllAvailable())
 
 
 def batch(reader: FirnStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import random
-import signal
-import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +18,8 @@ from app.client.admin import AdminClient
 from app.client.cluster import ClusterClient
 from app.client.consumer import Consumer
 from app.core.units import Offset, PartitionIndex, TopicPartition
-from tests.spark.test_with_spark import SparkSession, grow, session
+from tests.spark.programs import files_that_count, run_script
+from tests.spark.sessions import SparkSession, grow
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.buckets import BucketBuilder
 
@@ -32,15 +29,6 @@ pytestmark = [
 ]
 
 DEADLINE_S = 120.0
-SCRIPT_S_MAX = 1200.0
-"""Of a session of Spark with all that it starts: a busy machine takes ten times the minute or two that it needs."""
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    started = session("local[2]")
-    yield started
-    started.stop()
 
 
 async def beside(spark: SparkSession, work: Callable[[], None]) -> None:
@@ -193,20 +181,10 @@ async def test_a_running_stream_follows_what_comes_and_the_partitions_and_topics
         await beside(spark, follow)
 
 
-def files_that_count(sink: Path) -> list[str]:
-    """Files that the log of Spark's own sink names: of a batch that was killed there may be others."""
-    named = set()
-    for log in (sink / "_spark_metadata").glob("[0-9]*"):
-        version, *files = log.read_text().splitlines()
-        assert version == "v1"
-        named |= {json.loads(file)["path"].removeprefix("file://") for file in files}
-    return sorted(named)
-
-
 LOCAL_CLUSTER = """
 import asyncio, os, sys
 from pathlib import Path
-from tests.spark.test_with_spark import BucketBuilder, Topic, collected, grow, session
+from tests.spark.sessions import BucketBuilder, Topic, collected, grow, session
 
 async def make(path):
     bucket = await BucketBuilder.open(path)
@@ -225,30 +203,6 @@ sys.exit(0 if found == expected and len(found) == 600 else 1)
 """
 
 
-def run_script(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return _run("-c", script, *arguments, timeout_s=SCRIPT_S_MAX)
-
-
-def run_module(module: str, *arguments: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
-    return _run("-m", module, *arguments, timeout_s=timeout_s)
-
-
-def _run(*arguments: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
-    process = subprocess.Popen(
-        [sys.executable, "-W", "ignore", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        raise
-    return subprocess.CompletedProcess(arguments, process.returncode, output)
-
-
 def test_code_and_options_travel_to_executors_of_their_own(tmp_path: Path) -> None:
     done = run_script(LOCAL_CLUSTER, str(tmp_path / "bucket"))
     assert done.returncode == 0, done.stdout[-4000:]
@@ -263,7 +217,7 @@ SHADOWED = """
 import os, sys
 from pyspark_firn.jobs.archive import archive_parquet
 from pyspark_firn.jobs.running import SparkRunner
-from tests.spark.test_with_spark import PySparkException, session
+from tests.spark.sessions import PySparkException, session
 
 store, users_own, lake = sys.argv[1:]
 os.environ["PYTHONPATH"] = os.getcwd()

@@ -14,14 +14,14 @@ import pytest
 from app.cli import main
 from app.client.admin import AdminClient
 from app.client.cluster import ClusterClient
-from app.client.consumer import Consumer
 from app.client.producer import Acknowledged, Producer
 from app.core.errors import BrokerUnavailable, ConfigError, CorruptionError, RequestRejected
-from app.core.units import Offset, PartitionIndex, TopicId, TopicPartition
+from app.core.units import Offset, TopicId
 from app.records.builder import build_batch
 from app.wire.config_resources import ConfigOperation, ConfigResourceType
 from pyspark_firn.jobs.replay import Pace, ReplayRequest, replay
 from pyspark_firn.reading import SplitReader
+from tests.spark.reading_back import produced
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.buckets import BucketBuilder
 
@@ -48,20 +48,6 @@ def request(path: Path, broker: RunningBroker) -> ReplayRequest:
         target="again",
         state_path=path / "state.json",
     )
-
-
-async def produced(broker: RunningBroker, partition: int = 0) -> list[Any]:
-    """Every record of a partition of the target."""
-    named = TopicPartition("again", PartitionIndex(partition))
-    found: list[Any] = []
-    async with ClusterClient([("127.0.0.1", broker.port)], rng=random.Random(1)) as cluster:
-        end = (await cluster.list_offsets({named: -1}))[named].offset
-        async with Consumer(cluster) as consumer:
-            consumer.assign({named: Offset(0)})
-            while consumer.position(named) < end:
-                for batch in await consumer.poll(10_000):
-                    found += batch.records()
-    return found
 
 
 async def allow(broker: RunningBroker, message_bytes_max: int) -> None:
@@ -95,10 +81,10 @@ async def test_a_refused_record_ends_the_replay_which_begins_with_it_when_starte
             await asyncio.to_thread(replay, wanted)
         await allow(broker, 10_000)
         # Those that were sent along with the refused one are there, and are not sent again.
-        there = len(await produced(broker))
+        there = len(await produced(broker.port, "again"))
         summary = await asyncio.to_thread(replay, wanted)
         assert (summary.resumed_at, summary.records) == (there, 60 - there)
-        found = [record.value for record in await produced(broker)]
+        found = [record.value for record in await produced(broker.port, "again")]
         assert len(found) == 60
         assert set(found) == set(values)
         assert [value for value in found if value != values[35]] == [value for value in values if value != values[35]]
@@ -117,7 +103,9 @@ async def test_a_partition_whose_first_records_came_after_the_first_start_is_rep
             summary = await asyncio.to_thread(replay, wanted)
             assert (summary.resumed_at, summary.records) == (40 - records, records)
         for index, letter in enumerate((b"a", b"b")):
-            assert [one.value for one in await produced(broker, index)] == [letter + b"%d" % n for n in range(20)]
+            assert [one.value for one in await produced(broker.port, "again", index)] == [
+                letter + b"%d" % n for n in range(20)
+            ]
 
 
 async def test_a_replay_that_retention_has_overtaken_says_what_it_cannot_replay(tmp_path: Path) -> None:
@@ -133,7 +121,7 @@ async def test_a_replay_that_retention_has_overtaken_says_what_it_cannot_replay(
         await manifest.set_log_start(30)
         with pytest.raises(CorruptionError, match=r"t-0 starts at offset 30 now: \[20, 30\) are gone"):
             await asyncio.to_thread(replay, wanted)
-        assert len(await produced(broker)) == 20
+        assert len(await produced(broker.port, "again")) == 20
 
 
 async def test_what_came_and_went_in_a_partition_that_was_empty_is_said(tmp_path: Path) -> None:
@@ -167,7 +155,7 @@ async def test_a_source_or_target_that_was_made_again_ends_what_was_begun_with_a
         await add(bucket, await bucket.create_topic("t"), 0, [b"w"] * 40)
         with pytest.raises(ConfigError, match="another topic 't', which was deleted since"):
             await asyncio.to_thread(replay, wanted)
-        assert not await produced(broker)
+        assert not await produced(broker.port, "again")
 
 
 async def test_a_partition_is_opened_when_those_before_it_are_sent(
@@ -208,7 +196,7 @@ async def test_a_replay_that_has_come_to_its_end_misses_nothing_that_expires(tmp
         manifest = await bucket.manifest(topic_id, 0)
         await manifest.set_log_start(3)
         assert (await asyncio.to_thread(replay, wanted)).records == 0
-        assert len(await produced(broker)) == 2
+        assert len(await produced(broker.port, "again")) == 2
 
 
 async def test_original_times_are_exact(tmp_path: Path) -> None:
@@ -220,7 +208,7 @@ async def test_original_times_are_exact(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker:
         await broker.create_topic("again", 1)
         await asyncio.to_thread(replay, request(tmp_path, broker))
-        found = [dict(record.headers)["firn.replay.timestamp"] for record in await produced(broker)]
+        found = [dict(record.headers)["firn.replay.timestamp"] for record in await produced(broker.port, "again")]
         assert found == [b"%d" % time for time in times_ms]
 
 
@@ -266,8 +254,8 @@ async def test_by_pace_partitions_are_merged_by_time_and_what_is_done_is_noted_b
         await asyncio.to_thread(replay, wanted, progress=lambda done, total: noted.append(done))
         assert due == [hour * 3_600 / 0.5 for hour in range(7)]
         assert noted == [1, 2, 3, 4, 5, 6, 7]
-        assert [one.value for one in await produced(broker, 0)] == [b"0", b"2", b"4", b"5"]
-        assert [one.value for one in await produced(broker, 1)] == [b"1", b"3", b"6"]
+        assert [one.value for one in await produced(broker.port, "again", 0)] == [b"0", b"2", b"4", b"5"]
+        assert [one.value for one in await produced(broker.port, "again", 1)] == [b"1", b"3", b"6"]
 
 
 async def test_a_record_that_no_broker_took_ends_the_replay_and_comes_once_when_started_again(
@@ -297,7 +285,9 @@ async def test_a_record_that_no_broker_took_ends_the_replay_and_comes_once_when_
                 await asyncio.to_thread(replay, wanted)
         assert wanted.state_path is not None
         assert json.loads(wanted.state_path.read_text())["source_next"] == {"0": 20}
-        there = len(await produced(broker))
+        there = len(await produced(broker.port, "again"))
         summary = await asyncio.to_thread(replay, wanted)
         assert (summary.resumed_at, summary.records) == (there, 60 - there)
-        assert sorted(one.value for one in await produced(broker)) == sorted(b"v%d" % n for n in range(60))
+        assert sorted(one.value for one in await produced(broker.port, "again")) == sorted(
+            b"v%d" % n for n in range(60)
+        )

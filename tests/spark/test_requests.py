@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from crc32c import crc32c
 from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
@@ -24,7 +22,6 @@ from app.metadata.manifest.manifest_state import SegmentState
 from app.objectstore.directory import DirectoryStore
 from app.objectstore.directory_work import DirectoryWork
 from app.records.builder import build_batch
-from app.tiering.store.segment_format import FOOTER_MAGIC
 from pyspark_firn.batch import plan
 from pyspark_firn.columns import column_names
 from pyspark_firn.options import parse_read_options
@@ -33,11 +30,10 @@ from pyspark_firn.spark_version import SparkTooOld, require_spark
 from pyspark_firn.splits import StoredSplit
 from pyspark_firn.tasks import read_split
 from tests.spark.conftest import Topic, read, rows_of
+from tests.spark.damages import flip, of_the_future
 from tests.support.buckets import BucketBuilder
 
 NOW_MS = 1_700_000_000_000
-TRAILER = struct.Struct("<II8s")
-"""Of a segment object: bytes of the footer, CRC-32C, magic."""
 
 
 async def add(bucket: BucketBuilder, topic_id: Any, first: int, count: int = 100, **options: Any) -> Any:
@@ -421,12 +417,6 @@ def _read(parsed: Any, splits: list[StoredSplit]) -> list[int]:
 MEND = r"bring the object back from a copy, or leave its offsets out; `firn verify` tells what else is damaged\.$"
 
 
-def flip(path: Path, position: int) -> None:
-    damaged = bytearray(path.read_bytes())
-    damaged[position] ^= 1
-    path.write_bytes(damaged)
-
-
 def test_a_flipped_bit_is_named_with_its_object_and_what_to_do(topic: Topic) -> None:
     parsed, splits = _plan(topic)
     path = _segment_path(topic, 100)
@@ -489,17 +479,6 @@ def test_a_flipped_bit_is_found_when_planning_looks_for_a_time(topic: Topic) -> 
     flip(path, 1)
     with pytest.raises(CorruptionError, match=rf"{path.name}: wrong CRC of the chunk at position 0: {MEND}"):
         _plan(topic, **_at_time(101))
-
-
-def of_the_future(path: Path) -> None:
-    """Give the footer a format version that nobody knows yet, and the checksum that goes with it."""
-    data = bytearray(path.read_bytes())
-    footer_bytes, _, magic = TRAILER.unpack_from(data, len(data) - TRAILER.size)
-    start = len(data) - TRAILER.size - footer_bytes
-    struct.pack_into("<H", data, start + len(FOOTER_MAGIC), 9)
-    crc = crc32c(footer_bytes.to_bytes(4, "little"), crc32c(data[start : start + footer_bytes]))
-    TRAILER.pack_into(data, len(data) - TRAILER.size, footer_bytes, crc, magic)
-    path.write_bytes(data)
 
 
 def test_a_segment_of_a_future_format_asks_for_newer_software(topic: Topic) -> None:

@@ -22,15 +22,14 @@ from pyspark_firn.batch import plan
 from pyspark_firn.columns import struct_type
 from pyspark_firn.options import parse_read_options
 from pyspark_firn.streaming import FirnStreamReader
-from pyspark_firn.tasks import read_split
 from tests.objectstore.conftest import aws_credentials, moto_endpoint, opened_s3
 from tests.objectstore.scripted_server import ScriptedServer, refusal
 from tests.spark.conftest import rows_of
+from tests.spark.s3 import NOW_MS, read
 from tests.support.buckets import BucketBuilder
 
 __all__ = ["aws_credentials", "moto_endpoint"]
 
-NOW_MS = 1_700_000_000_000
 T = TypeVar("T")
 
 
@@ -62,12 +61,6 @@ async def opened_bucket(path: Path, endpoint: str) -> AsyncIterator[Bucket]:
         for first in (0, 40):
             await bucket.grow(first)
         yield bucket
-
-
-def read(url: str, **given: str) -> list[tuple[int, bytes]]:
-    options = parse_read_options({"store": url, "subscribe": "t", "columns": "offset,value", **given}, streaming=False)
-    batches = [batch for split in plan(options) for batch in read_split(options, options.columns, split)]
-    return [(row["offset"], row["value"]) for row in rows_of(batches)]
 
 
 def values(start: int, end: int) -> list[tuple[int, bytes]]:

@@ -19,12 +19,9 @@ from typing import Any
 
 import pytest
 
-from app.client.cluster import ClusterClient
-from app.client.transactions import ONGOING, begin_transaction
-from app.wire.apikeys import ApiKey
-from app.wire.apis.list_transactions import ListTransactionsRequest
-from tests.spark.test_writing import committed, values
-from tests.support.broker import RunningBroker, running_broker
+from tests.spark.open_transactions import abort_what_is_open
+from tests.spark.writers import committed, values
+from tests.support.broker import running_broker
 
 DEADLINE_S = 300.0
 EVENTS = 12
@@ -189,17 +186,6 @@ def drawn_events(seed: int) -> list[tuple[int, str]]:
     rng = random.Random(seed)
     who = ("driver", "driver", "process", "sleeper", "sleeper", "waker")
     return [(rng.randint(1, STEPS_BETWEEN_MAX), rng.choice(who)) for _ in range(EVENTS)]
-
-
-async def abort_what_is_open(broker: RunningBroker) -> int:
-    """As the coordinator does when its time is over; answers how many transactions there were."""
-    async with ClusterClient([("127.0.0.1", broker.port)], rng=random.Random(1)) as cluster:
-        connection = await cluster.any_broker()
-        asked = ListTransactionsRequest(state_filters=[ONGOING])
-        answer = await connection.request(ApiKey.LIST_TRANSACTIONS, asked, timeout_ms=10_000)
-        for left in answer.transaction_states:
-            await begin_transaction(cluster, left.transactional_id, timeout_ms=10_000)
-    return len(answer.transaction_states)
 
 
 async def check(tmp_path: Path, seed: int) -> None:

@@ -25,8 +25,8 @@ from pyspark_firn.options import parse_read_options
 from pyspark_firn.splits import TailSplit
 from pyspark_firn.streaming import decode_position
 from tests.faults.served import SMALL_SEGMENTS, Served, serving
-from tests.spark.test_pipelines import files_that_count
-from tests.spark.test_write_window import asked
+from tests.spark.programs import files_that_count
+from tests.spark.written_topics import asked
 from tests.support.ports import free_port
 from tests.support.waiting import block_until
 
@@ -52,7 +52,7 @@ from pyspark_firn.options import parse_read_options
 from pyspark_firn.source import FirnDataSource, FirnReader
 from pyspark_firn.splits import TailSplit
 from pyspark_firn.streaming import FirnStreamReader
-from tests.spark.test_with_spark import session
+from tests.spark.sessions import session
 
 store, tail, scratch = sys.argv[1], sys.argv[2], Path(sys.argv[3])
 deaths, deadline_s = json.loads(sys.argv[4]), float(sys.argv[5])

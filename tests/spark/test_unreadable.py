@@ -15,14 +15,14 @@ from pyspark_firn.batch import plan
 from pyspark_firn.options import parse_read_options
 from tests.objectstore.conftest import aws_credentials, moto_endpoint
 from tests.objectstore.scripted_server import ScriptedServer, answer, refusal
-from tests.spark.test_pipelines import run_script
+from tests.spark.programs import run_script
 
 __all__ = ["aws_credentials", "moto_endpoint"]
 
 PLANS = """
 import json, sys
 from pathlib import Path
-from tests.spark.test_with_spark import PySparkException, sentence_of, session
+from tests.spark.sessions import PySparkException, sentence_of, session
 
 spark = session("local[1]")
 credentials = Path(sys.argv[1])

@@ -3,87 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import random
-import sys
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from app.core.units import Offset
-from app.records.builder import build_batch
 from tests.spark.conftest import Topic
-from tests.spark.reference import Row
-from tests.spark.test_requests import flip, of_the_future
+from tests.spark.damages import flip, of_the_future
+from tests.spark.sessions import PySparkException, SparkSession, collected, grow, sentence_of
 from tests.support.buckets import BucketBuilder
-
-NOW_MS = 1_700_000_000_000
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # Spark's own: it says so of every pandas that is newer than itself.
-    from pyspark.errors import PySparkException
-    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::FutureWarning", "ignore::ResourceWarning", "ignore::DeprecationWarning"
 )
-
-
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a JVM that ends before its second compiler has paid for itself."""
-
-
-def session(master: str, *, python: str = sys.executable, **configs: str) -> SparkSession:
-    """``configs``: Spark's names with underscores for dots."""
-    os.environ["PYSPARK_PYTHON"] = python
-    builder = (
-        SparkSession.builder.master(master)
-        .appName("firn-tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.memory", "1g")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.driver.extraJavaOptions", SHORT_LIVED)
-        .config("spark.executor.extraJavaOptions", SHORT_LIVED)
-    )
-    for name, value in configs.items():
-        builder = builder.config(name.replace("_", "."), value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")
-    return spark
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    started = session("local[2]")
-    yield started
-    started.stop()
-
-
-def records(first: int, count: int) -> list[Any]:
-    rng = random.Random(first)
-    return [
-        (NOW_MS + offset * 1000, b"k%d" % (offset % 7), rng.randbytes(200), (("h", b"%d" % offset),) * (offset % 2))
-        for offset in range(first, first + count)
-    ]
-
-
-async def grow(bucket: BucketBuilder, topic_id: Any, partition: int, first: int, segments: int = 2) -> int:
-    """Add segments of 200 records in batches of 50 and every codec; answers the next offset."""
-    for number in range(segments):
-        made = [
-            build_batch(records(first + n * 50, 50), base_offset=Offset(first + n * 50), codec=(n + number) % 5)
-            for n in range(4)
-        ]
-        await bucket.add_segment(topic_id, partition, made, chunk_bytes=12_000)
-        first += 200
-    return first
 
 
 @pytest.fixture
@@ -96,21 +27,6 @@ def topic(tmp_path: Path) -> Topic:
         return Topic(tmp_path / "bucket", "t", topic_id, 2)
 
     return asyncio.run(make())
-
-
-def collected(frame: DataFrame) -> list[Row]:
-    rows = []
-    for row in frame.collect():
-        found = row.asDict(recursive=True)
-        if "timestamp" in found:
-            found["timestamp"] = round(found["timestamp"].timestamp() * 1000)
-        for name in ("key", "value"):
-            if found.get(name) is not None:
-                found[name] = bytes(found[name])
-        for header in found.get("headers") or []:
-            header["value"] = None if header["value"] is None else bytes(header["value"])
-        rows.append(found)
-    return sorted(rows, key=lambda row: (row["partition"], row["offset"]))
 
 
 @pytest.mark.ci
@@ -156,20 +72,6 @@ def test_filters_of_one_query_take_nothing_from_another_of_the_same_frame(spark:
         assert frame.where("partition = 0").union(frame.where("partition = 1")).count() == 600
     finally:
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
-
-
-def sentence_of(error: PySparkException) -> str:
-    """The line of Spark's text that is Firn's; there is no traceback of Firn's own around it."""
-    lines = str(error).splitlines()
-    [at] = [
-        number
-        for number, line in enumerate(lines)
-        if line.startswith(("app.core.errors.", "app.tiering.", "pyspark_firn."))
-    ]
-    assert not [line for line in lines if "/app/" in line or "asyncio" in line], lines
-    assert sum("/pyspark_firn/" in line for line in lines[:at]) <= 3, lines
-    assert at < 16, lines
-    return lines[at].partition(": ")[2]
 
 
 def test_a_mistake_is_told_in_a_sentence_when_planning(spark: SparkSession, topic: Topic) -> None:

@@ -19,8 +19,8 @@ from app.client.producer import Producer
 from app.client.transactions import begin_transaction, end_transaction
 from app.core.errors import CorruptionError, FencedError
 from app.machine.runtime import SystemClock
-from pyspark_firn.writing import FirnStreamWriter, Intent, OpenTransaction, decode_intent, read_intent
-from tests.spark.test_writing import WriteOptions, committed, rows, served, values
+from pyspark_firn.writing import FirnStreamWriter, Intent, OpenTransaction, WriteOptions, decode_intent, read_intent
+from tests.spark.writers import committed, rows, served, values
 from tests.support.broker import RunningBroker
 
 WAIT_S = 60.0

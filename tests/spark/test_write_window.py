@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import pyarrow as pa
 import pytest
 
 from app.client.admin import AdminClient
 from app.client.cluster import ClusterClient
-from app.client.consumer import Consumer
 from app.client.transactions import Transaction, is_open
 from app.core.errors import ConfigError
-from app.core.units import Offset, PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
+from app.core.units import ProducerEpoch, ProducerId
 from app.records.builder import build_batch
 from app.wire.apikeys import ApiKey
 from app.wire.apis.list_transactions import ListTransactionsRequest
 from pyspark_firn.writing import FirnStreamWriter, OpenTransaction, parse_write_options
 from tests.faults.served import Served, serving
-from tests.spark.test_with_spark import PySparkException, SparkSession, session
-from tests.spark.test_writing import SCHEMA, rows, values
+from tests.spark.sessions import PySparkException, SparkSession
+from tests.spark.writers import SCHEMA, rows, values
+from tests.spark.written_topics import asked, committed
 from tests.support.buckets import BucketBuilder
 
 pytestmark = [
@@ -38,7 +35,6 @@ SHORT_MS = 8000
 """Passes in a test; long enough for a slow machine to commit before."""
 LONG_MS = 300_000
 DEADLINE_S = 120.0
-T = TypeVar("T")
 
 
 @pytest.fixture
@@ -48,37 +44,6 @@ def broker(tmp_path: Path) -> Iterator[Served]:
         yield served
         served.stop()
         served.check_no_bug()
-
-
-@asynccontextmanager
-async def clustered(broker: Served) -> AsyncIterator[ClusterClient]:
-    async with ClusterClient([("127.0.0.1", broker.port)], rng=random.Random(1)) as cluster:
-        yield cluster
-
-
-def asked(broker: Served, work: Callable[[ClusterClient], Awaitable[T]]) -> T:
-    async def ask() -> T:
-        async with clustered(broker) as cluster:
-            return await work(cluster)
-
-    return asyncio.run(ask())
-
-
-def committed(broker: Served) -> list[bytes]:
-    """Values that a reader at read_committed is given, in order of their numbers."""
-    partition = TopicPartition("out", PartitionIndex(0))
-
-    async def read(cluster: ClusterClient) -> list[bytes]:
-        found: list[bytes] = []
-        end = (await cluster.list_offsets({partition: -1}, read_committed=True))[partition].offset
-        async with Consumer(cluster, read_committed=True) as consumer:
-            consumer.assign({partition: Offset(0)})
-            while consumer.position(partition) < end:
-                for batch in await consumer.poll(10_000):
-                    found += [record.value or b"" for record in batch.records()]
-        return sorted(found, key=lambda value: int(value[1:]))
-
-    return asked(broker, read)
 
 
 def wait_for_time_out(broker: Served, *opened: OpenTransaction) -> None:
@@ -149,13 +114,6 @@ def test_a_driver_that_comes_back_after_the_time_out_stops_and_says_which_batch_
 
 
 # --- a query of Spark's ---------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    started = session("local[2]")
-    yield started
-    started.stop()
 
 
 def two_partitions(path: Path) -> str:

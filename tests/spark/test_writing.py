@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from app.client.cluster import ClusterClient
 from app.client.consumer import Consumer
@@ -31,44 +30,12 @@ from pyspark_firn.writing import (
     Intent,
     OpenTransaction,
     Slot,
-    WriteOptions,
     ensure_commit_topic,
     parse_write_options,
     read_intent,
 )
-from tests.support.broker import RunningBroker, running_broker
-
-SCHEMA = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-
-
-def rows(start: int, end: int) -> Iterator[pa.RecordBatch]:
-    yield pa.RecordBatch.from_pylist([{"key": str(n), "value": b"v%d" % n} for n in range(start, end)])
-
-
-@asynccontextmanager
-async def served(path: Path, **settings: object) -> AsyncIterator[tuple[RunningBroker, WriteOptions]]:
-    async with running_broker(path, **settings) as broker:
-        await broker.create_topic("out", 1)
-        given = {"bootstrap": broker.bootstrap, "topic": "out", "transactionTimeout": "60000"}
-        yield broker, parse_write_options(given, SCHEMA)
-
-
-async def committed(broker: RunningBroker) -> list[bytes | None]:
-    """Values that a reader at read_committed is given, up to the last stable offset."""
-    partition = TopicPartition("out", PartitionIndex(0))
-    found: list[bytes | None] = []
-    async with ClusterClient([("127.0.0.1", broker.port)], rng=random.Random(1)) as cluster:
-        end = (await cluster.list_offsets({partition: -1}, read_committed=True))[partition].offset
-        async with Consumer(cluster, read_committed=True) as consumer:
-            consumer.assign({partition: Offset(0)})
-            while consumer.position(partition) < end:
-                for batch in await consumer.poll(10_000):
-                    found += [record.value for record in batch.records()]
-    return found
-
-
-def values(start: int, end: int) -> list[bytes]:
-    return [b"v%d" % n for n in range(start, end)]
+from tests.spark.writers import SCHEMA, committed, rows, served, values
+from tests.support.broker import RunningBroker
 
 
 async def test_a_micro_batch_appears_with_its_commit_and_not_before(tmp_path: Path) -> None:

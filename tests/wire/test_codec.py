@@ -23,22 +23,10 @@ from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic, Metada
 from app.wire.apis.update_features import UpdatableFeatureResult, UpdateFeaturesResponse
 from app.wire.schema import ZERO_UUID
 from tests.wire import reference
+from tests.wire.messages import MESSAGE_IDS, MESSAGES, decode, encode
 from tests.wire.reference import Subject
 
-MESSAGES = [(key, is_request) for key in APIS for is_request in (True, False)]
-MESSAGE_IDS = [f"{APIS[key].module}-{'request' if is_request else 'response'}" for key, is_request in MESSAGES]
-
 seeds = st.integers(0, (1 << 32) - 1)
-
-
-def encode(subject: Subject, message: object) -> bytes:
-    write = codec.encode_request if subject.is_request else codec.encode_response
-    return write(subject.key, subject.version, message)
-
-
-def decode(subject: Subject, data: bytes) -> Any:
-    read = codec.decode_request if subject.is_request else codec.decode_response
-    return read(subject.key, subject.version, memoryview(data))
 
 
 @cache

@@ -24,9 +24,9 @@ from app.wire.header import parse_request_header
 from app.wire.primitives import STRING_BYTES_MAX, uvarint
 from app.wire.schema import ZERO_UUID
 from tests.wire import reference
+from tests.wire.attacks import REFUSED_AT_ONCE, attacks, full_message, with_texts
+from tests.wire.drawn import int64s, names, nodes
 from tests.wire.reference import Subject
-from tests.wire.test_hostile import REFUSED_AT_ONCE, attacks, full_message, with_texts
-from tests.wire.test_produce import int64s, names, nodes
 
 VERSIONS = range(4, 19)
 

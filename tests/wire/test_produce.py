@@ -21,15 +21,14 @@ from app.wire.primitives import STRING_BYTES_MAX
 from app.wire.produce import PartitionResult, TopicRef
 from app.wire.schema import ZERO_UUID
 from tests.wire import reference
+from tests.wire.attacks import REFUSED_AT_ONCE, attacks, full_message, with_texts
+from tests.wire.drawn import int64s, names, nodes
 from tests.wire.reference import Subject
-from tests.wire.test_hostile import REFUSED_AT_ONCE, attacks, full_message, with_texts
 
 VERSIONS = range(3, 14)
 TOPIC_ID = UUID("6f1d1a2e-5f0e-4c8f-9a35-2f9f6cb5a001")
 
 versions = st.sampled_from(VERSIONS)
-int64s = st.integers(-(1 << 63), (1 << 63) - 1)
-names = st.text(max_size=12) | st.sampled_from(("x" * 125, "y" * 126, "z" * 127, "w" * 249, "v" * 250))
 records = st.none() | st.binary(max_size=80) | st.sampled_from((bytes(126), bytes(127), bytes(16_383), bytes(70_000)))
 
 
@@ -220,9 +219,6 @@ results = st.builds(
     record_errors=st.just(()) | st.lists(st.tuples(st.integers(0, 99), st.none() | st.text(max_size=4)), max_size=2),
     error_message=st.none() | st.text(max_size=200),
     current_leader=st.none() | st.tuples(st.integers(-1, 9), st.integers(-1, 9)),
-)
-nodes = st.builds(
-    NodeEndpoint, st.integers(0, 9), st.text(max_size=9), st.integers(0, 65_535), st.none() | st.text(max_size=3)
 )
 
 

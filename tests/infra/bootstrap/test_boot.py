@@ -20,23 +20,10 @@ from firn_settings import Refused
 
 from app.configs.properties import parse_properties
 from tests.infra.bootstrap.conftest import DIRECTORY, OTHER_DIRECTORY, REGION, SHA256, World
+from tests.infra.bootstrap.refusals import formatted, refused, without_disk
 
 WAIT_S = 60.0
 """How long one of two threads may wait for the other."""
-
-
-def formatted(world: World) -> bool:
-    return bool(world.machine.ran_any("mkfs.xfs") or world.machine.ran_any("mkfs.ext4"))
-
-
-def refused(world: World) -> str:
-    """Why the boot stops. Whatever the reason: nothing was formatted, and no broker started."""
-    with pytest.raises((Refused, Unreachable, AwsError)) as caught:
-        world.boot().run()
-    assert not formatted(world)
-    assert not [command for command in world.machine.ran if command[:2] == ("systemctl", "start")]
-    assert world.hooks.done == {}, "the launch hook stays open: the machine is not in service"
-    return str(caught.value)
 
 
 def took_over(world: World) -> bool:
@@ -57,12 +44,6 @@ def took_over(world: World) -> bool:
 
 
 # --- all goes well
-
-
-def without_disk(world: World, kind: str = "root") -> None:
-    """The machine is one of many: its broker has no disk that matters."""
-    data = {"kind": kind, "volume_id": None, "filesystem": "xfs"}
-    world.settings |= {"node_id": "auto", "zone": None, "data": data, "advertised": None}
 
 
 @pytest.mark.ci

@@ -35,7 +35,7 @@ from app.configs.properties import parse_properties
 from app.http.callers import check_reach
 from app.http.gateway import HttpSettings
 from tests.infra.bootstrap.conftest import REGION, World
-from tests.infra.bootstrap.test_boot import refused, without_disk
+from tests.infra.bootstrap.refusals import refused, without_disk
 from tests.support.ports import free_port
 from tests.support.secured import add_certificate
 

@@ -31,7 +31,7 @@ from tests.broker.test_node import produce, tier_everything
 from tests.handlers.conversation import batch, talk
 from tests.infra.iam.callers import BUCKET_POLICY, role_arn
 from tests.objectstore.conftest import NoWait, session_with_shared_models
-from tests.spark.test_s3 import NOW_MS, read
+from tests.spark.s3 import NOW_MS, read
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.buckets import BucketBuilder
 from tests.support.waiting import until
