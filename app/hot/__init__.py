@@ -12,6 +12,7 @@ The parts of a log:
 - ``segment_holds``: uploads and compactions that hold segments; ``swapping``: replaces segments after a compaction
 - ``indexes``, ``epochs``, ``producers``, ``snapshots``: offsets, leader epochs, producer state
 - ``durability``, ``syncing``: how much of a log is synced; ``journal``: the seam to a write-ahead log
+- ``acceptance``: whether the log accepts appends
 - ``reader``, ``reads``: lookups that do not wait for the disk; ``unreadable``: batches that cannot be decoded
 - ``preparation``: work on a batch before its append
 

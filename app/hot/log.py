@@ -35,7 +35,6 @@ from app.core.errors import (
     ProtocolError,
     RequestRejected,
     StorageUnavailable,
-    copy_of,
 )
 from app.core.limits import DECOMPRESSED_BATCH_BYTES_MAX
 from app.core.units import (
@@ -49,6 +48,7 @@ from app.core.units import (
     TopicId,
     TopicPartition,
 )
+from app.hot.acceptance import Acceptance, LogWork
 from app.hot.checkpoints import EpochStart
 from app.hot.directory import LogDirectory
 from app.hot.durability import WRITE_BACK_BYTES, LogDurability
@@ -146,6 +146,7 @@ class PartitionLog:
 
     __slots__ = (
         "__weakref__",
+        "_acceptance",
         "_active_from_bytes",
         "_after_max_ms",
         "_append_time",
@@ -166,23 +167,16 @@ class PartitionLog:
         "_files",
         "_flush_messages",
         "_flushes_early",
-        "_guarded",
         "_high_watermark",
-        "_journaled",
-        "_led",
         "_log_start_offset",
         "_max_batch_bytes",
         "_memory",
         "_needs_preparation",
         "_noted_epoch",
-        "_paused",
         "_plain",
         "_producers",
         "_reader",
-        "_refusal",
-        "_sealed",
         "_segments",
-        "_settling",
         "_snapshots",
         "_tail_waiters",
         "_tells_of_appends",
@@ -225,17 +219,7 @@ class PartitionLog:
         self.topic = topic
         self.partition = partition
         self.topic_id = topic_id
-        self._refusal: FirnError | None = None
-        self._sealed: FirnError | None = None
-        self._paused: FirnError | None = None
-        self._settling: FirnError | None = None
-        """Raised when a transaction begins."""
-        self._journaled: JournaledEnd | None = None
-        """While this broker leads a partition whose records count as stored when a journal has them."""
-        self._guarded = False
-        """Whether the next append must do other work first, or raise."""
-        self._led = True
-        """Whether this broker leads the log and so appends its own records. The creator of a log may set it to False."""
+        self._acceptance = Acceptance(topic, partition)
         self._waiters: dict[Callable[[], None], None] = {}
         self._tail_waiters: dict[Callable[[], None], None] = {}
         self.on_stored: Callable[[], None] | None = None
@@ -339,8 +323,9 @@ class PartitionLog:
     @property
     def stored_end_offset(self) -> Offset:
         """Records below it are stored under the topic's durability: here, or in the journal."""
-        if self._journaled is not None:
-            return Offset(self._journaled.end)
+        journaled = self._acceptance.journaled
+        if journaled is not None:
+            return Offset(journaled.end)
         return Offset(self._end_offset if self._memory else self._durability.synced_end)
 
     @property
@@ -389,7 +374,7 @@ class PartitionLog:
     @property
     def offline_error(self) -> FirnError | None:
         """Why the log refuses all operations; None if it does not."""
-        return self._refusal
+        return self._acceptance.refusal
 
     def leader_epochs(self) -> tuple[EpochStart, ...]:
         return self._epochs.entries()
@@ -435,8 +420,8 @@ class PartitionLog:
             self.on_stored()  # records that waited for a sync are stored now
 
     def _set_terms(self) -> None:
-        self._commits_at_append = self._commits_alone and self._memory and self._journaled is None
-        self._tells_of_appends = not self._commits_alone or self._journaled is not None
+        self._commits_at_append = self._commits_alone and self._memory and not self.journaled
+        self._tells_of_appends = not self._commits_alone or self.journaled
         self.terms = object()
         """Another object whenever an append may mean something else than before. Knowledge from earlier appends ends then."""
 
@@ -446,8 +431,8 @@ class PartitionLog:
 
     def end_waits(self, error: FirnError) -> None:
         """Give ``error`` to the waiters of the journal, and have all other waiters look again. Nothing else changes."""
-        if self._journaled is not None:
-            self._journaled.end_waits(error)
+        if self._acceptance.journaled is not None:
+            self._acceptance.journaled.end_waits(error)
         self._notify_all()
 
     def commit_alone(self, alone: bool) -> None:
@@ -477,8 +462,7 @@ class PartitionLog:
     def become_leader(self, epoch: LeaderEpoch) -> None:
         """Write records of ``epoch`` from now on. The epoch begins at the log end, even if no record follows (KIP-101)."""
         self.leader_epoch = epoch
-        self._led = True
-        self._paused = self._settling = None
+        self._acceptance.lead()
         self._epochs.assign(epoch, Offset(self._end_offset))
         self._noted_epoch = epoch
 
@@ -487,31 +471,30 @@ class PartitionLog:
 
         Everything below the log end counts as stored already, and is committed (J29).
         """
-        self._journaled = JournaledEnd(journal, self._end_offset)
-        self._guarded = True
+        self._acceptance.begin_journal(JournaledEnd(journal, self._end_offset))
         self._set_terms()
         self.commit(self._end_offset)
 
     def leave_journal(self, error: FirnError) -> None:
         """From now on records count as stored by the topic's other durability. Everything is stored by both (J41); should anybody
         still wait, it gets ``error``."""
-        if self._journaled is not None:
-            self._journaled.fail(error)
-            self._journaled = None
+        journaled = self._acceptance.journaled
+        if journaled is not None:
+            journaled.fail(error)
+            self._acceptance.leave_journal()
             self._set_terms()
             if self._commits_alone:
                 self.commit(self.stored_end_offset)
 
     def end_journal(self, error: FirnError) -> None:
         """The journal will no longer report how far it has stored the records. Appends and waiters get ``error``."""
-        if self._journaled is not None:
-            self._journaled.fail(error)
-            self._led = False
-            self._guarded = True
+        if self._acceptance.journaled is not None:
+            self._acceptance.journaled.fail(error)
+            self._acceptance.resign()
 
     def note_journaled(self, offset_end: int) -> None:
         """The journal has stored all records below ``offset_end`` that were appended in this leadership."""
-        journaled = self._journaled
+        journaled = self._acceptance.journaled
         if journaled is not None and offset_end > journaled.end:
             if self._commits_alone:
                 self.commit(offset_end)
@@ -522,18 +505,16 @@ class PartitionLog:
     @property
     def journaled(self) -> bool:
         """Whether records count as stored when a journal has them."""
-        return self._journaled is not None
+        return self._acceptance.journaled is not None
 
     def resign(self) -> None:
         """Refuse appends of a leader until ``become_leader``. All waiters are called, because their records may never come."""
-        if self._journaled is not None:
-            self._journaled.fail(
-                RequestRejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self!r} is led by another broker.")
-            )
-            self._journaled = None
+        journaled = self._acceptance.journaled
+        if journaled is not None:
+            journaled.fail(RequestRejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self!r} is led by another broker."))
+            self._acceptance.leave_journal()
             self._set_terms()
-        self._led = False
-        self._guarded = True
+        self._acceptance.resign()
         self._forget_empty_epochs()
         self._notify_all()
 
@@ -552,8 +533,7 @@ class PartitionLog:
 
     def refuse(self, error: FirnError) -> None:
         """Raise ``error`` from every operation from now on, also to all current waiters."""
-        self._refusal = copy_of(error)
-        self._guarded = True
+        self._acceptance.refuse(error)
         if self._cleaning is not None:
             self._cleaning.end()
         self._durability.refuse(error)
@@ -561,54 +541,45 @@ class PartitionLog:
 
     def seal(self, error: FirnError) -> None:
         """Raise ``error`` from every append from now on, for all callers. Reads, syncs, copies and closing still work."""
-        self._sealed = copy_of(error)
-        self._guarded = True
+        self._acceptance.seal(error)
 
     def pause(self, error: FirnError) -> None:
         """Raise ``error`` from every append until ``go_on``, or until another leadership begins. Reads, syncs, copies and rolls
         still work."""
-        self._paused = copy_of(error)
-        self._guarded = True
+        self._acceptance.pause(error)
 
     def pause_transactions(self, error: FirnError) -> None:
         """Raise ``error`` from every append that begins a transaction until ``go_on``, or until another leadership begins. Those
         that are open go on and end."""
-        self._settling = copy_of(error)
+        self._acceptance.settle(error)
 
     def go_on(self) -> None:
         """Append again."""
-        self._paused = self._settling = None
-
-    def _check_begin(self, producer_id: int) -> None:
-        """A transactional batch is to be appended. Raises: the error of ``pause_transactions`` if it begins a transaction."""
-        if self._settling is not None and producer_id not in self._producers.open_transactions:
-            raise copy_of(self._settling)
+        self._acceptance.go_on()
 
     @property
     def sealed(self) -> bool:
         """Whether all appends are refused."""
-        return self._sealed is not None
+        return self._acceptance.sealed is not None
 
-    def _check_guard(self) -> None:
-        if self._refusal is not None:
-            raise copy_of(self._refusal)
-        self._writer.mend()
-        self._guarded = (
-            self._sealed is not None or self._paused is not None or not self._led or self._journaled is not None
-        )
+    def _check(self, work: LogWork, size_bytes: int = 0) -> None:
+        """Everything that must be asked and done before ``work`` on a guarded log; an append has ``size_bytes``.
 
-    def _check_append(self, size_bytes: int, *, as_leader: bool = True) -> None:
-        self._check_guard()
-        if as_leader and not self._led:
-            raise RequestRejected(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"This broker does not lead {self.topic}-{self.partition}."
-            )
-        if self._sealed is not None:
-            raise copy_of(self._sealed)
-        if self._paused is not None and as_leader:
-            raise copy_of(self._paused)
-        if self._journaled is not None:
-            self._journaled.journal.admit(size_bytes)
+        Raises: as ``Acceptance.check``; StorageUnavailable if a failed write cannot be cut off; as ``Journal.admit``.
+        """
+        acceptance = self._acceptance
+        if acceptance.torn:
+            acceptance.check(LogWork.ACCESS)
+            self._writer.mend()
+            acceptance.mend()
+        acceptance.check(work)
+        if acceptance.journaled is not None and work is not LogWork.ACCESS:
+            acceptance.journaled.journal.admit(size_bytes)
+
+    def _check_begin(self, producer_id: int) -> None:
+        """A transactional batch is to be appended. Raises: the error of ``pause_transactions`` if it begins a transaction."""
+        if self._acceptance.settling is not None and producer_id not in self._producers.open_transactions:
+            self._acceptance.check(LogWork.BEGIN)
 
     # --- appending --------------------------------------------------------------------------------------------------
 
@@ -641,8 +612,8 @@ class PartitionLog:
         Raises: ProtocolError, RequestRejected (as ``check_batches``; INVALID_TIMESTAMP, INVALID_RECORD,
         OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE); StorageFull; StorageUnavailable.
         """
-        if self._guarded:
-            self._check_append(len(records))
+        if self._acceptance.guarded:
+            self._check(LogWork.LEAD, len(records))
         fields = check_single(records, self._max_batch_bytes)
         # The way that nearly all appends go: one batch that is next in order, into a segment with room, its file open. Everything
         # else takes the general way, which does the same in the same order; a test holds the two against each other.
@@ -738,7 +709,7 @@ class PartitionLog:
     def check_plain(self, records: memoryview) -> HeaderFields | None:
         """As ``check_single``: the fields of a batch for ``append_run``. None if the batch needs ``append_as_leader``, or the log
         takes no runs now."""
-        return None if self._guarded else check_single(records, self._max_batch_bytes)
+        return None if self._acceptance.guarded else check_single(records, self._max_batch_bytes)
 
     def append_run(self, run: Sequence[tuple[memoryview, HeaderFields]], *, now_ms: int) -> list[AppendResult]:
         """Append the first batches of ``run`` by one write: those that ``append_as_leader`` would take its straight way with.
@@ -756,7 +727,7 @@ class PartitionLog:
         size = segment.size_bytes
         leader_epoch = self.leader_epoch
         if (
-            self._guarded
+            self._acceptance.guarded
             or not self._plain
             or not handle.pinned
             or index is None
@@ -941,8 +912,8 @@ class PartitionLog:
         Raises: CorruptionError if a batch is not sound, or leader epochs fall; RequestRejected OFFSET_OUT_OF_RANGE if the first
         does not come after the log end, or offsets do not rise; StorageFull; StorageUnavailable. Then nothing was appended.
         """
-        if self._guarded:
-            self._check_append(len(records), as_leader=False)
+        if self._acceptance.guarded:
+            self._check(LogWork.FOLLOW, len(records))
         found = stored_batches(records, self._end_offset, self._noted_epoch)
         gaps = False
         if found:
@@ -1009,8 +980,8 @@ class PartitionLog:
         Raises: RequestRejected MESSAGE_TOO_LARGE, INVALID_PRODUCER_EPOCH; StorageFull; StorageUnavailable. Then nothing was
         appended.
         """
-        if self._guarded:
-            self._check_append(len(batch))
+        if self._acceptance.guarded:
+            self._check(LogWork.LEAD, len(batch))
         header = parse_header(batch)
         assert header.size_bytes == len(batch)
         if len(batch) > self._max_batch_bytes:
@@ -1048,8 +1019,8 @@ class PartitionLog:
 
         Raises: RequestRejected INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED; StorageFull; StorageUnavailable.
         """
-        if self._guarded:
-            self._check_append(0)  # a marker is small, and a transaction that waits for it holds others up
+        if self._acceptance.guarded:
+            self._check(LogWork.LEAD, 0)  # a marker is small, and a transaction that waits for it holds others up
         base = self._end_offset
         batch = bytearray(
             build_marker(
@@ -1163,9 +1134,9 @@ class PartitionLog:
     def _tell_of_append(self, records: memoryview | None = None) -> None:
         """A log with a journal or with several replicas has grown: the journal stores ``records``; followers may fetch them, and in
         memory they are stored."""
-        if self._journaled is not None:
+        if self._acceptance.journaled is not None:
             assert records is not None, "with a journal each append is checked, and a run takes none"
-            self._journaled.journal.take(records)
+            self._acceptance.journaled.journal.take(records)
         if self.appends_decide and self._memory and self.on_stored is not None:
             self.on_stored()
         if self._tail_waiters:
@@ -1187,7 +1158,8 @@ class PartitionLog:
     def _undo_write(self, file: File, error: OSError) -> FirnError:
         """Undo a failed write. Returns: the error to raise."""
         failure = self._writer.undo(file, error)
-        self._guarded = self._guarded or self._writer.torn
+        if self._writer.torn:
+            self._acceptance.tear()
         return failure
 
     def _apply_marker(self, segment: Segment, batch: memoryview) -> None:
@@ -1206,8 +1178,8 @@ class PartitionLog:
 
         Raises: StorageFull, StorageUnavailable; then nothing was done.
         """
-        if self._guarded:
-            self._check_guard()
+        if self._acceptance.guarded:
+            self._check(LogWork.ACCESS)
         segment = self._writer.segment
         if segment.size_bytes == 0:
             return False
@@ -1292,15 +1264,16 @@ class PartitionLog:
 
         The awaitable raises StorageUnavailable if it can no longer be.
         """
-        if self._journaled is not None:
-            return self._journaled.wait(offset_end)
+        journaled = self._acceptance.journaled
+        if journaled is not None:
+            return journaled.wait(offset_end)
         if self._memory or offset_end <= self._durability.synced_end:
             return None
         return self._durability.wait_synced(offset_end)
 
     def request_stored(self, offset_end: int) -> None:
         """Request that all records below ``offset_end`` are stored here under the topic's durability, without waiting."""
-        if not self._memory and self._journaled is None:
+        if not self._memory and self._acceptance.journaled is None:
             self._durability.request_synced(offset_end)
 
     def request_checkpoint(self) -> None:
@@ -1313,7 +1286,7 @@ class PartitionLog:
         Returns: whether a sync was asked for.
         """
         segment = self._writer.segment
-        if not segment.handle.pinned or now_ms - segment.last_append_ms < idle_ms or self._refusal is not None:
+        if not segment.handle.pinned or now_ms - segment.last_append_ms < idle_ms or self.offline_error is not None:
             return False
         self._durability.request_checkpoint()
         return True
@@ -1342,7 +1315,7 @@ class PartitionLog:
 
     def note_synced(self, plan: SyncPlan) -> None:
         """Called by ``LogDurability``: the synced end has risen to the planned end."""
-        if self._memory or self._journaled is not None:
+        if self._memory or self.journaled:
             return
         if plan.segments:
             self._reader.remember(plan.end_offset, plan.segments[-1].segment, plan.segments[-1].size_bytes)
@@ -1377,8 +1350,8 @@ class PartitionLog:
         below the local log start; PageMiss if an index or a header has to be read from the disk first (``read_when_ready``);
         CorruptionError; StorageUnavailable.
         """
-        if self._refusal is not None:
-            raise copy_of(self._refusal)
+        if self._acceptance.refusal is not None:
+            self._acceptance.check(LogWork.ACCESS)
         if offset >= end_offset or offset > self._end_offset:
             if offset > self._end_offset:
                 raise self._out_of_range(offset)
@@ -1410,14 +1383,12 @@ class PartitionLog:
 
         Raises: CorruptionError, StorageUnavailable.
         """
-        if self._refusal is not None:
-            raise copy_of(self._refusal)
+        self._acceptance.check(LogWork.ACCESS)
         return await self._reader.offset_for_timestamp(timestamp, self._log_start_offset)
 
     async def max_timestamp_offset(self) -> tuple[TimestampMs, Offset] | None:
         """Timestamp and offset of the first record with the greatest timestamp on this disk; None if there is none."""
-        if self._refusal is not None:
-            raise copy_of(self._refusal)
+        self._acceptance.check(LogWork.ACCESS)
         return await self._reader.max_timestamp_offset(self._log_start_offset)
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
@@ -1481,7 +1452,7 @@ class PartitionLog:
         ``on_end`` is called synchronously when records are cut away, the cleanup policy changes, or the log is closed. The work
         must leave the log alone then. Raises: ConflictError if a compaction is under way or the log is closed.
         """
-        if self._cleaning is not None or self._refusal is not None:
+        if self._cleaning is not None or self.offline_error is not None:
             raise ConflictError(f"{self.topic}-{self.partition} is being compacted already, or closed.")
         self._cleaning = LogCleaning(on_end)
         return self._cleaning
@@ -1500,8 +1471,7 @@ class PartitionLog:
 
         Raises: StorageFull (nothing was dropped), StorageUnavailable, also once the log is closed.
         """
-        if self._refusal is not None:
-            raise copy_of(self._refusal)  # a topic made again under the same name has the same paths
+        self._acceptance.check(LogWork.ACCESS)  # a topic made again under the same name has the same paths
         count = 0
         for segment in self._segments[:-1]:
             if segment.end_offset > offset or segment.holds:
@@ -1528,8 +1498,7 @@ class PartitionLog:
 
         Raises: ConflictError if there is another hold already; StorageUnavailable.
         """
-        if self._refusal is not None:
-            raise copy_of(self._refusal)
+        self._acceptance.check(LogWork.ACCESS)
         self._files.keep_for_replacement(holds)
 
     async def quiet(self) -> None:
@@ -1543,8 +1512,7 @@ class PartitionLog:
 
         Raises: StorageUnavailable; the directory is offline then, and the next start completes it.
         """
-        if self._refusal is not None:
-            raise copy_of(self._refusal)  # a topic made again under the same name has the same paths
+        self._acceptance.check(LogWork.ACCESS)  # a topic made again under the same name has the same paths
         self._files.replace(holds, cleaned)
 
     def advance_log_start(self, offset: int) -> None:
@@ -1554,8 +1522,7 @@ class PartitionLog:
 
         Raises: RequestRejected OFFSET_OUT_OF_RANGE past the high watermark; StorageUnavailable, also once the log is closed.
         """
-        if self._refusal is not None:
-            raise copy_of(self._refusal)
+        self._acceptance.check(LogWork.ACCESS)
         if offset > self._high_watermark:
             raise self._out_of_range(offset)
         if offset <= self._log_start_offset:
@@ -1616,8 +1583,8 @@ class PartitionLog:
         Raises: StorageFull, StorageUnavailable; then nothing was done.
         """
         assert offset >= self._end_offset, (self, offset)
-        if self._guarded:
-            self._check_guard()
+        if self._acceptance.guarded:
+            self._check(LogWork.ACCESS)
         segment = self._writer.segment
         if segment.base_offset == offset:
             return
@@ -1650,8 +1617,8 @@ class PartitionLog:
         acknowledged, and the partition has to go offline (ADR 0024, A3); ConflictError while a sync or a swap is under way;
         StorageUnavailable. Compactions, and copies of the records cut away, have ended in each case but the first.
         """
-        if self._guarded:
-            self._check_guard()
+        if self._acceptance.guarded:
+            self._check(LogWork.ACCESS)
         if offset >= self._end_offset:
             return False
         if offset < self._high_watermark and not (self._commits_alone or given_up):
@@ -1761,8 +1728,8 @@ class PartitionLog:
 
         Raises: ConflictError while a sync or a swap is under way; CorruptionError (snapshot), StorageUnavailable.
         """
-        if self._guarded:
-            self._check_guard()
+        if self._acceptance.guarded:
+            self._check(LogWork.ACCESS)
         rows = parse_snapshot(producer_snapshot) if producer_snapshot is not None else []
         self._end_work_above(-1)
         fs = self._directory.fs
