@@ -73,6 +73,7 @@ from app.metadata.peers.pulses import StartPulses
 from app.metadata.view.view import ClusterView
 from app.objectstore.api import ObjectStore
 from app.replication.reading import PartitionReads
+from app.schemas.coordinator import SchemaCoordinator
 from app.security.delegation import TokenSecrets
 from app.tiering.read.chunk_cache import ChunkCache
 from app.tiering.read.remote_reader import RemoteReader
@@ -238,6 +239,7 @@ class Node:
         self.groups: GroupCoordinator = None  # type: ignore[assignment]
         self.shares: ShareCoordinator = None  # type: ignore[assignment]
         self.transactions: TransactionCoordinator = None  # type: ignore[assignment]
+        self.schemas: SchemaCoordinator = None  # type: ignore[assignment]
         key = config.delegation_token_secret_key
         self._token_secrets = TokenSecrets(key) if key else None
         self.audit: BrokerAudit | None = None
@@ -464,6 +466,18 @@ class Node:
             reads=reads,
             image=lambda: self.cluster.image,
         )
+        self.schemas = SchemaCoordinator(
+            config=self.cluster.effective_broker_config,
+            broker_id=BrokerId(config.node_id),
+            cluster=self.cluster,
+            controller=member.controller,
+            partitions=self.partitions.table,
+            reads=reads,
+            clock=around.clock,
+            registry=self.registry,
+            log_line=self._log_line,
+            faults=self.faults,
+        )
         authorizer = new_authorizer(config)
         if authorizer is not None:
             authorizer.follow(self.cluster.image.acls)
@@ -495,6 +509,7 @@ class Node:
             fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots, around.rng),
             producer_ids=producer_ids,
             transactions=self.transactions,
+            schemas=self.schemas,
             groups=self.groups,
             shares=self.shares,
             advertised_host=self.advertised_host,
@@ -748,6 +763,7 @@ class Node:
     def _follow_coordinated(self, image: ClusterImage, delta: ImageDelta) -> None:
         """Runs after the logs were updated, because coordinators need the logs."""
         self.transactions.follow(image)
+        self.schemas.follow(image)
 
     @property
     def endpoints(self) -> list[Endpoint]:
@@ -892,6 +908,8 @@ class Node:
                 self.transactions.follow(self.cluster.image)
                 self.partitions.on_followed(self._follow_coordinated)
                 background.append(tasks.create_task(self.transactions.run()))
+                self.schemas.follow(self.cluster.image)
+                background.append(tasks.create_task(self.schemas.run()))
                 if self.config.firn_spot_notice_endpoint:
                     background.append(tasks.create_task(self._ask_for_spot_notice()))
                 try:

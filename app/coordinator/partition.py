@@ -127,15 +127,16 @@ class CoordinatedLog:
         """Whether this is the log of that very partition."""
         return self._partition is partition
 
-    async def replay(self) -> AsyncIterator[list[ReplayedBatch]]:
-        """All records of the log, in order, some batches at a time. The event loop serves other work in between.
+    async def replay(self, start: Offset | None = None) -> AsyncIterator[list[ReplayedBatch]]:
+        """All records of the log from ``start`` on (None: from its start), in order, some batches at a time. The event loop serves
+        other work in between.
 
         Records that are appended meanwhile are included: the iteration ends only at the log end.
 
         Raises: CorruptionError; StorageUnavailable.
         """
         log = self._log
-        offset = log.log_start_offset
+        offset = log.log_start_offset if start is None else max(start, log.log_start_offset)
         tries = 0
         while offset < log.log_end_offset:
             try:

@@ -81,6 +81,7 @@ LOST: Final = {
     CONSUMER_OFFSETS.name: "offsets that groups committed last may be lost, and groups go on at older ones",
     TRANSACTION_STATE.name: "its open transactions are decided by their markers, and its transactional ids get new producer ids",
     SHARE_GROUP_STATE.name: "share groups may be given records again that they have acknowledged",
+    "_schemas": "schemas that were registered last may be lost, and 1,000 ids are skipped",
 }
 """The consequence of losing the newest records of an internal topic."""
 

@@ -1,4 +1,4 @@
-"""Firn's own APIs (keys 20000 to 20005, 20020, 20021): requests and responses, each as msgpack in one field of bytes.
+"""Firn's own APIs (keys 20000 to 20005, 20014, 20020, 20021): requests and responses, each as msgpack in one field of bytes.
 
 Shared by the broker, which answers, and by the HTTP process and the command line, which ask. The keys are not advertised.
 Structs are arrays on the wire; a new field goes to the end and has a default, so that either side may be the older one.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from struct import Struct
-from typing import Final, TypeVar
+from typing import Annotated, Final, TypeAlias, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -365,6 +365,44 @@ class DrainResponse(msgspec.Struct, array_like=True, frozen=True):
     """Topics with bytes on the disk that are not tiered."""
     error: str = ""
     """A sentence, if the step was refused."""
+
+
+SCHEMA_RECORDS_MAX: Final = 2_000
+"""Records of one append to `_schemas`: the deletion of a subject with so many versions."""
+SCHEMA_REQUEST_BYTES_MAX: Final = 1_100_000
+"""A longer FirnSchemas is refused before it is read."""
+SCHEMA_READ_BYTES: Final = 1_000_000
+"""A response to a read ends after so many bytes. Its last record may pass them."""
+SchemaRecords: TypeAlias = Annotated[list[tuple[bytes, bytes | None]], msgspec.Meta(max_length=SCHEMA_RECORDS_MAX)]
+
+
+class SchemasRequest(msgspec.Struct, array_like=True, frozen=True):
+    """FirnSchemas appends to `_schemas` under a condition, or reads it (ADR 0041). The leader of `_schemas`-0 answers it."""
+
+    step: str
+    """``append`` or ``read``."""
+    offset: int
+    """Of an append: where the log must end. Of a read: the first offset."""
+    subject: str | None = None
+    """Of an append: the subject that all records belong to; None for records that only an operator writes."""
+    records: SchemaRecords = []
+    """Of an append: keys and values. A value that is None is a tombstone."""
+
+
+class SchemasResponse(msgspec.Struct, array_like=True, frozen=True):
+    error_code: int = 0
+    error: str = ""
+    """A sentence, if the request was refused."""
+    leader: int = -1
+    """With an error: the broker to ask instead; -1 if the one that answers does not know."""
+    end: int = -1
+    """Of an append: where the log ends now. Of a read: the offset of the next read."""
+    moved: bool = False
+    """Of an append: nothing was appended, because the log ends at ``end``."""
+    wait_ms: int = 0
+    """Of an append: nothing was appended, because another caller is admitted alone for so long at most."""
+    records: list[tuple[int, int, bytes, bytes | None]] = []
+    """Of a read: offset, timestamp in ms, key and value of each record that the caller may see."""
 
 
 T = TypeVar("T", bound=msgspec.Struct)

@@ -12,7 +12,7 @@ from app.core.units import Offset, PartitionIndex, TopicIdPartition
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.context import Context, Request
 from app.handlers.base.mutations import Refusal, each
-from app.handlers.base.partitions import check_not_internal
+from app.handlers.base.partitions import check_writable
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
@@ -170,7 +170,7 @@ async def delete_records(context: Context, request: Request, message: DeleteReco
 
     async def delete(item: tuple[str, DeleteRecordsPartition]) -> Offset:
         name, partition = item
-        check_not_internal(name)
+        check_writable(context, name)
         led = context.partitions.require(name, partition.partition_index)
         log = led.log
         offset = _new_start(log, partition.offset)

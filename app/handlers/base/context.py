@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from app.replication.followed_tier import FollowedTier
     from app.replication.partition import PartitionTable
     from app.replication.reading import PartitionReads
+    from app.schemas.coordinator import SchemaCoordinator
     from app.security.authorizer import Authorizer
     from app.security.delegation import TokenSecrets
     from app.security.noting import Resource
@@ -113,6 +114,7 @@ class Context:
     groups: GroupCoordinator
     shares: ShareCoordinator
     transactions: TransactionCoordinator
+    schemas: SchemaCoordinator
     advertised_host: str
     advertised_port: int
     log_line: Callable[[str], None]

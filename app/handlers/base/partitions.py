@@ -9,7 +9,7 @@ from uuid import UUID
 from app.core.errors import ErrorCode, FirnError, NotLeader, RequestRejected, kafka_code
 from app.core.units import BrokerId
 from app.handlers.base.context import Context
-from app.metadata.image.cluster import INTERNAL_TOPICS, PartitionImage, TopicImage
+from app.metadata.image.cluster import GUARDED_TOPICS, INTERNAL_TOPICS, PartitionImage, TopicImage
 from app.wire.endpoints import NodeEndpoint
 
 if TYPE_CHECKING:
@@ -132,6 +132,16 @@ def check_not_internal(topic: str) -> None:
     """
     if topic in INTERNAL_TOPICS:
         raise RequestRejected(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is written by coordinators alone.")
+
+
+def check_writable(context: Context, topic: str) -> None:
+    """Clients do not write to topics that only Firn writes: those of coordinators, and `_schemas` once Firn's registry has it.
+
+    Raises: RequestRejected INVALID_TOPIC_EXCEPTION; NOT_ENOUGH_REPLICAS while it is not known who writes `_schemas`.
+    """
+    if topic in GUARDED_TOPICS:
+        check_not_internal(topic)
+        context.schemas.check_producer(topic)
 
 
 def check_leader_epoch(log: PartitionLog, claimed: int) -> None:

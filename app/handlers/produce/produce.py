@@ -33,7 +33,7 @@ from app.core.errors import (
 from app.core.limits import BATCH_OVERHEAD_BYTES
 from app.core.turns import Portion
 from app.handlers.base.authorising import denial, may
-from app.handlers.base.partitions import check_not_internal, hint, node_endpoints, topic_name
+from app.handlers.base.partitions import check_writable, hint, node_endpoints, topic_name
 from app.handlers.base.portions import look_at_error
 from app.handlers.clients.admission import (
     ATTRIBUTES_LOW_BYTE,
@@ -53,7 +53,7 @@ from app.handlers.clients.serving import request_of, spawn_told
 from app.handlers.state.zones import record_bytes
 from app.hot.preparation import looks_at_records
 from app.hot.producers import TransactionGuard
-from app.metadata.image.cluster import INTERNAL_TOPICS
+from app.metadata.image.cluster import GUARDED_TOPICS
 from app.records.batch import CODEC_MASK, CONTROL, LENGTH_PREFIX_BYTES, TRANSACTIONAL
 from app.records.compression import Codec
 from app.security.acls import Operation, ResourceType
@@ -293,7 +293,7 @@ def is_plain(partition: Partition, acks: int) -> bool:
     here then, or by a commit for which the fast path waits."""
     config = partition.log.config
     return (
-        partition.topic not in INTERNAL_TOPICS
+        partition.topic not in GUARDED_TOPICS
         and config.compression_type == "producer"
         and not looks_at_records(config)
         and (
@@ -783,7 +783,7 @@ def check_produced(
     Returns: the records.
     Raises: FirnError; it is a new object, so that no stored error keeps the frames that it passes.
     """
-    check_not_internal(partition.topic)
+    check_writable(context, partition.topic)
     if isinstance(verdict, FirnError):
         raise copy_of(verdict)
     if records is None:

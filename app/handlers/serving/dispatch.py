@@ -95,6 +95,7 @@ FAMILIES: Final[Mapping[str, tuple[ApiKey, ...]]] = {
     "manifests": (ApiKey.FIRN_MANIFESTS,),
     "transaction_looks": (ApiKey.FIRN_TRANSACTIONS,),
     "copy_holds": (ApiKey.FIRN_HOLD,),
+    "schemas": (ApiKey.FIRN_SCHEMAS,),
     "passing_on": (ApiKey.ENVELOPE,),
     "firn_api": (
         ApiKey.FIRN_METRICS,

@@ -60,9 +60,11 @@ OBJECT_LEVEL: Final = 3
 """The first level at which topics may have ``firn.durability=object``: programs of a lower level would ignore the ranges."""
 PULSE_LEVEL: Final = 4
 """The first level at which brokers send pulses to each other: programs of a lower level do not know them."""
-LEVEL_MAX: Final = 4
+REGISTRY_LEVEL: Final = 5
+"""The first level at which the schema registry writes: programs of a lower level let producers write to its topic."""
+LEVEL_MAX: Final = 5
 """The highest level that this program understands. 0: one broker. 1: several brokers, replicas. 2: security. 3: object durability,
-which is write-ahead logs in the bucket. 4: pulses between brokers."""
+which is write-ahead logs in the bucket. 4: pulses between brokers. 5: the schema registry."""
 
 NOT_SEALED: Final = -1
 """In place of the number of a seal."""
@@ -75,6 +77,8 @@ SETTLED_AT_ONCE: Final = 2_000
 FIRST_PRODUCER_ID: Final = ProducerId(0)
 
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+GUARDED_TOPICS: Final = INTERNAL_TOPICS | {"_schemas"}
+"""Topics that clients may not write to: never, or not once Firn's schema registry has it (ADR 0041, SP)."""
 
 _EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
 

@@ -1,0 +1,66 @@
+"""The record of Firn's own in `_schemas`: the registry is Firn's, and these are the greatest ids that its contexts ever gave.
+
+The leader of the topic writes it in the batch of each new id. Its key is that of Confluent's no-operation record, so that other
+registries skip it. The newest one counts. Ids at or below those in it are never given again (ADR 0041, SI). Tests:
+``tests/registry/test_ownership.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+OWNER_KEY: Final = b'{"keytype":"NOOP","magic":0}'
+DEFAULT_CONTEXT: Final = "."
+_FORM: Final = 1
+
+
+class _Value(msgspec.Struct, frozen=True):
+    firn: int
+    ids: dict[str, int] = {}
+    floor: int = 0
+
+
+class Ownership(NamedTuple):
+    """The content of the record."""
+
+    greatest: Mapping[str, int]
+    """The greatest id of each context, by the context's name; the default context is ``.``."""
+    floor: int = 0
+    """The greatest id of every context that is not in ``greatest``."""
+
+    def greatest_of(self, context: str) -> int:
+        """The greatest id that may have been given in a context; the next id is above it."""
+        return max(self.greatest.get(context, 0), self.floor)
+
+
+def ownership_of(key: bytes, value: bytes | None) -> Ownership | None:
+    """The content of a record of `_schemas`; None if it is another record, as that of another registry."""
+    if key != OWNER_KEY or value is None:
+        return None
+    try:
+        found = msgspec.json.decode(value, type=_Value)
+    except (msgspec.MsgspecError, RecursionError):
+        return None  # the value of another registry
+    return Ownership(found.ids, found.floor) if found.firn == _FORM else None
+
+
+def encode_ownership(ownership: Ownership) -> bytes:
+    """The value of the record."""
+    return msgspec.json.encode(_Value(_FORM, dict(ownership.greatest), ownership.floor))
+
+
+def context_of(subject: str) -> str:
+    """The context of a subject's name, ``:.name:subject``; ``.`` if it names none."""
+    return split_subject(subject)[0]
+
+
+def split_subject(subject: str) -> tuple[str, str]:
+    """A subject's context and its name without it."""
+    if subject.startswith(":."):
+        end = subject.find(":", 2)
+        if end > 0:
+            return subject[1:end], subject[end + 1 :]
+    return DEFAULT_CONTEXT, subject

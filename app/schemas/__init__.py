@@ -1,0 +1,8 @@
+"""The leader's part of the schema registry: the condition under which records are appended to `_schemas` (ADR 0041). Its parts:
+
+- ``records``: what a record says, which subject it belongs to, and which right it needs; pure
+- ``shard``: ``SchemaShard``, the ids and keys of the log, and the checks of an append; pure
+- ``reservations``: ``Reservations``, callers who have lost three times; pure
+- ``strength``: ``Strength``, the settings that the topic must have; pure
+- ``coordinator``: ``SchemaCoordinator``, replay, appends and reads on the broker that leads the topic
+"""
