@@ -117,6 +117,23 @@ PRIVATE_APIS = {
             "broker/test_drain.py::test_a_drain_that_is_taken_back_leaves_a_broker_that_writes",
         ),
     ),
+    ApiKey.FIRN_SCHEMAS: Private(
+        private.SchemasRequest,
+        {
+            "step": "must be known",
+            "offset": "compared with the end of the log in the turn of the append; a read begins at the log start at least",
+            "subject": "each key must name it, and the caller must have a right on the topic that it names (ADR 0041, SR6)",
+            "records": "so many are read at most; ids and keys are compared with those in the log (ADR 0041, SR2, SR11)",
+            "history": "compared with the topic's id and last loss of an end; empty is a log that was not there, and must end at 0",
+        },
+        (
+            NO_REQUEST,
+            "broker/test_schema_log.py::test_an_append_at_another_end_is_refused_with_the_end_and_changes_nothing",
+            "broker/test_schema_rights.py::test_a_subject_is_written_with_the_rights_of_its_topic",
+            "schemas/test_records.py::test_a_record_that_other_readers_may_take_for_another_subjects_is_refused",
+            "schemas/test_shard.py::test_an_id_stands_for_one_schema",
+        ),
+    ),
     ApiKey.FIRN_FORWARDED: Private(
         private.ForwardedRequest,
         {"address": "believed of connections from firn.trusted.proxies alone, once, before a login (ADR 0034, HF1)"},

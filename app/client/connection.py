@@ -80,6 +80,9 @@ class KafkaConnection:
         self._slots = asyncio.Semaphore(in_flight_max)
         self._next_correlation_id = 0
         self._versions: Mapping[int, tuple[int, int]] = {}
+        self.features: Mapping[str, int] = {}
+        """The levels of the cluster's features, as the broker told them last."""
+        self._software_version = "0"
         self._failure: BrokerUnavailable | None = None
         self._expires_s: float | None = None
         """Loop time after which the connection is not used any more."""
@@ -207,6 +210,7 @@ class KafkaConnection:
 
     async def negotiate(self, software_version: str, *, timeout_ms: int) -> None:
         """Learn which versions the broker serves (KIP-511). Raises: BrokerUnavailable, ProtocolError, RequestRejected."""
+        self._software_version = software_version
         message = ApiVersionsRequest(client_software_name="firn", client_software_version=software_version)
         version = SERVED[ApiKey.API_VERSIONS][1]
         answer = await self._ask_versions(message, version, timeout_ms)
@@ -215,6 +219,11 @@ class KafkaConnection:
         if answer.error_code:
             raise RequestRejected(ErrorCode(answer.error_code), f"{self} refused to say which versions it serves.")
         self._versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+        self.features = {one.name: one.max_version_level for one in answer.finalized_features}
+
+    async def learn_features(self, *, timeout_ms: int = REQUEST_TIMEOUT_MS) -> None:
+        """Ask for the levels of features again, because they may have risen. Raises: as ``negotiate``."""
+        await self.negotiate(self._software_version, timeout_ms=timeout_ms)
 
     async def close(self) -> None:
         """Close the connection. Requests in flight fail with BrokerUnavailable. Bytes already written still go out, if the peer

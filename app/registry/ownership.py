@@ -1,7 +1,7 @@
 """The record of Firn's own in `_schemas`: the registry is Firn's, and these are the greatest ids that its contexts ever gave.
 
 The leader of the topic writes it in the batch of each new id. Its key is that of Confluent's no-operation record, so that other
-registries skip it. The newest one counts. Ids at or below those in it are never given again (ADR 0041, SI). Tests:
+registries skip it. The newest one counts. Ids at or below those in it are never given again (ADR 0041, SR3). Tests:
 ``tests/registry/test_ownership.py``.
 """
 

@@ -3,6 +3,6 @@
 - ``records``: what a record says, which subject it belongs to, and which right it needs; pure
 - ``shard``: ``SchemaShard``, the ids and keys of the log, and the checks of an append; pure
 - ``reservations``: ``Reservations``, callers who have lost three times; pure
-- ``strength``: ``Strength``, the settings that the topic must have; pure
+- ``strength``: the settings that the topic must have; pure
 - ``coordinator``: ``SchemaCoordinator``, replay, appends and reads on the broker that leads the topic
 """

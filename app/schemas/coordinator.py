@@ -1,7 +1,7 @@
 """The registry's log on the broker that leads `_schemas`-0: conditional appends, and reads of committed records (ADR 0041).
 
 A shell around ``SchemaShard``. Long work rests between portions: what a request asks is read and checked in portions, and the turn
-of the append looks at the end again.
+of the append looks at the end again. Tests: ``tests/broker/test_schema_log.py``.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ LOADED_WITHIN_S: Final = 5.0
 MADE_WITHIN_S: Final = 15.0
 READ_BYTES: Final = 64 * KIB
 """Bytes that a read takes at once."""
+NEVER: Final = -1
+"""The end of a history that is over."""
 TRIES_MAX: Final = 10
 """How often the log is read on for one append, while another registry writes to it."""
 
@@ -56,6 +58,10 @@ class StoredRecord(NamedTuple):
     timestamp_ms: int
     key: bytes
     value: bytes | None
+
+
+class OutcomeUnknown(RequestRejected):
+    """Records were appended, and it is not known whether they count: the next leader decides, or time was up."""
 
 
 class Refused(NamedTuple):
@@ -120,7 +126,7 @@ class SchemaCoordinator:
     # --- producers ----------------------------------------------------------------------------------------------------
 
     def check_producer(self, topic: str) -> None:
-        """Refuse batches of producers from Firn's own first write on (SP1). While the log is not read yet, producers try again.
+        """Refuse batches of producers from Firn's own first write on (SR5). While the log is not read yet, producers try again.
 
         Raises: RequestRejected INVALID_TOPIC_EXCEPTION, NOT_ENOUGH_REPLICAS.
         """
@@ -141,7 +147,7 @@ class SchemaCoordinator:
     # --- appends ------------------------------------------------------------------------------------------------------
 
     async def ensure_topic(self) -> None:
-        """Make the topic if there is none, with the strongest durability of the cluster (SS1).
+        """Make the topic if there is none, with the strongest durability of the cluster (SR8).
 
         Raises: RequestRejected COORDINATOR_NOT_AVAILABLE; FirnError.
         """
@@ -176,6 +182,7 @@ class SchemaCoordinator:
         records: Sequence[RawRecord],
         asked: Sequence[Meaning],
         *,
+        history: str,
         is_operator: bool,
     ) -> Admitted | Refused:
         """Append records as one batch if the log ends at ``expected_end``, and wait until they are committed. A result that says
@@ -184,15 +191,17 @@ class SchemaCoordinator:
         Args:
             caller: whose losses are counted together.
             asked: what the records say.
+            history: of the read that ended at ``expected_end``. A read of another history counts as one of another end.
             is_operator: whether the caller may alter the cluster.
 
-        Raises: NotLeader; RequestRejected with nothing written; RequestRejected NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE also
-        if it is not known whether they count.
+        Raises: NotLeader, RequestRejected, with nothing written; OutcomeUnknown NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.
         """
         for _ in range(TRIES_MAX):
             partition = await self._readable()
             await self._check_strength(partition)
             shard = self._coordinator.look(ZERO, lambda found: found)
+            if history != history_of(partition) and (history or expected_end):
+                expected_end = NEVER
             if shard.end == expected_end:
                 await run(shard.check(asked, is_operator=is_operator))
             if self._coordinator.look(ZERO, lambda found: found) is not shard:
@@ -211,7 +220,7 @@ class SchemaCoordinator:
         records: Sequence[RawRecord],
         asked: Sequence[Meaning],
     ) -> Admitted | Refused:
-        """The turn of an append: no await between the last look at the end and the write (SC1)."""
+        """The turn of an append: no await between the last look at the end and the write (SR1)."""
         now_ms = self._coordinator.loop_ms()
         wait_ms = self._reservations.wait_ms(caller, now_ms)
         if wait_ms:
@@ -221,7 +230,10 @@ class SchemaCoordinator:
             return shard.append(turn, expected_end, records, asked)
 
         result = self._coordinator.perform(ZERO, decide)
-        admitted = await result if isinstance(result, Awaitable) else result
+        try:
+            admitted = await result if isinstance(result, Awaitable) else result
+        except RequestRejected as error:
+            raise OutcomeUnknown(error.code, str(error)) from error
         if admitted.moved:
             self._moved.value += 1
             self._reservations.lost(caller, self._coordinator.loop_ms())
@@ -250,7 +262,7 @@ class SchemaCoordinator:
                 shard.load(batch)
 
     async def _check_strength(self, partition: Partition) -> None:
-        """Raises: RequestRejected POLICY_VIOLATION if the topic is weaker than the registry needs (SS2)."""
+        """Raises: RequestRejected POLICY_VIOLATION if the topic is weaker than the registry needs (SR9)."""
         image = self._cluster.image
         topic = image.topic(TOPIC)
         wanted = await run(strongest(self._config(), image))
@@ -262,8 +274,11 @@ class SchemaCoordinator:
 
     # --- reads --------------------------------------------------------------------------------------------------------
 
-    async def read(self, start: int, bytes_max: int, shows: Callable[[bytes], bool]) -> tuple[list[StoredRecord], int]:
-        """The committed records from offset ``start`` on whose keys ``shows`` lets through, and the offset at which they end.
+    async def read(
+        self, start: int, bytes_max: int, shows: Callable[[bytes], bool]
+    ) -> tuple[list[StoredRecord], int, str]:
+        """The committed records from offset ``start`` on whose keys ``shows`` lets through, the offset at which they end, and the
+        history of the log.
 
         The end of the log is learned after the call began. A result of ``bytes_max`` ends below it.
 
@@ -274,7 +289,7 @@ class SchemaCoordinator:
             raise RequestRejected(
                 ErrorCode.OFFSET_NOT_AVAILABLE, f"The end of {TOPIC} is not known yet. Try again in a moment."
             )
-        log, leadership = partition.log, partition.leadership
+        log, leadership, history = partition.log, partition.leadership, history_of(partition)
         end = log.high_watermark
         offset = max(start, log.log_start_offset)
         found: list[StoredRecord] = []
@@ -299,7 +314,12 @@ class SchemaCoordinator:
             offset = next_offset
         if partition.leadership != leadership or not partition.serves:
             raise partition.lost_leadership()
-        return found, max(offset, start) if offset < end else end
+        return found, offset if offset < end else end, history
+
+
+def history_of(partition: Partition) -> str:
+    """Names the topic and its last loss of an end: within one history an offset has one record (SR1)."""
+    return f"{partition.topic_id}:{partition.unclean_epoch}"
 
 
 async def _until_at_hand(lacks: object) -> None:

@@ -1,4 +1,4 @@
-"""The records of `_schemas` as their leader sees them: kind, subject, id, and whether they delete (ADR 0041, SR). Pure.
+"""The records of `_schemas` as their leader sees them: kind, subject, id, and whether they delete (ADR 0041, SR6). Pure.
 
 Other registries write keys and values as JSON. A record that cannot be read is skipped by a replay, and refused in an append. Keys
 of an append are read strictly: members that are unknown or come twice could mean another subject to another reader.

@@ -1,4 +1,4 @@
-"""Callers who lost the race for the end of the log three times in a row are admitted alone for a moment (ADR 0041, SV). Pure.
+"""Callers who lost the race for the end of the log three times in a row are admitted alone for a moment (ADR 0041, SR10). Pure.
 
 Without this, a bulk import moves the end between every read and write of another process. A reservation is a courtesy: the
 condition on the end stays the only rule that keeps ids unique. Tests: ``tests/schemas/test_reservations.py``.

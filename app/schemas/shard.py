@@ -29,7 +29,7 @@ KEYS_MAX: Final = 400_000
 CONTEXTS_MAX: Final = 250
 """Each record of the greatest ids names all of them: 70 KB at most."""
 SKIPPED: Final = 1_000
-"""Ids that are never given after the log may have lost its end (SI3)."""
+"""Ids that are never given after the log may have lost its end (SR4)."""
 RETRY_MS: Final = 1_000
 """Pause before the skip of ids is written again."""
 CHECKED_AT_ONCE: Final = 64
@@ -200,7 +200,7 @@ class SchemaShard:
             raise RequestRejected(ErrorCode.POLICY_VIOLATION, f"The registry has {CONTEXTS_MAX} contexts at most.")
 
     def _check_id(self, place: int, one: Meaning, new_ids: dict[tuple[str, int], int], is_operator: bool) -> None:
-        """Raises: RequestRejected INVALID_RECORD, unless the id is new or stands for the same schema (SI1, SI2)."""
+        """Raises: RequestRejected INVALID_RECORD, unless the id is new or stands for the same schema (SR2)."""
         context, schema_id = one.context, one.schema_id
         known = self._digests.get(context, {}).get(schema_id, new_ids.get((context, schema_id)))
         if known is None:
@@ -218,7 +218,7 @@ class SchemaShard:
             )
 
     def append(self, turn: Turn, expected_end: int, records: Sequence[RawRecord], asked: Sequence[Meaning]) -> Admitted:
-        """Append records that were checked, if the log still ends at ``expected_end``, which is where they were checked (SC1).
+        """Append records that were checked, if the log still ends at ``expected_end``, which is where they were checked (SR1).
 
         Raises: RequestRejected, with nothing written.
         """

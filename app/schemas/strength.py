@@ -1,4 +1,4 @@
-"""The settings that `_schemas` must have before the registry writes to it (ADR 0041, SS). Pure.
+"""The settings that `_schemas` must have before the registry writes to it (ADR 0041, SR8, SR9). Pure.
 
 Tests: ``tests/schemas/test_strength.py``.
 """

@@ -387,6 +387,8 @@ class SchemasRequest(msgspec.Struct, array_like=True, frozen=True):
     """Of an append: the subject that all records belong to; None for records that only an operator writes."""
     records: SchemaRecords = []
     """Of an append: keys and values. A value that is None is a tombstone."""
+    history: str = ""
+    """Of an append: ``SchemasResponse.history`` of the caller's read; empty if it read a log that did not exist."""
 
 
 class SchemasResponse(msgspec.Struct, array_like=True, frozen=True):
@@ -403,6 +405,10 @@ class SchemasResponse(msgspec.Struct, array_like=True, frozen=True):
     """Of an append: nothing was appended, because another caller is admitted alone for so long at most."""
     records: list[tuple[int, int, bytes, bytes | None]] = []
     """Of a read: offset, timestamp in ms, key and value of each record that the caller may see."""
+    history: str = ""
+    """Of a read: names the topic and its last loss of an end. Offsets of two histories may have different records."""
+    may_count: bool = False
+    """With an error of an append: the records were written, and it is not known whether they count."""
 
 
 T = TypeVar("T", bound=msgspec.Struct)

@@ -35,7 +35,14 @@ from app.wire.apis.create_acls import AclCreation, AclCreationResult, CreateAcls
 from app.wire.apis.heartbeat import HeartbeatRequest
 from app.wire.apis.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
 from app.wire.apis.offset_commit import OffsetCommitRequest
-from app.wire.private import DrainRequest, TierReplaceRequest, TierReplaceResponse, pack
+from app.wire.private import (
+    DrainRequest,
+    SchemasRequest,
+    SchemasResponse,
+    TierReplaceRequest,
+    TierReplaceResponse,
+    pack,
+)
 from app.wire.versions import BETWEEN_BROKERS, OPAQUE, SERVED
 
 CHANGES_NOTHING = {
@@ -133,7 +140,21 @@ def test_brokers_and_drains_and_replaced_segments_are_changes() -> None:
     assert (told["name"], told["partition"], told["step"], told["segments"]) == ("t", 3, "finish", 2)
 
 
-@pytest.mark.parametrize("key", [ApiKey.FIRN_REGISTER, ApiKey.FIRN_DRAIN, ApiKey.FIRN_TIER_REPLACE])
+def test_an_append_of_schemas_is_a_change_unless_the_log_had_moved_on() -> None:
+    asked = pack(SchemasRequest("append", 5, "t-value", [(b"k", b"v")]))
+    tell = CHANGES[ApiKey.FIRN_SCHEMAS]
+    (told,) = tell(asked, pack(SchemasResponse(end=6)))
+    assert (told["type"], told["name"], told["action"], told["records"]) == ("SUBJECT", "t-value", "WRITE_SCHEMAS", 1)
+    assert tell(asked, pack(SchemasResponse(end=9, moved=True))) == []
+    assert tell(asked, pack(SchemasResponse(wait_ms=5))) == []
+    assert tell(asked, pack(SchemasResponse(ErrorCode.INVALID_RECORD, "why")))[0]["error"]
+    assert tell(asked, pack(SchemasResponse(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "why"))) == []
+    assert tell(pack(SchemasRequest("read", 0)), pack(SchemasResponse(end=6))) == []
+
+
+@pytest.mark.parametrize(
+    "key", [ApiKey.FIRN_REGISTER, ApiKey.FIRN_DRAIN, ApiKey.FIRN_TIER_REPLACE, ApiKey.FIRN_SCHEMAS]
+)
 @pytest.mark.parametrize("message", [b"", b"\x90", b"\xff\xff", b"\x93\x01\x02\x03"])
 @pytest.mark.parametrize("response", [None, b"", b"\x90"])
 def test_what_is_no_message_is_no_change(key: int, message: bytes, response: bytes | None) -> None:

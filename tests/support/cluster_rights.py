@@ -23,6 +23,7 @@ from app.wire.versions import BETWEEN_BROKERS, OPAQUE, SERVED
 from tests.interop.peers import make, request
 from tests.support.guarded_cluster import CONTROLLER, FOLLOWER, LEADER, NODES, GuardedCluster
 from tests.support.rights import GONE, SEEN, TRANSACTION, share_key
+from tests.support.schema_records import operator_record, schema_record
 
 _K = ApiKey
 TOPIC_IDS_FROM, REPLICA_STATE_FROM = 13, 15
@@ -396,6 +397,15 @@ def _step(step: str) -> Callable[[int, GuardedCluster], Any]:
     return lambda version, cluster: own.pack(own.DrainRequest(step))
 
 
+def _any_schema(version: int, cluster: GuardedCluster) -> Any:
+    return own.pack(own.SchemasRequest("append", 0, "com.example.Order", [schema_record("com.example.Order", 1)]))
+
+
+def _config_of_schemas(version: int, cluster: GuardedCluster) -> Any:
+    records = [operator_record("CONFIG", "t-value", compatibilityLevel="NONE")]
+    return own.pack(own.SchemasRequest("append", 0, "t-value", records))
+
+
 def _token_for_another(version: int, cluster: GuardedCluster) -> Any:
     owner = {"owner_principal_type": "User", "owner_principal_name": "victim"}
     return request(_K.CREATE_DELEGATION_TOKEN, max_lifetime_ms=-1, **owner)
@@ -424,6 +434,8 @@ OF_OPERATORS: list[Harm] = [
     Harm("cluster", _K.FIRN_CLUSTER, lambda version, cluster: own.pack(own.ClusterRequest()), Operation.DESCRIBE),
     Harm("drain", _K.FIRN_DRAIN, _step("begin"), Operation.ALTER),
     Harm("stop a drain", _K.FIRN_DRAIN, _step("stop"), Operation.ALTER),
+    Harm("register a schema of no topic", _K.FIRN_SCHEMAS, _any_schema, Operation.ALTER),
+    Harm("alter the config of a subject", _K.FIRN_SCHEMAS, _config_of_schemas, Operation.ALTER),
     *(
         Harm(
             f"unregister broker {node_id}",

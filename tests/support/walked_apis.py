@@ -37,6 +37,7 @@ from app.wire.private import (
     ForwardedRequest,
     MetricsRequest,
     PlaceRequest,
+    SchemasRequest,
     TierReplaceRequest,
     TierSegmentsRequest,
     TierStatusRequest,
@@ -44,6 +45,7 @@ from app.wire.private import (
 from app.wire.versions import BETWEEN_BROKERS, OPAQUE, PRIVATE, SERVED
 from tests.support.crowded import CROWD, ENDED, LONG, WIDE, Crowded
 from tests.support.fillings import Filler, Filling, Names, fillings_of
+from tests.support.schema_records import schema_key
 
 LONGEST_NAMES_MAX: Final = BYTES_MAX // 33_000
 """Names of 32,767 bytes that fit in the longest request of all APIs but Produce."""
@@ -356,6 +358,14 @@ WALKED: Final[Mapping[ApiKey, Entry]] = {
     ),
     ApiKey.FIRN_PULSE: _private(lambda on, count: PulseRequest(_cluster(on), ABSENT, 0, True, 1000, 0, 1000)),
     ApiKey.FIRN_CLUSTER: _private(lambda on, count: ClusterRequest()),
+    ApiKey.FIRN_SCHEMAS: _private(
+        lambda on, count: SchemasRequest("read", 0),
+        lambda on, count: SchemasRequest("append", 0, "t-value", [(b'{"keytype":"SCHEMA"}', b"{}")] * count),
+        lambda on, count: SchemasRequest(
+            "append", 0, "t-value", [(schema_key("t-value", index), None) for index in range(min(count, 2_000))]
+        ),
+        lambda on, count: SchemasRequest("append", 0, "t-value", [(b"[" * count, b"[" * count)]),
+    ),
     ApiKey.FIRN_FORWARDED: _private(lambda on, count: ForwardedRequest("1" * count)),
 }
 

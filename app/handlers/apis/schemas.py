@@ -2,7 +2,7 @@
 
 The broker decides the rights from the connection's principal. A subject belongs to the topic that it names: WRITE on the topic
 registers a schema, DELETE deletes one, DESCRIBE reads. All other subjects, configs and modes need ALTER on the cluster. Reading
-them needs DESCRIBE on the cluster, or READ on `_schemas`.
+them needs DESCRIBE on the cluster, or READ on `_schemas`. Tests: ``tests/broker/test_schema_rights.py``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.authorising import judge, may, refuse, require
 from app.handlers.base.context import Context, Request
 from app.metadata.image.cluster import LEVEL_FEATURE, REGISTRY_LEVEL
-from app.schemas.coordinator import Refused, leader_of
+from app.schemas.coordinator import OutcomeUnknown, Refused, leader_of
 from app.schemas.records import OPERATOR, Meaning, read_one, subject_of, topic_of
 from app.schemas.strength import TOPIC
 from app.security.acls import Operation, ResourceType
@@ -56,7 +56,8 @@ async def handle_schemas(context: Context, request: Request, message: bytes) -> 
     except FirnError as error:
         code = kafka_code(error)
         leader = leader_of(error, context.image) if isinstance(error, RequestRejected) else -1
-        response = SchemasResponse(int(code), str(error), leader)
+        may_count = isinstance(error, OutcomeUnknown)
+        response = SchemasResponse(int(code), str(error), leader, may_count=may_count)
     return pack(response)
 
 
@@ -83,14 +84,16 @@ async def _append(context: Context, request: Request, asked: SchemasRequest) -> 
         raise copy_of(context.refusal)
     await context.schemas.ensure_topic()
     caller = (request.caller.principal, asked.subject)
-    result = await context.schemas.append(caller, asked.offset, asked.records, meanings, is_operator=is_operator)
+    result = await context.schemas.append(
+        caller, asked.offset, asked.records, meanings, history=asked.history, is_operator=is_operator
+    )
     if isinstance(result, Refused):
         return SchemasResponse(wait_ms=result.wait_ms)
     return SchemasResponse(end=int(result.end), moved=result.moved)
 
 
 def _check_rights(context: Context, request: Request, subject: str | None, meanings: list[Meaning]) -> bool:
-    """Check that the caller may write these records (SR1). Returns: whether it may alter the cluster. Raises: RequestRejected."""
+    """Check that the caller may write these records (SR6). Returns: whether it may alter the cluster. Raises: RequestRejected."""
     if may(context, request.caller, Operation.ALTER, ResourceType.CLUSTER):
         return True
     topic = None if subject is None else topic_of(subject)
@@ -110,12 +113,12 @@ async def _read(context: Context, request: Request, asked: SchemasRequest) -> Sc
     """Raises: FirnError."""
     if context.image.topic(TOPIC) is None:
         return SchemasResponse(end=0)
-    found, end = await context.schemas.read(asked.offset, SCHEMA_READ_BYTES, _shown_to(context, request))
-    return SchemasResponse(end=end, records=[(*one,) for one in found])
+    found, end, history = await context.schemas.read(asked.offset, SCHEMA_READ_BYTES, _shown_to(context, request))
+    return SchemasResponse(end=end, records=[(*one,) for one in found], history=history)
 
 
 def _shown_to(context: Context, request: Request) -> Callable[[bytes], bool]:
-    """Whether the caller may see the record with a key (SR2). Records that name no subject are shown to all."""
+    """Whether the caller may see the record with a key (SR7). Records that name no subject are shown to all."""
     caller = request.caller
     if (
         context.authorizer is None

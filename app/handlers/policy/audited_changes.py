@@ -235,6 +235,17 @@ def _drain(message: Any, response: Any) -> list[Change]:
     return [change("BROKER", "", "DRAIN", step=short(asked.step))]
 
 
+def _schemas(message: Any, response: Any) -> list[Change]:
+    from app.wire.private import SchemasRequest, SchemasResponse
+
+    asked, answer = _read(SchemasRequest, message), _read(SchemasResponse, response)
+    if asked is None or answer is None or asked.step != "append" or answer.moved or answer.wait_ms:
+        return []
+    code = answer.error_code
+    told = change("SUBJECT", short(asked.subject or ""), "WRITE_SCHEMAS", code, records=len(asked.records))
+    return _told([(code, told)])
+
+
 def _replace_segments(message: Any, response: Any) -> list[Change]:
     from app.wire.private import TierReplaceRequest, TierReplaceResponse
 
@@ -549,6 +560,7 @@ CHANGES: Final[Mapping[int, Tell]] = {
     ApiKey.FIRN_DRAIN: _drain,
     ApiKey.FIRN_TIER_REPLACE: _replace_segments,
     ApiKey.FIRN_REGISTER: _register,
+    ApiKey.FIRN_SCHEMAS: _schemas,
 }
 """The APIs that change something other than by reading and writing records."""
 
