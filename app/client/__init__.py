@@ -3,5 +3,5 @@
 - ``connection``: ``KafkaConnection``, one connection; ``security``: TLS and logins; ``retry``: back-off
 - ``cluster``: ``ClusterClient``, brokers, leaders and a connection to each
 - ``producer``, ``partitioner``, ``transactions``: ``Producer`` and its transactions; ``consumer``: ``Consumer``
-- ``admin``, ``groups``: ``AdminClient``, ``GroupClient``
+- ``admin``, ``groups``: ``AdminClient``, ``GroupClient``; ``schema_log``: ``BrokerSchemaLog``, the log of schemas
 """

@@ -1,6 +1,6 @@
 """The registry's log on the broker that leads `_schemas`-0: conditional appends, and reads of committed records (ADR 0041).
 
-A shell around ``SchemaShard``. Long work rests between portions: what a request asks is read and checked in portions, and the turn
+A shell around ``SchemaShard``. Long work rests between portions: a request is read and checked in portions, and the turn
 of the append looks at the end again. Tests: ``tests/broker/test_schema_log.py``.
 """
 
@@ -190,7 +190,7 @@ class SchemaCoordinator:
 
         Args:
             caller: whose losses are counted together.
-            asked: what the records say.
+            asked: the meanings of the records.
             history: of the read that ended at ``expected_end``. A read of another history counts as one of another end.
             is_operator: whether the caller may alter the cluster.
 
@@ -251,7 +251,7 @@ class SchemaCoordinator:
         return partition
 
     async def _read_on(self, partition: Partition) -> None:
-        """Read what another registry has appended since the shard was loaded. Raises: RequestRejected, FirnError."""
+        """Read the records of another registry that came after the shard was loaded. Raises: RequestRejected, FirnError."""
         shard = self._coordinator.look(ZERO, lambda found: found)
         if shard.end == partition.log.log_end_offset:
             return

@@ -61,13 +61,13 @@ _VALUES: Final = msgspec.json.Decoder(_SchemaValue)
 
 
 class Meaning(NamedTuple):
-    """What a record says."""
+    """A record as the leader understands it."""
 
     kind: str
     """The key's ``keytype``."""
     subject: str | None
     name: int
-    """A hash of what the key names: keys that differ in form only have the same."""
+    """A hash of the members of the key: keys that differ in form only have the same."""
     form: int
     """A hash of the key's bytes."""
     exists: bool
@@ -86,7 +86,7 @@ class Meaning(NamedTuple):
 
 
 def topic_of(subject: str) -> str | None:
-    """The topic that a subject names (TopicNameStrategy), whatever its context; None if it names none."""
+    """The topic that a subject names (TopicNameStrategy), in any context; None if it names none."""
     name = split_subject(subject)[1]
     for suffix in _SUFFIXES:
         if name.endswith(suffix) and len(name) > len(suffix):
@@ -103,7 +103,7 @@ def subject_of(key: bytes) -> str | None:
 
 
 def meaning_of(key: bytes, value: bytes | None) -> Meaning | None:
-    """What a stored record says; None if it cannot be read, which is skipped."""
+    """The meaning of a stored record; None if it cannot be read, which is skipped."""
     try:
         found = _KEYS.decode(key)
         return _meaning(found, key, value)
@@ -112,7 +112,7 @@ def meaning_of(key: bytes, value: bytes | None) -> Meaning | None:
 
 
 def read_asked(subject: str | None, records: Sequence[RawRecord]) -> list[Meaning]:
-    """What the records of an append say. ``subject``: the one that all of them must belong to; None for the operator's.
+    """The meanings of the records of an append. ``subject``: the one that all of them must belong to; None for the operator's.
 
     Raises: RequestRejected INVALID_RECORD, with the place of the record.
     """

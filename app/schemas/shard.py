@@ -1,6 +1,6 @@
 """The state machine of `_schemas`-0 on the broker that leads it (ADR 0041). Pure.
 
-It knows what the log says of ids and keys: which schema an id stands for, the greatest id of each context, and the forms in which a
+It knows the ids and keys of the log: the schema that an id stands for, the greatest id of each context, and the forms in which a
 key is present. It admits an append only if the log still ends where the caller has read to, and if the records keep the rules that
 a replay can check. Only hashes of schemas and keys are kept.
 
@@ -70,7 +70,7 @@ class SchemaShard:
         self._greatest: dict[str, int] = {}
         self._floor = 0
         self._forms: dict[int, int | tuple[int, ...]] = {}
-        """By the hash of what a key names: the hashes of the keys that are present, one in most cases."""
+        """By the hash of the members of a key: the hashes of the keys that are present, one in most cases."""
 
     @property
     def key_count(self) -> int:
