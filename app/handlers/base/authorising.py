@@ -631,12 +631,12 @@ TABLE: Final[Mapping[ApiKey, tuple[Entry, ...]]] = {
     ApiKey.FIRN_TIER_REPLACE: (Whole(CLUSTER_ACTION), HandlerRight(ALTER, TOPIC, "the topic")),
     ApiKey.FIRN_DRAIN: _ADMINISTERS,
     ApiKey.FIRN_SCHEMAS: (
-        Asked(WRITE, TOPIC, "the topic that the subject names, to register a schema"),
-        Asked(DELETE, TOPIC, "the topic that the subject names, to delete a schema"),
-        Asked(ALTER, CLUSTER, "instead, and for all other subjects, configs and modes"),
-        Asked(DESCRIBE, TOPIC, "the topic that a subject names, to read its schemas: others are left out"),
-        Asked(READ, TOPIC, "or _schemas, to read all of them"),
-        Asked(DESCRIBE, CLUSTER, "instead, to read all of them"),
+        HandlerRight(WRITE, TOPIC, "the topic that the subject names, to register a schema"),
+        HandlerRight(DELETE, TOPIC, "the topic that the subject names, to delete a schema"),
+        HandlerRight(ALTER, CLUSTER, "instead, and for all other subjects, configs and modes"),
+        HandlerRight(DESCRIBE, TOPIC, "the topic that a subject names, to read its schemas: others are left out"),
+        HandlerRight(READ, TOPIC, "or _schemas, to read all of them"),
+        HandlerRight(DESCRIBE, CLUSTER, "instead, to read all of them"),
     ),
     # It comes before the login, and only from few addresses (ADR 0034, HF1). No rule of access decides.
     ApiKey.FIRN_FORWARDED: NOTHING,
