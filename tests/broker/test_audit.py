@@ -47,7 +47,7 @@ from app.wire.apis.offset_commit import OffsetCommitRequest, OffsetCommitRequest
 from app.wire.apis.sasl_authenticate import SaslAuthenticateRequest
 from app.wire.apis.sasl_handshake import SaslHandshakeRequest
 from app.wire.apis.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
-from tests.broker.test_authorisation import ADMIN, ALICE, BOB, TOPIC, Guarded, guarded, read, reading, written
+from tests.broker.guarded import ADMIN, ALICE, BOB, TOPIC, Guarded, guarded, read, reading, written
 from tests.handlers.conversation import Talk, talk
 from tests.support.audited import Heard
 from tests.support.broker import running_broker

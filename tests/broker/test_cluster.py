@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 import pytest
@@ -20,32 +19,11 @@ from app.metadata.controller import broker_sessions, desk
 from app.metadata.peers.control import Heartbeat, HeartbeatAnswer
 from app.metadata.peers.liveness import Identity
 from app.objectstore.directory import DirectoryStore
-from tests.support.broker import RunningBroker, running_broker
-from tests.support.several import unfenced
+from tests.support.broker import running_broker
+from tests.support.several import member, unfenced
 from tests.support.waiting import until
 
-RNG = random.Random(20)
 T = TypeVar("T")
-
-
-@asynccontextmanager
-async def member(path: Path, node_id: int, *, new_level: int = 1, **settings: Any) -> AsyncIterator[RunningBroker]:
-    """A broker of the cluster whose bucket is ``path/store``."""
-    pool = ThreadPool(2)
-    store = DirectoryStore(path / "store", pool)
-    await store.open()
-    try:
-        async with running_broker(
-            path / f"broker-{node_id}",
-            store=store,
-            rng=random.Random(RNG.random()),
-            new_level=new_level,
-            node_id=node_id,
-            **settings,
-        ) as broker:
-            yield broker
-    finally:
-        pool.close()
 
 
 async def test_three_brokers_are_one_cluster(tmp_path: Path) -> None:

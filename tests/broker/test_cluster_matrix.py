@@ -37,8 +37,8 @@ from app.wire.private import (
     unpack,
 )
 from app.wire.versions import BETWEEN_BROKERS, OPAQUE, SERVED
-from tests.broker.test_authorisation import OF_LOGINS, SAYS_LESS, TOPIC, guarded, own_codes, read, written
-from tests.broker.test_negative_matrix import (
+from tests.broker.guarded import OF_LOGINS, SAYS_LESS, TOPIC, guarded, own_codes, read, written
+from tests.broker.negative_lines import (
     EVERYTHING,
     NO_LOGINS,
     OF_GROUPS,

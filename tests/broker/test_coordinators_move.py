@@ -14,11 +14,10 @@ import pytest
 from app.coordinator.topics import CONSUMER_OFFSETS, partition_for
 from app.core.errors import ErrorCode
 from app.wire.apikeys import ApiKey
-from tests.broker.test_cluster import member
 from tests.handlers.conversation import talk
 from tests.interop.peers import make, request
 from tests.support.broker import RunningBroker
-from tests.support.several import unfenced
+from tests.support.several import member, unfenced
 from tests.support.waiting import until
 
 SETTINGS = {"offsets_topic_num_partitions": 6, "group_initial_rebalance_delay_ms": 0}

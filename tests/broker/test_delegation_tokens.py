@@ -6,8 +6,6 @@ import asyncio
 import json
 import math
 from base64 import b64encode
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -38,50 +36,9 @@ from tests.handlers.conversation import talk
 from tests.support.audited import Heard
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.secured import certificates, listener, security
-from tests.support.several import cluster_on, unfenced
+from tests.support.several import cluster_on
+from tests.support.tokens import KEY, RIGHTS, broker_with_tokens, connect, dialer, door, made, token_dialer
 from tests.support.waiting import until
-
-KEY = "a secret of brokers"
-SASL = "SASL_PLAINTEXT"
-RIGHTS = {"authorizer_class_name": STANDARD_AUTHORIZER, "super_users": "User:alice;User:ANONYMOUS"}
-
-
-def door(**settings: Any) -> Any:
-    return listener(SASL, mechanisms="PLAIN,SCRAM-SHA-256,SCRAM-SHA-512", **settings)
-
-
-def dialer(user: str, password: str = "", mechanism: str = "PLAIN") -> SecureDialer:
-    settings = {"security.protocol": SASL, "sasl.mechanism": mechanism}
-    return SecureDialer(
-        client_security(settings | {"sasl.username": user, "sasl.password": password or f"{user}-secret"})
-    )
-
-
-def token_dialer(token_id: str, secret: bytes, mechanism: str = "SCRAM-SHA-512") -> SecureDialer:
-    jaas = f'x required username="{token_id}" password="{b64encode(secret).decode()}" tokenauth="true";'
-    return SecureDialer(
-        client_security({"security.protocol": SASL, "sasl.mechanism": mechanism, "sasl.jaas.config": jaas})
-    )
-
-
-@asynccontextmanager
-async def broker_with_tokens(path: Path, **settings: Any) -> AsyncIterator[RunningBroker]:
-    settings = {"delegation_token_secret_key": KEY, **security(door()), **settings}
-    async with running_broker(path, new_level=2, **settings) as broker:
-        await until(lambda: unfenced(broker))
-        yield broker
-
-
-async def connect(broker: RunningBroker, dial: SecureDialer) -> KafkaConnection:
-    return await open_connection("127.0.0.1", broker.node.ports[SASL], dial=dial)
-
-
-async def made(connection: KafkaConnection, **fields: Any) -> Any:
-    answer = await connection.request(
-        ApiKey.CREATE_DELEGATION_TOKEN, CreateDelegationTokenRequest(**{"max_lifetime_ms": -1, **fields})
-    )
-    assert answer.error_code == 0, ErrorCode(answer.error_code)
-    return answer
 
 
 def principals(broker: RunningBroker) -> list[tuple[str, bool]]:

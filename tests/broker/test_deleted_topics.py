@@ -15,10 +15,9 @@ from app.core.errors import CorruptionError, StorageUnavailable
 from app.core.units import PartitionIndex, TopicIdPartition
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
-from tests.broker.test_cluster import member
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker, running_broker
-from tests.support.several import cluster_on, unfenced
+from tests.support.several import cluster_on, member, unfenced
 from tests.support.waiting import until
 
 

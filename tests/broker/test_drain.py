@@ -24,13 +24,13 @@ from app.wire.private import (
     pack,
     unpack,
 )
-from tests.broker.test_node import fetch_all, produce
-from tests.broker.test_process import broker as process_of
-from tests.broker.test_process import make_topic
-from tests.broker.test_service import Manager
+from tests.broker.processes import broker as process_of
+from tests.broker.processes import make_topic
+from tests.broker.service_manager import Manager
 from tests.groups.requests import FEW, ask, commit, committed, find
 from tests.handlers.conversation import Talk, batch, talk
 from tests.support.broker import running_broker
+from tests.support.talking import fetch_all, produce
 from tests.support.waiting import until
 
 FULL = Fault(FaultKind.UNAVAILABLE)

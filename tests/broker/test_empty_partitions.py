@@ -19,12 +19,12 @@ from app.core.errors import StorageFull, StorageUnavailable
 from app.hot.checkpoints import CLEAN_SHUTDOWN_FILE
 from app.hot.manager import LogManager
 from app.hot.state_file import STATE_FILE
+from app.machine.runtime import SystemClock
 from app.metadata.controller.controller import Controller
 from app.objectstore.memory import MemoryStore
-from tests.broker.test_manifest_copies import bucket
-from tests.broker.test_node import produce
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import running_broker
+from tests.support.talking import produce
 
 SETTINGS = {"remote_log_manager_task_interval_ms": 50}
 
@@ -48,7 +48,7 @@ async def fails(*_: object, **__: object) -> None:
 
 
 async def test_what_never_had_records_is_led_on_after_a_stop_in_order(tmp_path: Path) -> None:
-    store = bucket()
+    store = MemoryStore(SystemClock())
     await fill(tmp_path, store)
     assert not (tmp_path / "data" / "t-1").exists()
     for _ in range(2):
@@ -83,14 +83,14 @@ def directory_and_state(data: Path) -> None:
 async def test_what_lost_its_files_after_a_stop_in_order_is_led_under_a_higher_epoch(
     tmp_path: Path, lose: Callable[[Path], None]
 ) -> None:
-    store = bucket()
+    store = MemoryStore(SystemClock())
     await fill(tmp_path, store)
     lose(tmp_path / "data")
     assert await epochs(tmp_path, store) == [1, 0]
 
 
 async def test_a_lost_state_file_hides_no_loss(tmp_path: Path) -> None:
-    store = bucket()
+    store = MemoryStore(SystemClock())
     await fill(tmp_path, store)
     directory_and_state(tmp_path / "data")
     assert (await epochs(tmp_path, store))[0] == 1
@@ -100,7 +100,7 @@ async def test_a_lost_state_file_hides_no_loss(tmp_path: Path) -> None:
 async def test_a_start_that_is_given_up_hides_no_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given_up: tuple[type, str]
 ) -> None:
-    store = bucket()
+    store = MemoryStore(SystemClock())
     await fill(tmp_path, store)
     directory(tmp_path / "data")
     with monkeypatch.context() as patch:
@@ -111,7 +111,7 @@ async def test_a_start_that_is_given_up_hides_no_loss(
 
 
 async def test_an_older_copy_of_the_directory_is_not_taken_for_the_newest_state(tmp_path: Path) -> None:
-    store = bucket()
+    store = MemoryStore(SystemClock())
     await fill(tmp_path, store)
     shutil.copytree(tmp_path / "data", tmp_path / "copy")
     async with running_broker(tmp_path, store=store, **SETTINGS) as broker, talk(broker.port) as client:
@@ -127,7 +127,7 @@ async def test_an_older_copy_of_the_directory_is_not_taken_for_the_newest_state(
 async def test_what_another_directory_led_meanwhile_is_led_under_a_higher_epoch_though_a_start_was_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = bucket()
+    store = MemoryStore(SystemClock())
     await fill(tmp_path, store)
     await fill(tmp_path, store, "u", data_dir=tmp_path / "other", take_over=True, seed=99)
     with monkeypatch.context() as patch:
@@ -144,7 +144,7 @@ def manifest_writes(store: MemoryStore) -> list[str]:
 async def test_after_a_kill_all_epochs_rise_and_manifests_are_sealed_only_if_another_may_still_write_them(
     tmp_path: Path,
 ) -> None:
-    store = bucket()
+    store = MemoryStore(SystemClock())
     await fill(tmp_path, store)
     marker, led_by = tmp_path / "data" / CLEAN_SHUTDOWN_FILE, tmp_path / "data" / ".firn" / LED_BY_FILE
     marker.unlink()
@@ -160,7 +160,7 @@ async def test_after_a_kill_all_epochs_rise_and_manifests_are_sealed_only_if_ano
 async def test_partitions_whose_logs_there_was_no_time_to_make_have_never_had_a_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = bucket()
+    store = MemoryStore(SystemClock())
     create = LogManager.create
 
     def create_some(self: LogManager, topic: str, topic_id: Any, partition: int, config: Any) -> Any:

@@ -10,26 +10,16 @@ from pathlib import Path
 import pytest
 
 from app.broker.peers.control_link import KafkaControlLink
-from app.configs import Durability, TopicConfig
 from app.core.errors import ErrorCode, RequestRejected
 from app.metadata.image.cluster import LEVEL_MAX, BrokerImage, PartitionImage
 from app.metadata.image.wal_ranges import PartitionDurability
 from app.metadata.peers.control import ChangeRequest, ChangeResponse
-from tests.broker.test_object_durability import led, objects, produce, records_read
+from tests.broker.ephemeral import SETTINGS, in_cluster
+from tests.broker.object_topics import led, objects, produce_count, records_read
 from tests.handlers.conversation import talk
 from tests.support.broker import RunningBroker
 from tests.support.several import broker_on, image_of, unfenced
 from tests.support.waiting import until
-
-SETTINGS = {
-    "firn_ephemeral": True,
-    "broker_heartbeat_interval_ms": 50,
-    "topic_defaults": TopicConfig(firn_durability=Durability.OBJECT, firn_wal_linger_ms=5),
-}
-
-
-async def in_cluster(broker: RunningBroker) -> None:
-    await until(lambda: broker.node.config.node_id in unfenced(broker))
 
 
 async def test_an_empty_store_becomes_a_cluster_whose_new_topics_are_in_the_bucket(tmp_path: Path) -> None:
@@ -90,7 +80,7 @@ async def test_a_cluster_goes_to_zero_and_comes_back_on_an_empty_disk(tmp_path: 
         await led(broker, "t", 3)
         async with talk(broker.port) as client:
             for index in range(3):
-                assert await produce(client, 5, index=index) == (ErrorCode.NONE, 0)
+                assert await produce_count(client, 5, index=index) == (ErrorCode.NONE, 0)
         if stop == "killed":
             await broker.kill()
     shutil.rmtree(tmp_path / "a")
@@ -99,7 +89,7 @@ async def test_a_cluster_goes_to_zero_and_comes_back_on_an_empty_disk(tmp_path: 
         await led(broker, "t", 3)
         assert await records_read(broker, 5) == 5
         async with talk(broker.port) as client:
-            assert await produce(client, 1, index=2) == (ErrorCode.NONE, 5)
+            assert await produce_count(client, 1, index=2) == (ErrorCode.NONE, 5)
 
 
 async def test_a_broker_that_stops_in_order_is_forgotten_if_others_go_on(tmp_path: Path) -> None:
@@ -143,7 +133,7 @@ async def test_a_broker_that_stops_gives_its_partitions_to_others_by_one_change(
             assert len(mine) == 10
             async with talk(second.port) as client:
                 for index in mine:
-                    assert await produce(client, 3, topic="u", index=index) == (ErrorCode.NONE, 0)
+                    assert await produce_count(client, 3, topic="u", index=index) == (ErrorCode.NONE, 0)
             before = first.node.cluster.image.sequence
         assert {one.leader for one in partitions(first, "u")} == {1}
         assert not [line for line in first.lines if "has ended" in line], "nobody had to seal"
@@ -152,7 +142,7 @@ async def test_a_broker_that_stops_gives_its_partitions_to_others_by_one_change(
         await led(first, "u", 20)
         async with talk(first.port) as client:
             for index in mine:
-                assert await produce(client, 1, topic="u", index=index) == (ErrorCode.NONE, 3)
+                assert await produce_count(client, 1, topic="u", index=index) == (ErrorCode.NONE, 3)
 
 
 async def test_the_last_broker_that_stops_closes_all_ranges_and_its_own_log(tmp_path: Path) -> None:
@@ -161,7 +151,7 @@ async def test_the_last_broker_that_stops_closes_all_ranges_and_its_own_log(tmp_
         await broker.create_topic("t", 3)
         await led(broker, "t", 3)
         async with talk(broker.port) as client:
-            assert await produce(client, 5) == (ErrorCode.NONE, 0)
+            assert await produce_count(client, 5) == (ErrorCode.NONE, 0)
     image = await image_of(tmp_path)
     found = image.topics_by_name["t"].partitions
     assert [one.leader for one in found] == [-1, -1, -1]
@@ -181,7 +171,7 @@ async def test_a_broker_that_comes_gets_its_share_of_the_leaders_while_producers
         await led(first, "t", 30)
         async with talk(first.port) as client:
             for index in range(30):
-                assert await produce(client, 3, index=index) == (ErrorCode.NONE, 0)
+                assert await produce_count(client, 3, index=index) == (ErrorCode.NONE, 0)
         async with broker_on(tmp_path, "b", **SETTINGS) as second, broker_on(tmp_path, "c", **SETTINGS) as third:
             by_id = {1: first, 2: second, 3: third}
 
@@ -194,5 +184,5 @@ async def test_a_broker_that_comes_gets_its_share_of_the_leaders_while_producers
                 table = by_id[leader].node.partitions.table
                 await until(lambda table=table, index=index: table.led("t", index) is not None)
                 async with talk(by_id[leader].port) as client:
-                    assert await produce(client, 1, index=index) == (ErrorCode.NONE, 3)
+                    assert await produce_count(client, 1, index=index) == (ErrorCode.NONE, 3)
             assert not [line for line in first.lines if "has ended" in line], "nobody had to seal"

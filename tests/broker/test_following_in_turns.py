@@ -14,9 +14,8 @@ from app.broker.peers.control_link import KafkaControlLink
 from app.metadata.changes.topic_changes import ConfigChange
 from app.replication.roles import Role
 from app.wire.config_resources import ConfigOperation
-from tests.broker.test_cluster import member
 from tests.handlers.conversation import batch, talk
-from tests.support.several import unfenced
+from tests.support.several import member, unfenced
 from tests.support.waiting import until
 
 AT_ONCE = 2

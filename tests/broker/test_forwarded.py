@@ -20,7 +20,7 @@ from app.wire.apis.create_topics import CreatableTopic, CreateTopicsRequest
 from app.wire.apis.sasl_authenticate import SaslAuthenticateRequest
 from app.wire.apis.sasl_handshake import SaslHandshakeRequest
 from app.wire.private import ForwardedRequest, ForwardedResponse, pack, unpack
-from tests.broker.test_authorisation import written
+from tests.broker.guarded import written
 from tests.handlers.conversation import Talk, talk
 from tests.support.audited import Heard
 from tests.support.broker import RunningBroker, running_broker

@@ -17,10 +17,10 @@ from app.wire.apikeys import ApiKey
 from app.wire.apis.find_coordinator import FindCoordinatorRequest
 from app.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from app.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
-from tests.broker.test_node import FETCH, fetch_all, produce, tier_everything
 from tests.handlers.conversation import Talk, batch, talk
 from tests.support.broker import RunningBroker, running_broker
-from tests.support.leadership import OTHER, OTHER_PORT, name_in_sync, name_leader
+from tests.support.leadership import OTHER, OTHER_PORT, name_in_sync, name_leader, produced
+from tests.support.talking import FETCH, fetch_all, produce, tier_everything
 from tests.support.waiting import until
 
 ME = 1
@@ -31,17 +31,6 @@ def fetch_frame(client: Talk, topic: object, offset: int, *, version: int = 16, 
     asked = FetchPartition(0, -1, offset, partition_max_bytes=1 << 20)
     request = FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, topics=[(topic, [asked])])  # type: ignore[list-item]
     client.writer.write(encode_fetch_request(version, client.correlation_id, "test", request))
-
-
-async def produced(
-    client: Talk, topic: str, version: int = 10
-) -> tuple[int, tuple[int, int], list[tuple[int, str, int]]]:
-    """The code, the leader that the answer names, and the addresses that it gives."""
-    answer = await client.produce(version, [(topic, [(0, batch(1))])])
-    found = answer.responses[0].partition_responses[0]
-    leader = found.current_leader
-    where = [(one.node_id, one.host, one.port) for one in answer.node_endpoints]
-    return found.error_code, (leader.leader_id, leader.leader_epoch), where
 
 
 async def listed(client: Talk, topic: str) -> int:

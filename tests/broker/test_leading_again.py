@@ -13,9 +13,9 @@ import pytest
 from app.broker.node import Node
 from app.broker.partitions.partitions import Partitions
 from app.core.errors import FencedError
-from tests.broker.test_node import produce, tier_everything
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.talking import produce, tier_everything
 from tests.support.waiting import until
 
 LOST = "lost with the former data directory"

@@ -20,14 +20,12 @@ from app.transactions.markers import Marker, MarkerWriter
 from app.wire.apikeys import ApiKey
 from app.wire.apis.end_txn import EndTxnRequest
 from app.wire.apis.find_coordinator import FindCoordinatorRequest
-from tests.broker.test_cluster import member
-from tests.broker.test_internal_durability import SETTINGS, One
-from tests.broker.test_object_durability import alone, create, led
-from tests.broker.test_three_durabilities import found
-from tests.broker.test_transactions import AGAIN, FIRST_PROTOCOL, SECOND_PROTOCOL, Cluster, Producer, name_on
+from tests.broker.internal_topics import SETTINGS, One
+from tests.broker.object_topics import alone, create, led
+from tests.broker.transactional import AGAIN, FIRST_PROTOCOL, SECOND_PROTOCOL, Cluster, Producer, found, name_on
 from tests.handlers.conversation import talk
 from tests.support.broker import RunningBroker
-from tests.support.several import unfenced
+from tests.support.several import member, unfenced
 from tests.support.waiting import until
 
 BOTH = pytest.mark.parametrize("version", [FIRST_PROTOCOL, SECOND_PROTOCOL])

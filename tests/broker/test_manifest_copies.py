@@ -20,16 +20,12 @@ from app.machine.runtime import SystemClock
 from app.metadata.image.cluster import LEVEL_MAX
 from app.metadata.manifest.manifest import SegmentManifest
 from app.objectstore.memory import MemoryStore
-from tests.broker.test_node import produce, tier_everything
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.talking import produce, tier_everything
 from tests.support.waiting import until
 
 SETTINGS = {"remote_log_manager_task_interval_ms": 50}
-
-
-def bucket() -> MemoryStore:
-    return MemoryStore(SystemClock())
 
 
 def listed(store: MemoryStore) -> bool:
@@ -63,7 +59,7 @@ async def left_by_a_broker(path: Path, store: MemoryStore) -> None:
 
 
 async def test_after_a_stop_in_order_manifests_are_listed_only_when_clients_are_served(tmp_path: Path) -> None:
-    store = bucket()
+    store = MemoryStore(SystemClock())
     await left_by_a_broker(tmp_path, store)
     store.history.clear()
     async with running_broker(tmp_path, store=store, **SETTINGS) as broker:
@@ -75,7 +71,7 @@ async def test_after_a_stop_in_order_manifests_are_listed_only_when_clients_are_
 
 
 async def test_after_a_kill_every_manifest_is_listed(tmp_path: Path) -> None:
-    store = bucket()
+    store = MemoryStore(SystemClock())
     await left_by_a_broker(tmp_path, store)
     copies = tmp_path / "data" / OWN_DIRECTORY / "manifests"
     shutil.copytree(copies, tmp_path / "copies")
@@ -94,7 +90,7 @@ async def test_after_a_kill_every_manifest_is_listed(tmp_path: Path) -> None:
 
 
 async def test_ends_that_an_older_start_has_left_are_not_believed(tmp_path: Path) -> None:
-    store = bucket()
+    store = MemoryStore(SystemClock())
     await left_by_a_broker(tmp_path, store)
     own = tmp_path / "data" / OWN_DIRECTORY
     shutil.copytree(own, tmp_path / "own")
@@ -108,7 +104,7 @@ async def test_ends_that_an_older_start_has_left_are_not_believed(tmp_path: Path
 
 
 async def test_copies_that_do_not_go_to_the_ends_are_not_believed(tmp_path: Path) -> None:
-    store = bucket()
+    store = MemoryStore(SystemClock())
     await left_by_a_broker(tmp_path, store)
     copies = tmp_path / "data" / OWN_DIRECTORY / "manifests"
     shutil.copytree(copies, tmp_path / "copies")
@@ -125,7 +121,7 @@ async def test_copies_that_do_not_go_to_the_ends_are_not_believed(tmp_path: Path
 
 
 async def test_partitions_without_records_cost_a_start_no_write_and_keep_their_leader_epoch(tmp_path: Path) -> None:
-    store = bucket()
+    store = MemoryStore(SystemClock())
 
     async def writes_of_a_start() -> tuple[int, set[int]]:
         store.history.clear()
@@ -145,7 +141,7 @@ async def test_partitions_without_records_cost_a_start_no_write_and_keep_their_l
 
 
 async def test_a_partition_whose_files_are_gone_after_a_stop_in_order_gets_a_new_leader_epoch(tmp_path: Path) -> None:
-    store = bucket()
+    store = MemoryStore(SystemClock())
     async with running_broker(tmp_path, store=store, **SETTINGS) as broker:
         await broker.create_topic("t", 2)
         async with talk(broker.port) as client:
@@ -157,7 +153,7 @@ async def test_a_partition_whose_files_are_gone_after_a_stop_in_order_gets_a_new
 
 
 async def test_a_copy_is_kept_of_each_manifest_with_entries_until_its_topic_is_deleted(tmp_path: Path) -> None:
-    store = bucket()
+    store = MemoryStore(SystemClock())
     await left_by_a_broker(tmp_path, store)
     copies = tmp_path / "data" / OWN_DIRECTORY / "manifests"
     (of_tiered,) = copies.iterdir()
@@ -175,7 +171,7 @@ async def test_a_copy_is_kept_of_each_manifest_with_entries_until_its_topic_is_d
 
 
 async def test_manifests_of_many_new_partitions_are_listed_together(tmp_path: Path) -> None:
-    store = bucket()
+    store = MemoryStore(SystemClock())
     async with running_broker(tmp_path, store=store, **SETTINGS) as broker:
         store.history.clear()
         await broker.create_topic("t", 400)
@@ -185,7 +181,7 @@ async def test_manifests_of_many_new_partitions_are_listed_together(tmp_path: Pa
 
 
 async def test_what_a_job_wrote_while_no_broker_ran_is_found_soon_and_the_job_is_fenced(tmp_path: Path) -> None:
-    store = bucket()
+    store = MemoryStore(SystemClock())
     async with running_broker(tmp_path, store=store, **SETTINGS) as broker:
         await broker.create_topic("t", 1, retention_ms="-1")
         await tier_a_batch(broker)
@@ -220,7 +216,7 @@ async def test_a_manifest_that_a_later_leader_has_sealed_does_not_end_the_broker
         return await load(partitions, log, *rest)
 
     monkeypatch.setattr(Partitions, "load_manifest", load_manifest)
-    async with running_broker(tmp_path, store=bucket(), new_level=LEVEL_MAX, **SETTINGS) as broker:
+    async with running_broker(tmp_path, store=MemoryStore(SystemClock()), new_level=LEVEL_MAX, **SETTINGS) as broker:
         assert broker.node.cluster.image.level
         await broker.create_topic("t", 1, retention_ms="-1")
         await until(lambda: attached(broker, "t", 0))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -25,67 +24,15 @@ from app.metadata.peers.control import Heartbeat, HeartbeatAnswer
 from app.wal.trimming import WalNeeds
 from app.wire.apikeys import ApiKey
 from app.wire.apis.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from app.wire.apis.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-)
-from app.wire.config_resources import ConfigOperation
-from tests.broker.test_cluster import member
-from tests.broker.test_node import fetch_all, headers, tier_everything
-from tests.handlers.conversation import Talk, batch, talk
+from tests.broker.object_topics import CONFIGS, alone, alter, create, led, objects, produce_count, records_read
+from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker
-from tests.support.several import unfenced
+from tests.support.several import member, unfenced
+from tests.support.talking import fetch_all, headers, tier_everything
 from tests.support.waiting import until
 
-TOPIC_RESOURCE = 2
 RETRIED = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR)
 """What producers are told while the rule changes: each client tries again."""
-CONFIGS = {
-    "firn.durability": "object",
-    "firn.wal.linger.ms": "5",
-    "segment.bytes": "1048576",
-    "local.retention.ms": "0",
-    "remote.storage.enable": "true",
-}
-
-
-@asynccontextmanager
-async def alone(path: Path, **settings: Any) -> AsyncIterator[RunningBroker]:
-    """Broker 1, the only one of its cluster, unfenced."""
-    settings = {"broker_heartbeat_interval_ms": 50, "remote_log_manager_task_interval_ms": 50, **settings}
-    async with member(path, 1, new_level=OBJECT_LEVEL, **settings) as broker:
-        await until(lambda: unfenced(broker) == [1])
-        yield broker
-
-
-async def create(broker: RunningBroker, name: str, partitions: int = 1, **configs: str) -> None:
-    named = {key.replace("_", "."): value for key, value in configs.items()}
-    await broker.node.membership.controller.create_topic(name, partitions, {**CONFIGS, **named})
-    await led(broker, name, partitions)
-
-
-async def led(broker: RunningBroker, name: str, partitions: int = 1) -> None:
-    table = broker.node.partitions.table
-    await until(lambda: all(table.led(name, index) is not None for index in range(partitions)))
-
-
-async def produce(
-    client: Talk, count: int, *, topic: str = "t", index: int = 0, **fields: Any
-) -> tuple[ErrorCode, int]:
-    extra = {"timeout_ms": fields.pop("timeout_ms")} if "timeout_ms" in fields else {}
-    answer = await client.produce(9, [(topic, [(index, batch(count, **fields))])], **extra)
-    found = answer.responses[0].partition_responses[0]
-    return ErrorCode(found.error_code), found.base_offset
-
-
-def objects(path: Path) -> list[Path]:
-    return sorted(one for one in (path / "store" / "wal").rglob("*") if one.is_file())
-
-
-async def records_read(broker: RunningBroker, end: int, topic: str = "t") -> int:
-    async with talk(broker.port) as client:
-        return sum(header.record_count for header in headers(await fetch_all(client, topic, end=end)))
 
 
 async def test_what_is_acknowledged_is_in_the_bucket_and_readers_see_it_then(tmp_path: Path) -> None:
@@ -93,9 +40,9 @@ async def test_what_is_acknowledged_is_in_the_bucket_and_readers_see_it_then(tmp
         await create(broker, "t")
         assert objects(tmp_path) == []
         async with talk(broker.port) as client:
-            assert await produce(client, 3) == (ErrorCode.NONE, 0)
+            assert await produce_count(client, 3) == (ErrorCode.NONE, 0)
             assert len(objects(tmp_path)) == 1
-            assert await produce(client, 2) == (ErrorCode.NONE, 3)
+            assert await produce_count(client, 2) == (ErrorCode.NONE, 3)
         image = broker.node.cluster.image.topics_by_name["t"].partitions[0]
         assert image.durability is PartitionDurability.OBJECT
         assert broker.log("t").high_watermark == 5
@@ -111,18 +58,18 @@ async def test_a_broker_whose_disk_is_lost_goes_on_with_all_that_was_acknowledge
             async with talk(broker.port) as client:
                 for _ in range(4):
                     fields = {"producer_id": 77, "producer_epoch": 0, "base_sequence": sequence}
-                    assert await produce(client, 3, index=1, **fields) == (ErrorCode.NONE, end)
+                    assert await produce_count(client, 3, index=1, **fields) == (ErrorCode.NONE, end)
                     sequence, end = sequence + 3, end + 3
                 # Whoever was not answered repeats; all five batches are known, also after the loss of the disk.
                 repeated = {"producer_id": 77, "producer_epoch": 0, "base_sequence": sequence - 9}
-                assert await produce(client, 3, index=1, **repeated) == (ErrorCode.NONE, end - 9)
+                assert await produce_count(client, 3, index=1, **repeated) == (ErrorCode.NONE, end - 9)
             await broker.kill()
         shutil.rmtree(tmp_path / "broker-1")
     async with alone(tmp_path, take_over=True) as broker:
         await led(broker, "t", 2)
         async with talk(broker.port) as client:
             repeated = {"producer_id": 77, "producer_epoch": 0, "base_sequence": sequence - 12}
-            assert await produce(client, 3, index=1, **repeated) == (ErrorCode.NONE, end - 12)
+            assert await produce_count(client, 3, index=1, **repeated) == (ErrorCode.NONE, end - 12)
         log = broker.log("t", 1)
         assert (log.log_end_offset, log.high_watermark) == (end, end)
         assert log.leader_epochs()[0].epoch == 0
@@ -134,10 +81,10 @@ async def test_tiered_and_untiered_records_are_one_log_after_a_loss(tmp_path: Pa
         await create(broker, "t")
         async with talk(broker.port) as client:
             for _ in range(4):
-                await produce(client, 10, value=bytes(40_000))
+                await produce_count(client, 10, value=bytes(40_000))
             await tier_everything(broker, "t")
             for _ in range(3):
-                assert (await produce(client, 10, value=bytes(4_000)))[0] is ErrorCode.NONE
+                assert (await produce_count(client, 10, value=bytes(4_000)))[0] is ErrorCode.NONE
         await broker.kill()
     if wiped:
         shutil.rmtree(tmp_path / "broker-1")
@@ -146,7 +93,7 @@ async def test_tiered_and_untiered_records_are_one_log_after_a_loss(tmp_path: Pa
         assert broker.log("t").log_end_offset == 70
         assert await records_read(broker, 70) == 70
         async with talk(broker.port) as client:
-            assert await produce(client, 1) == (ErrorCode.NONE, 70)
+            assert await produce_count(client, 1) == (ErrorCode.NONE, 70)
 
 
 async def test_objects_are_deleted_when_everything_in_them_is_tiered(
@@ -157,13 +104,13 @@ async def test_objects_are_deleted_when_everything_in_them_is_tiered(
         await create(broker, "t")
         async with talk(broker.port) as client:
             for _ in range(70):
-                assert (await produce(client, 10, value=bytes(1_000)))[0] is ErrorCode.NONE
+                assert (await produce_count(client, 10, value=bytes(1_000)))[0] is ErrorCode.NONE
             before = len(objects(tmp_path))
             assert before == 70
             await tier_everything(broker, "t")
             # Those stay that a taker may have to look at (J13), and the last one with the state of producers.
             await until(lambda: len(objects(tmp_path)) < 12)
-            assert (await produce(client, 1))[0] is ErrorCode.NONE
+            assert (await produce_count(client, 1))[0] is ErrorCode.NONE
         await broker.kill()
     shutil.rmtree(tmp_path / "broker-1")
     async with alone(tmp_path, take_over=True) as broker:
@@ -181,7 +128,7 @@ async def test_logs_that_have_ended_are_deleted_though_partitions_that_go_on_wri
         await create(broker, "t", 5)
         async with talk(broker.port) as client:
             for index in range(5):
-                assert await produce(client, 3, index=index) == (ErrorCode.NONE, 0)
+                assert await produce_count(client, 3, index=index) == (ErrorCode.NONE, 0)
         await broker.kill()
     before = objects(tmp_path)
     shutil.rmtree(tmp_path / "broker-1")
@@ -189,7 +136,7 @@ async def test_logs_that_have_ended_are_deleted_though_partitions_that_go_on_wri
         await led(broker, "t", 5)
         async with talk(broker.port) as client:
             for index in range(5):
-                assert await produce(client, 1, index=index) == (ErrorCode.NONE, 3)
+                assert await produce_count(client, 1, index=index) == (ErrorCode.NONE, 3)
         partitions = lambda: broker.node.cluster.image.topics_by_name["t"].partitions  # noqa: E731
         await until(lambda: all(len(one.wal_ranges) == 1 and one.wal_ranges[-1].is_open for one in partitions()))
         assert [broker.log("t", index).log_end_offset for index in range(5)] == [4] * 5
@@ -214,11 +161,11 @@ async def test_a_producer_that_heard_no_answer_repeats_its_batches_though_all_is
         await create(broker, "u")
         async with talk(broker.port) as client:
             for number in range(5):
-                assert await produce(client, 1, **batch_of(number)) == (ErrorCode.NONE, number)
+                assert await produce_count(client, 1, **batch_of(number)) == (ErrorCode.NONE, number)
             await tier_everything(broker, "t")
             first = objects(tmp_path)[0]
             for _ in range(20):
-                await produce(client, 1, topic="u", value=bytes(100))
+                await produce_count(client, 1, topic="u", value=bytes(100))
             await tier_everything(broker, "u")
             before = len(looks)
             await until(lambda: len(looks) > before + 2)
@@ -229,9 +176,9 @@ async def test_a_producer_that_heard_no_answer_repeats_its_batches_though_all_is
         await led(broker, "t")
         async with talk(broker.port) as client:
             refused = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
-            assert await produce(client, 1, **batch_of(0)) == (refused if is_long else (ErrorCode.NONE, 0))
-            assert await produce(client, 1, **batch_of(4)) == (ErrorCode.NONE, 4)
-            assert await produce(client, 1, **batch_of(5)) == (ErrorCode.NONE, 5)
+            assert await produce_count(client, 1, **batch_of(0)) == (refused if is_long else (ErrorCode.NONE, 0))
+            assert await produce_count(client, 1, **batch_of(4)) == (ErrorCode.NONE, 4)
+            assert await produce_count(client, 1, **batch_of(5)) == (ErrorCode.NONE, 5)
 
 
 async def test_records_that_were_deleted_up_to_an_offset_amid_a_batch_stay_so_after_a_loss(tmp_path: Path) -> None:
@@ -242,7 +189,7 @@ async def test_records_that_were_deleted_up_to_an_offset_amid_a_batch_stay_so_af
             await (led(broker, "t") if end else create(broker, "t"))
             async with talk(broker.port) as client:
                 for _ in range(5):
-                    assert await produce(client, 3) == (ErrorCode.NONE, end)
+                    assert await produce_count(client, 3) == (ErrorCode.NONE, end)
                     end += 3
                 asked = DeleteRecordsTopic("t", [DeleteRecordsPartition(0, start)])
                 answer = await client.ask(ApiKey.DELETE_RECORDS, 2, DeleteRecordsRequest([asked], 10_000))
@@ -255,19 +202,19 @@ async def test_records_that_were_deleted_up_to_an_offset_amid_a_batch_stay_so_af
         assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (20, end, end)
         async with talk(broker.port) as client:
             assert sum(header.record_count for header in headers(await fetch_all(client, "t", start=20, end=end))) == 12
-            assert await produce(client, 1) == (ErrorCode.NONE, end)
+            assert await produce_count(client, 1) == (ErrorCode.NONE, end)
 
 
 async def test_a_clean_stop_and_start_keeps_everything_and_the_old_log_is_swept(tmp_path: Path) -> None:
     async with alone(tmp_path) as broker:
         await create(broker, "t")
         async with talk(broker.port) as client:
-            await produce(client, 5)
+            await produce_count(client, 5)
     async with alone(tmp_path) as broker:
         await led(broker, "t")
         assert (broker.log("t").log_end_offset, broker.log("t").high_watermark) == (5, 5)
         async with talk(broker.port) as client:
-            assert await produce(client, 1) == (ErrorCode.NONE, 5)
+            assert await produce_count(client, 1) == (ErrorCode.NONE, 5)
 
 
 class CutLink(KafkaControlLink):
@@ -300,7 +247,7 @@ async def test_a_broker_that_was_silent_begins_a_log_of_its_own_epoch_and_keeps_
             await until(lambda: leader.node.partitions.table.led("t", index) is not None)
             async with talk(leader.port) as client:
                 for _ in range(times):
-                    assert await produce(client, 1, index=index) == (ErrorCode.NONE, ends[index])
+                    assert await produce_count(client, 1, index=index) == (ErrorCode.NONE, ends[index])
                     ends[index] += 1
 
         for index in ends:
@@ -322,17 +269,6 @@ async def test_a_broker_that_was_silent_begins_a_log_of_its_own_epoch_and_keeps_
         assert of_two.wal_ranges[-1].broker_epoch == member_of_two.broker_epoch
 
 
-async def alter(client: Talk, topic: str, durability: str) -> None:
-    """Set ``firn.durability`` of a topic."""
-    config = AlterableConfig("firn.durability", int(ConfigOperation.SET), durability)
-    answer = await client.ask(
-        ApiKey.INCREMENTAL_ALTER_CONFIGS,
-        1,
-        IncrementalAlterConfigsRequest([AlterConfigsResource(TOPIC_RESOURCE, topic, [config])], False),
-    )
-    assert answer.responses[0].error_code == 0, answer.responses[0].error_message
-
-
 @pytest.mark.ci
 async def test_durability_is_altered_both_ways_while_producers_write(tmp_path: Path) -> None:
     async with alone(tmp_path) as broker:
@@ -345,7 +281,9 @@ async def test_durability_is_altered_both_ways_while_producers_write(tmp_path: P
             nonlocal written
             async with talk(broker.port) as client:
                 while not stop.is_set():
-                    error, offset = await produce(client, 1, producer_id=7, producer_epoch=0, base_sequence=written)
+                    error, offset = await produce_count(
+                        client, 1, producer_id=7, producer_epoch=0, base_sequence=written
+                    )
                     if error is ErrorCode.NONE:
                         assert offset == written
                         written += 1
@@ -395,13 +333,13 @@ async def test_a_change_that_nobody_answers_and_that_is_taken_back_leaves_the_pa
     async with alone(tmp_path) as broker:
         await create(broker, "t", firn_durability="memory")
         async with talk(broker.port) as client:
-            assert await produce(client, 1) == (ErrorCode.NONE, 0)
+            assert await produce_count(client, 1) == (ErrorCode.NONE, 0)
             await alter(client, "t", "object")
             await asked.wait()
             await alter(client, "t", "memory")
 
             async def written() -> None:
-                while (await produce(client, 1))[0] is not ErrorCode.NONE:
+                while (await produce_count(client, 1))[0] is not ErrorCode.NONE:
                     await asyncio.sleep(0.05)
 
             async with asyncio.timeout(60):
@@ -419,9 +357,9 @@ async def test_a_partition_takes_records_again_when_nobody_wants_it_to_stop_any_
             for reason in ("stop", "balance"):
                 wal.stop_taking([key], reason)
             wal.take_again(key, "balance")
-            assert (await produce(client, 1))[0] is ErrorCode.NOT_LEADER_OR_FOLLOWER
+            assert (await produce_count(client, 1))[0] is ErrorCode.NOT_LEADER_OR_FOLLOWER
             wal.take_again(key, "stop")
-            assert await produce(client, 1) == (ErrorCode.NONE, 0)
+            assert await produce_count(client, 1) == (ErrorCode.NONE, 0)
 
 
 async def test_topics_of_three_durabilities_are_served_side_by_side_in_one_request(tmp_path: Path) -> None:
@@ -461,7 +399,7 @@ async def test_another_broker_goes_on_where_a_killed_one_was(tmp_path: Path) -> 
             )
             async with talk(brokers[leader].port) as client:
                 for _ in range(3):
-                    assert (await produce(client, 4, index=index))[0] is ErrorCode.NONE
+                    assert (await produce_count(client, 4, index=index))[0] is ErrorCode.NONE
         lost = next(index for index, leader in leaders.items() if leader == 3)
         await brokers[3].kill()
         new = lambda: brokers[1].node.cluster.image.topics_by_name["t"].partitions[lost].leader  # noqa: E731
@@ -469,7 +407,7 @@ async def test_another_broker_goes_on_where_a_killed_one_was(tmp_path: Path) -> 
         successor = brokers[new()]
         await until(lambda: successor.node.partitions.table.led("t", lost) is not None)
         async with talk(successor.port) as client:
-            assert await produce(client, 1, index=lost) == (ErrorCode.NONE, 12)
+            assert await produce_count(client, 1, index=lost) == (ErrorCode.NONE, 12)
         await asyncio.sleep(0)
 
 
@@ -478,7 +416,7 @@ async def test_a_broker_that_was_fenced_while_it_was_idle_goes_on_in_its_next_lo
     async with alone(tmp_path) as broker:
         await create(broker, "t")
         async with talk(broker.port) as client:
-            assert await produce(client, 3) == (ErrorCode.NONE, 0)
+            assert await produce_count(client, 3) == (ErrorCode.NONE, 0)
             epoch = broker.node.cluster.image.brokers[BrokerId(1)].broker_epoch
             await broker.node.membership.controller.submit(
                 lambda draft, around: fence_brokers(draft, around, [WalId(1, epoch)])
@@ -486,7 +424,7 @@ async def test_a_broker_that_was_fenced_while_it_was_idle_goes_on_in_its_next_lo
             await until(lambda: broker.node.cluster.image.topics_by_name["t"].partitions[0].leader_epoch > 0)
             await until(lambda: unfenced(broker) == [1])
             await led(broker, "t")
-            assert await produce(client, 2, timeout_ms=5_000) == (ErrorCode.NONE, 3)
+            assert await produce_count(client, 2, timeout_ms=5_000) == (ErrorCode.NONE, 3)
         assert await records_read(broker, 5) == 5
 
 
@@ -498,20 +436,20 @@ async def test_a_section_names_no_state_that_is_deleted(tmp_path: Path, monkeypa
         async with talk(broker.port) as client:
             fields = {"producer_id": 7, "producer_epoch": 0}
             for number in range(45):
-                assert (await produce(client, 1))[0] is ErrorCode.NONE
+                assert (await produce_count(client, 1))[0] is ErrorCode.NONE
                 if number == 19:
-                    assert await produce(client, 3, index=1, base_sequence=0, **fields) == (ErrorCode.NONE, 0)
+                    assert await produce_count(client, 3, index=1, base_sequence=0, **fields) == (ErrorCode.NONE, 0)
             await tier_everything(broker, "t", 0)
             await tier_everything(broker, "t", 1)
             await until(lambda: len(objects(tmp_path)) < 16)  # from the newest state of the other partition on
-            assert await produce(client, 2, index=1, base_sequence=3, **fields) == (ErrorCode.NONE, 3)
+            assert await produce_count(client, 2, index=1, base_sequence=3, **fields) == (ErrorCode.NONE, 3)
         await broker.kill()
     shutil.rmtree(tmp_path / "broker-1")
     async with alone(tmp_path, take_over=True) as broker:
         await led(broker, "t", 2)
         async with talk(broker.port) as client:
-            assert await produce(client, 2, index=1, base_sequence=3, **fields) == (ErrorCode.NONE, 3)
-            assert await produce(client, 2, index=1, base_sequence=5, **fields) == (ErrorCode.NONE, 5)
+            assert await produce_count(client, 2, index=1, base_sequence=3, **fields) == (ErrorCode.NONE, 3)
+            assert await produce_count(client, 2, index=1, base_sequence=5, **fields) == (ErrorCode.NONE, 5)
 
 
 async def test_what_was_read_of_ended_logs_before_a_partition_was_named_again_is_read_anew(
@@ -541,7 +479,7 @@ async def test_what_was_read_of_ended_logs_before_a_partition_was_named_again_is
     async with alone(tmp_path) as broker:
         await create(broker, "t")
         async with talk(broker.port) as client:
-            assert await produce(client, 3) == (ErrorCode.NONE, 0)
+            assert await produce_count(client, 3) == (ErrorCode.NONE, 0)
         monkeypatch.setattr(write_ahead_restore, "continue_log", continue_log)
         first = await fence(broker)
         await until(lambda: calls)

@@ -27,9 +27,9 @@ from app.wire.apis.describe_topic_partitions import DescribeTopicPartitionsReque
 from app.wire.apis.find_coordinator import FindCoordinatorRequest
 from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
 from app.wire.config_resources import ConfigOperation
-from tests.broker.test_node import fetch_all, produce, tier_everything
 from tests.handlers.conversation import Talk, batch, talk
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.talking import fetch_all, produce, tier_everything
 from tests.support.waiting import until
 
 NO_LEADER = -1

@@ -13,10 +13,10 @@ from app.machine.files import PosixFileSystem
 from app.metadata.changes.topic_changes import ConfigChange
 from app.metadata.image.cluster import ImageDelta
 from app.wire.config_resources import ConfigOperation
-from tests.broker.test_leadership import produced
-from tests.broker.test_node import produce
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.leadership import produced
+from tests.support.talking import produce
 from tests.support.waiting import until
 
 TOPICS = [f"t{number}" for number in range(8)]

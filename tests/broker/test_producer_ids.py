@@ -16,10 +16,9 @@ from app.metadata.image.cluster import BrokerImage
 from app.metadata.peers.control import ChangeRequest, ChangeResponse
 from app.wire.apikeys import ApiKey
 from app.wire.apis.init_producer_id import InitProducerIdRequest
-from tests.broker.test_cluster import member
 from tests.handlers.conversation import talk
 from tests.support.broker import RunningBroker
-from tests.support.several import unfenced
+from tests.support.several import member, unfenced
 from tests.support.waiting import until
 
 WAIT_S = 60

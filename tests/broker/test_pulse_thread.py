@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 import time
@@ -23,11 +22,11 @@ from app.configs import BrokerConfig
 from app.core.errors import ConfigError, ErrorCode
 from app.machine.files import PosixFileSystem
 from app.metadata.changes.features import FeatureAsked
-from app.metadata.image.cluster import LEVEL_FEATURE, LEVEL_MAX, PULSE_LEVEL, BrokerImage
-from app.metadata.peers.control import PulseRequest, PulseResponse
-from app.metadata.peers.pulses import Turn, TurnBoard
+from app.metadata.image.cluster import LEVEL_FEATURE, LEVEL_MAX, PULSE_LEVEL
+from app.metadata.peers.control import PulseRequest
+from app.metadata.peers.pulses import TurnBoard
 from app.security.scram import ScramMechanism, credential_of, salted_password
-from tests.metadata.slow_brokers import images_of
+from tests.broker.hung_pulses import Hangs, board
 from tests.support.broker import RunningBroker
 from tests.support.secured import certificates, listener, security
 from tests.support.several import broker_on
@@ -150,27 +149,6 @@ async def test_pulses_go_by_the_tls_and_the_login_of_brokers(tmp_path: Path) -> 
 # --- the thread by itself ---------------------------------------------------------------------------------------------
 
 
-def board() -> TurnBoard:
-    images = images_of(2)
-    return TurnBoard(Turn(time.perf_counter(), "cluster", 1, 1, True, images[2], (images[2],)))
-
-
-class Hangs:
-    """A link whose broker never answers."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-        self.closed = False
-
-    async def pulse(self, to: BrokerImage, asked: Callable[[], PulseRequest]) -> PulseResponse:
-        self.asked += 1
-        await asyncio.Event().wait()
-        raise AssertionError("it was never answered")
-
-    async def close(self) -> None:
-        self.closed = True
-
-
 async def test_a_thread_whose_pulse_is_not_answered_ends_when_it_is_stopped() -> None:
     link = Hangs()
     thread = PulseThread(board(), lambda: link, now_s=time.perf_counter)
@@ -208,7 +186,7 @@ async def test_a_thread_without_certificates_says_why_it_has_ended() -> None:
 STUCK = """
 import asyncio, threading, time
 from app.broker.peers.pulse_thread import PulseThread
-from tests.broker.test_pulse_thread import Hangs, board
+from tests.broker.hung_pulses import Hangs, board
 
 begun = threading.Event()
 

@@ -24,9 +24,9 @@ from app.machine.runtime import SystemClock
 from app.metadata.log.log_format import encode_value
 from app.metadata.manifest.manifest import SegmentEntry
 from app.wire import private
-from tests.broker.test_node import fetch_all, produce, tier_everything
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.talking import fetch_all, produce, tier_everything
 from tests.support.waiting import until
 
 SETTINGS = {"remote_log_manager_task_interval_ms": 20}

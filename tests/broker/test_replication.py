@@ -13,10 +13,9 @@ from app.broker.partitions import partitions
 from app.broker.partitions.partitions import LOGS_AT_ONCE
 from app.core.errors import ErrorCode
 from app.wire.apikeys import ApiKey
-from tests.broker.test_cluster import member
 from tests.handlers.conversation import batch, talk
 from tests.support.quotas import NotedQuotas
-from tests.support.several import cluster_on, unfenced
+from tests.support.several import cluster_on, member, unfenced
 from tests.support.waiting import until
 
 NOW = 1_700_000_000_000

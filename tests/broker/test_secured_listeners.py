@@ -22,15 +22,14 @@ from app.broker.peers.control_link import KafkaControlLink
 from app.broker.peers.places import KafkaPlaces
 from app.broker.security import first_users
 from app.broker.security.first_users import FirstUser, write_first_users
-from app.broker.security.listener_doors import inter_broker_dial, look
-from app.client.connection import KafkaConnection, open_connection
+from app.broker.security.listener_doors import inter_broker_dial
+from app.client.connection import open_connection
 from app.client.security import SecureDialer, client_security
 from app.configs import BrokerConfig
 from app.core.errors import BrokerUnavailable, ConfigError, ErrorCode, RequestRejected
 from app.core.units import BrokerId
 from app.handlers.policy.callers import Caller
 from app.machine.files import PosixFileSystem
-from app.machine.runtime import ThreadPool
 from app.metadata.changes.scram_changes import ScramAsked
 from app.metadata.changes.topic_changes import ConfigChange
 from app.metadata.image.cluster import BrokerImage, Endpoint
@@ -44,7 +43,6 @@ from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialDeletion,
-    ScramCredentialUpsertion,
 )
 from app.wire.apis.create_topics import CreateTopicsRequest
 from app.wire.apis.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
@@ -52,6 +50,7 @@ from app.wire.apis.metadata import MetadataRequest
 from app.wire.apis.sasl_authenticate import SaslAuthenticateRequest
 from app.wire.apis.sasl_handshake import SaslHandshakeRequest
 from app.wire.config_resources import ConfigOperation, ConfigResourceType
+from tests.broker.users import look_again, upsert
 from tests.handlers.conversation import talk
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.ports import free_port
@@ -585,31 +584,6 @@ def sessions_of(broker: RunningBroker) -> list[Any]:
 
 def callers_of(broker: RunningBroker) -> Callable[[], list[Caller]]:
     return lambda: [one.caller for one in sessions_of(broker)]
-
-
-async def look_again(broker: RunningBroker) -> None:
-    doors = broker.node._doors
-    assert doors is not None
-    for door in doors.by_listener.values():
-        assert door.certificates is not None
-        await look(door, door.certificates, ThreadPool(1), broker.node.faults, broker.lines.append)
-
-
-async def upsert(
-    connection: KafkaConnection,
-    user: str,
-    password: str,
-    mechanism: ScramMechanism,
-    *,
-    salt: bytes = bytes(range(24)),
-    iterations: int = 4096,
-) -> None:
-    salted = salted_password(mechanism, password, salt, iterations)
-    wanted = ScramCredentialUpsertion(user, int(mechanism), iterations, salt, salted)
-    answer = await connection.request(
-        ApiKey.ALTER_USER_SCRAM_CREDENTIALS, AlterUserScramCredentialsRequest(upsertions=[wanted])
-    )
-    assert [(one.user, one.error_code) for one in answer.results] == [(user, 0)]
 
 
 @pytest.mark.ci

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,29 +14,8 @@ import pytest
 from app.broker.start.process import Broker
 from app.broker.start.service import ServiceManager
 from app.configs import BrokerConfig
-from tests.broker.test_process import broker
-
-
-class Manager:
-    """Has systemd's end of the socket."""
-
-    def __init__(self, address: str) -> None:
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.socket.bind(address)
-        self.socket.settimeout(60)
-        self.told: list[dict[str, str]] = []
-
-    def next(self) -> dict[str, str]:
-        """The fields of the next message."""
-        fields = dict(line.split("=", 1) for line in self.socket.recv(4096).decode().split("\n"))
-        self.told.append(fields)
-        return fields
-
-    def until(self, field: str) -> dict[str, str]:
-        while True:
-            fields = self.next()
-            if field in fields:
-                return fields
+from tests.broker.processes import broker
+from tests.broker.service_manager import Manager
 
 
 @pytest.fixture

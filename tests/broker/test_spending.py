@@ -18,11 +18,11 @@ from app.machine.runtime import SystemClock
 from app.metadata.image.cluster import OBJECT_LEVEL
 from app.objectstore.memory import MemoryStore
 from app.objectstore.metered import MeteredStore
-from tests.broker.test_node import tier_everything
-from tests.broker.test_object_durability import CONFIGS, create, led, produce
+from tests.broker.object_topics import CONFIGS, create, led, produce_count
 from tests.handlers.conversation import talk
 from tests.support.broker import running_broker
 from tests.support.several import unfenced
+from tests.support.talking import tier_everything
 from tests.support.waiting import until
 
 
@@ -62,9 +62,9 @@ async def test_the_last_hour_is_told_by_metrics_by_http_and_by_the_command(
             async with talk(broker.port) as client:
                 client.client_id = "p,zone_id=b"
                 for _ in range(3):
-                    await produce(client, 10, topic="large", value=bytes(3_000))
-                await produce(client, 10, topic="small", value=bytes(3_000))
-                await produce(client, 10, topic="kept", value=bytes(3_000))
+                    await produce_count(client, 10, topic="large", value=bytes(3_000))
+                await produce_count(client, 10, topic="small", value=bytes(3_000))
+                await produce_count(client, 10, topic="kept", value=bytes(3_000))
             await tier_everything(broker, "kept")
             await spending.read()
             spent = spending.spent

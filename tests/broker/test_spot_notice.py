@@ -10,7 +10,7 @@ import pytest
 
 from app.broker.watching.spot_notice import SpotNotice
 from app.core.faults import Faults
-from tests.broker.test_ephemeral import SETTINGS, in_cluster
+from tests.broker.ephemeral import SETTINGS, in_cluster
 from tests.support.several import broker_on
 
 TOKEN = "AQAEAK"

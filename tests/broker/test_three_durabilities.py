@@ -12,18 +12,16 @@ import pytest
 
 from app.coordinator.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from app.core.errors import ErrorCode
-from app.hot.reads import PageMiss
 from app.metadata.image.cluster import OBJECT_LEVEL
 from app.transactions.state import TransactionState
 from app.wire.apikeys import ApiKey
 from app.wire.apis.find_coordinator import FindCoordinatorRequest
-from tests.broker.test_cluster import member
-from tests.broker.test_internal_durability import SETTINGS, One
-from tests.broker.test_object_durability import led
-from tests.broker.test_transactions import FIRST_PROTOCOL, SECOND_PROTOCOL, Cluster, Producer, committed_offset
+from tests.broker.internal_topics import SETTINGS, One
+from tests.broker.object_topics import led
+from tests.broker.transactional import FIRST_PROTOCOL, SECOND_PROTOCOL, Cluster, Producer, committed_offset, found
 from tests.handlers.conversation import talk
 from tests.support.broker import RunningBroker
-from tests.support.several import unfenced
+from tests.support.several import member, unfenced
 from tests.support.waiting import until
 
 ALL = ("memory", "disk", "object")
@@ -119,18 +117,6 @@ async def write_all(producer: Producer, value: bytes, offset: int) -> None:
     for name in ALL:
         assert await producer.write(name, 0, value) is ErrorCode.NONE
     assert await producer.commit_offset(GROUP, offset) is ErrorCode.NONE
-
-
-async def found(of: Cluster, name: str, index: int = 0) -> list[bytes] | None:
-    """What a consumer at read_committed is given; None while nobody leads the partition."""
-    leader = of.brokers.get(of.image.topics_by_name[name].partitions[index].leader)
-    if leader is None or leader.node.partitions.table.led(name, index) is None:
-        return None
-    while True:
-        try:
-            return of.committed(name, index)
-        except PageMiss as miss:
-            await miss.fetch(leader.node.logs.log_directory.pool)
 
 
 async def check(of: Cluster, wanted: dict[str, list[bytes]], offset: int) -> None:

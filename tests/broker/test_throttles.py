@@ -13,7 +13,7 @@ from app.core.units import PartitionIndex, TopicIdPartition
 from app.metadata.changes.reassignments import ReassignmentAsked
 from app.metadata.changes.topic_changes import ConfigChange
 from app.wire.config_resources import ConfigOperation
-from tests.broker.test_readers import Three, three
+from tests.broker.three import Three, three
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker
 from tests.support.waiting import until

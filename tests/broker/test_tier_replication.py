@@ -33,11 +33,10 @@ from app.wire.apis.alter_partition_reassignments import (
 from app.wire.apis.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from app.wire.apis.elect_leaders import ElectLeadersRequest, TopicPartitions
 from app.wire.private import FOLLOWING, TierStatusRequest, TierStatusResponse, pack, unpack
-from tests.broker.test_cluster import member
-from tests.broker.test_node import fetch_all, headers, produce, tier_everything
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker
-from tests.support.several import unfenced
+from tests.support.several import member, unfenced
+from tests.support.talking import fetch_all, headers, produce, tier_everything
 from tests.support.waiting import until
 
 TIERED = {

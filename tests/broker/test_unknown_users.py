@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import hmac
 import re
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,28 +27,25 @@ from app.security.scram import (
     Alphabet,
     SaltShape,
     ScramClient,
-    ScramCredential,
     ScramMechanism,
     ScramServer,
-    shape_of,
 )
 from app.wire.apikeys import ApiKey
 from app.wire.apis.sasl_authenticate import SaslAuthenticateRequest
 from app.wire.apis.sasl_handshake import SaslHandshakeRequest
 from app.wire.framing import request_frame
-from tests.broker.test_delegation_tokens import KEY, connect, dialer, made, token_dialer
-from tests.broker.test_secured_listeners import upsert
+from tests.broker.users import upsert
 from tests.handlers.conversation import SIZE, talk
 from tests.support.audited import Heard
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.logins import SALT, seen_shape
 from tests.support.secured import listener, security
 from tests.support.several import unfenced
+from tests.support.tokens import KEY, connect, dialer, made, token_dialer
 from tests.support.waiting import until
 
 SASL = "SASL_PLAINTEXT"
 NONCE = re.compile(rb"r=[^,]+")
-SALT = re.compile(rb"s=([^,]+),i=([0-9]+)")
-"""In a server's first message."""
 
 
 class Work:
@@ -109,11 +106,6 @@ class Attempt(NamedTuple):
     user: str
     password: str
     by_token: bool = False
-
-
-def seen_shape(salt: bytes, iterations: bytes) -> SaltShape:
-    """What a server's first message shows."""
-    return shape_of(ScramCredential(b64decode(salt, validate=True), b"", b"", int(iterations)))
 
 
 async def first_answer(broker: RunningBroker, mechanism: ScramMechanism, user: str) -> tuple[bytes, bytes]:

@@ -26,11 +26,11 @@ from app.objectstore.memory import Fault, FaultKind, MemoryStore
 from app.objectstore.metered import MeteredStore
 from app.objectstore.opening import open_store
 from app.objectstore.split import SplitStore
-from tests.broker.test_node import tier_everything
-from tests.broker.test_object_durability import CONFIGS, create, led, produce, records_read
+from tests.broker.object_topics import CONFIGS, create, led, produce_count, records_read
 from tests.handlers.conversation import talk
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.several import unfenced
+from tests.support.talking import tier_everything
 from tests.support.waiting import until
 
 RNG = random.Random(61)
@@ -91,7 +91,7 @@ async def test_write_ahead_logs_are_wholly_in_their_store_and_outlive_a_lost_dis
             await (led(broker, "t") if run else create(broker, "t"))
             async with talk(broker.port) as client:
                 for _ in range(3):
-                    assert await produce(client, 2) == (ErrorCode.NONE, end)
+                    assert await produce_count(client, 2) == (ErrorCode.NONE, end)
                     end += 2
             await broker.kill()
         shutil.rmtree(tmp_path / "broker-1")
@@ -105,7 +105,7 @@ async def test_write_ahead_logs_are_wholly_in_their_store_and_outlive_a_lost_dis
         assert keys(stores.main, layout.WAL_PREFIX) == []
         # What is tiered is in the main store, and is deleted from ended logs in the other one.
         async with talk(broker.port) as client:
-            assert await produce(client, 1) == (ErrorCode.NONE, end)
+            assert await produce_count(client, 1) == (ErrorCode.NONE, end)
         await tier_everything(broker, "t")
         await until(lambda: len(broker.node.cluster.image.topics_by_name["t"].partitions[0].wal_ranges) == 1)
         before = len(numbered(stores.wal))
@@ -131,12 +131,12 @@ async def test_another_broker_takes_over_from_the_wal_store(tmp_path: Path) -> N
         lost = next(one.partition_index for one in partitions() if one.leader == 2)
         await until(lambda: brokers[2].node.partitions.table.led("t", lost) is not None)
         async with talk(brokers[2].port) as client:
-            assert await produce(client, 4, index=lost) == (ErrorCode.NONE, 0)
+            assert await produce_count(client, 4, index=lost) == (ErrorCode.NONE, 0)
         await brokers[2].kill()
         await until(lambda: partitions()[lost].leader == 1)
         await until(lambda: brokers[1].node.partitions.table.led("t", lost) is not None)
         async with talk(brokers[1].port) as client:
-            assert await produce(client, 1, index=lost) == (ErrorCode.NONE, 4)
+            assert await produce_count(client, 1, index=lost) == (ErrorCode.NONE, 4)
         assert keys(stores.main, layout.WAL_PREFIX) == []
 
 
@@ -145,7 +145,7 @@ async def test_j62_j64_a_broker_with_another_store_neither_joins_nor_seals(tmp_p
     async with alone(tmp_path, stores.both) as broker:
         await create(broker, "t")
         async with talk(broker.port) as client:
-            assert await produce(client, 3) == (ErrorCode.NONE, 0)
+            assert await produce_count(client, 3) == (ErrorCode.NONE, 0)
         cluster_id = broker.node.cluster.image.cluster_id
         await broker.kill()  # its range is left open: whoever is the controller next wants to seal its log
     held = dict(stores.main._objects), dict(stores.wal._objects)
@@ -181,7 +181,7 @@ async def test_j62_a_controller_that_does_not_know_the_wal_store_seals_nothing(t
     async with alone(tmp_path, stores.both) as broker:
         await create(broker, "t")
         async with talk(broker.port) as client:
-            assert await produce(client, 3) == (ErrorCode.NONE, 0)
+            assert await produce_count(client, 3) == (ErrorCode.NONE, 0)
         await broker.kill()
     # The next process is alone, so it would be the controller at once, and fence the one that was killed. It cannot read the
     # marker of its WAL store, which is another one.
@@ -211,7 +211,7 @@ async def test_j63_the_store_is_changed_while_nothing_is_in_it(tmp_path: Path) -
         assert broker.node.cluster.image.wal_store == decode_marker(await stores.wal.get(layout.WAL_STORE_KEY)).store_id
         await create(broker, "t")
         async with talk(broker.port) as client:
-            assert await produce(client, 1) == (ErrorCode.NONE, 0)
+            assert await produce_count(client, 1) == (ErrorCode.NONE, 0)
         assert len(numbered(stores.wal)) == 1
         with pytest.raises(StartRefused, match="start it with the --wal-store"):
             async with broker_on(tmp_path, stores.main, 2, url=""):
@@ -228,17 +228,17 @@ async def test_without_the_wal_store_all_other_topics_and_tiering_go_on(tmp_path
         await broker.node.membership.controller.create_topic("local", 1, WITH_DISK)
         await led(broker, "local")
         async with talk(broker.port) as client:
-            assert await produce(client, 3) == (ErrorCode.NONE, 0)
+            assert await produce_count(client, 3) == (ErrorCode.NONE, 0)
             stores.wal.faults.append(Fault(FaultKind.UNAVAILABLE))
-            assert (await produce(client, 2, timeout_ms=300))[0] is ErrorCode.REQUEST_TIMED_OUT
-            assert await produce(client, 5, topic="local") == (ErrorCode.NONE, 0)
+            assert (await produce_count(client, 2, timeout_ms=300))[0] is ErrorCode.REQUEST_TIMED_OUT
+            assert await produce_count(client, 5, topic="local") == (ErrorCode.NONE, 0)
             await tier_everything(broker, "local")
             assert await records_read(broker, 5, "local") == 5
             assert broker.log("t").high_watermark == 3
             assert await records_read(broker, 3) == 3
             stores.wal.faults.clear()
             await until(lambda: broker.log("t").high_watermark == 5)
-            assert await produce(client, 1) == (ErrorCode.NONE, 5)
+            assert await produce_count(client, 1) == (ErrorCode.NONE, 5)
 
 
 async def test_without_the_main_store_what_the_wal_store_has_is_acknowledged(tmp_path: Path) -> None:
@@ -246,13 +246,13 @@ async def test_without_the_main_store_what_the_wal_store_has_is_acknowledged(tmp
     async with alone(tmp_path, stores.both) as broker:
         await create(broker, "t")
         async with talk(broker.port) as client:
-            assert await produce(client, 3) == (ErrorCode.NONE, 0)
+            assert await produce_count(client, 3) == (ErrorCode.NONE, 0)
             stores.main.faults.append(Fault(FaultKind.UNAVAILABLE))
             for end in (3, 5, 7):
-                assert await produce(client, 2) == (ErrorCode.NONE, end)
+                assert await produce_count(client, 2) == (ErrorCode.NONE, end)
             broker.log("t").roll()
             objects = numbered(stores.wal)
-            assert await produce(client, 1) == (ErrorCode.NONE, 9)
+            assert await produce_count(client, 1) == (ErrorCode.NONE, 9)
             assert await records_read(broker, 10) == 10
             assert numbered(stores.wal)[: len(objects)] == objects  # nothing of it is tiered
             stores.main.faults.clear()
@@ -285,7 +285,7 @@ async def test_the_doctor_checks_the_wal_store_and_that_it_is_the_clusters(tmp_p
     async with alone(tmp_path, store, url=wal) as broker:
         await create(broker, "t")
         async with talk(broker.port) as client:
-            assert await produce(client, 1) == (ErrorCode.NONE, 0)
+            assert await produce_count(client, 1) == (ErrorCode.NONE, 0)
         names = [one.name for one in await store_checks(main, wal_url=wal) if one.passed]
         assert {"store: conditional write", "WAL store: conditional write", "WAL store: cluster"} <= set(names)
         assert "WAL store: multipart upload" not in names
@@ -312,7 +312,7 @@ async def test_what_the_wal_store_costs_is_counted_apart(tmp_path: Path) -> None
         await create(broker, "t")
         await spending.read()
         async with talk(broker.port) as client:
-            assert await produce(client, 1) == (ErrorCode.NONE, 0)
+            assert await produce_count(client, 1) == (ErrorCode.NONE, 0)
         await spending.read()
         spent = spending.spent
         assert spent is not None

@@ -10,7 +10,7 @@ from app.core.metrics import Registry
 from app.handlers.state import zones
 from app.handlers.state.zones import ZoneMeter, zone_of
 from app.wire.fetch import FetchPartition
-from tests.broker.test_readers import three
+from tests.broker.three import three
 from tests.handlers.conversation import batch, talk
 from tests.handlers.fetching import ask, only, request
 from tests.support.broker import RunningBroker, running_broker

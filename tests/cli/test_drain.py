@@ -10,10 +10,10 @@ import pytest
 from app.broker.start.running import note_running
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
 from app.records.builder import build_batch
-from tests.broker.test_node import produce
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.commands import Firn, runner
+from tests.support.talking import produce
 
 
 @pytest.fixture

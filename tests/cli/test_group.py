@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from app.core.errors import ErrorCode
-from tests.broker.test_share_groups import ACCEPT, REJECT, configure, workers
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.commands import Firn, runner
+from tests.support.share_workers import ACCEPT, REJECT, configure, workers
 
 READ_S_MAX = 30
 

@@ -14,9 +14,9 @@ import pytest
 from app.cli import main
 from app.cli.session import use_client_config
 from app.client.security import client_security, read_settings
-from tests.broker.test_delegation_tokens import RIGHTS, SASL, broker_with_tokens
 from tests.support.broker import RunningBroker
 from tests.support.commands import Done, Firn
+from tests.support.tokens import RIGHTS, SASL, broker_with_tokens
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from app.metadata.view import registration
 from app.replication.partition import Partition
 from app.transactions import ending, state
 from app.transactions.elsewhere import OtherBrokers
-from app.transactions.ending import StateAnswer as MarkerAnswered
+from app.transactions.ending import MarkerAnswer as MarkerAnswered
 from app.transactions.link import AddAnswer
 from tests.cluster_simulation.planted import SHORT, Planted
 from tests.simulation.planted import (

@@ -13,5 +13,5 @@ def only(answer: Any) -> Any:
     return partition
 
 
-async def produce(client: Talk, version: int, topic: Any, records: bytes | None, **extra: Any) -> Any:
+async def ask_to_produce(client: Talk, version: int, topic: Any, records: bytes | None, **extra: Any) -> Any:
     return only(await client.produce(version, [(topic, [(0, records)])], **extra))

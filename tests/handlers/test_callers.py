@@ -21,7 +21,7 @@ from app.wire.produce import decode_produce, encode_produce_request
 from tests.handlers.conversation import Talk, batch
 from tests.handlers.fakes import Bench
 from tests.handlers.fetching import ask, asked, on_disk, only, request
-from tests.handlers.producing import produce
+from tests.handlers.producing import ask_to_produce
 from tests.support.quotas import NotedQuotas
 
 HELLO = ApiVersionsRequest("test", "1.0")
@@ -70,7 +70,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 async def several(client: Talk, key: int) -> None:
     for _ in range(3):
         if key == PRODUCE:
-            assert (await produce(client, 9, "t", batch(1))).error_code == 0
+            assert (await ask_to_produce(client, 9, "t", batch(1))).error_code == 0
         else:
             assert only(await ask(client, 12, request(asked(0)))).error_code == 0
 

@@ -8,7 +8,7 @@ from app.core.errors import ErrorCode, RequestRejected, SequenceRefused, Storage
 from app.handlers.clients.held_sequences import HELD_MS, PLACES_MAX, HeldSequences, Sequenced, sequenced
 from app.hot.producers import SEQUENCE_MASK, ProducerEntry
 from tests.handlers.conversation import batch
-from tests.handlers.producing import produce
+from tests.handlers.producing import ask_to_produce
 
 FULL = StorageUnavailable("no room")
 T, P = "t", 0
@@ -134,7 +134,7 @@ async def test_a_batch_behind_a_refused_one_is_not_appended_on_that_connection(s
 
     async def send(sequence, by=client):
         records = batch(1, producer_id=7, producer_epoch=0, base_sequence=sequence)
-        return (await produce(by, version, topic, records)).error_code
+        return (await ask_to_produce(by, version, topic, records)).error_code
 
     for sequence in range(3):  # the last ones go the short way
         assert await send(sequence) == 0
@@ -166,7 +166,7 @@ async def test_every_refused_sequence_is_counted_and_told_with_what_was_expected
         expected=513,
     )
     for _ in range(200):
-        found = await produce(client, 9, "t", batch(1, producer_id=7, producer_epoch=1, base_sequence=516))
+        found = await ask_to_produce(client, 9, "t", batch(1, producer_id=7, producer_epoch=1, base_sequence=516))
         assert (found.error_code, found.error_message) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "a gap")
     assert bench.counter("firn_refused_sequences_total", reason="out_of_order") == 200
     told = [line for line in bench.lines if "refused a batch of producer" in line]

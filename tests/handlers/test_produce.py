@@ -23,7 +23,7 @@ from app.records.compression import Codec
 from app.wire.produce import decode_produce, encode_produce_request, encode_produce_success
 from tests.handlers.conversation import batch
 from tests.handlers.fakes import Bench
-from tests.handlers.producing import only, produce
+from tests.handlers.producing import ask_to_produce, only
 from tests.support.callers import RIGHTS
 
 PRODUCE = 0
@@ -43,7 +43,7 @@ async def test_every_version_is_served_the_long_way_and_the_short_way(start, con
     topic = ref(bench, version)
     for n, count in enumerate((1, 2, 3, 200, 1, 7)):
         expected = log.log_end_offset
-        found = await produce(client, version, topic, batch(count, value=b"x" * n * 50))
+        found = await ask_to_produce(client, version, topic, batch(count, value=b"x" * n * 50))
         assert (found.error_code, found.base_offset, found.log_append_time_ms) == (0, expected, -1)
         if version >= 5:
             assert found.log_start_offset == 0
@@ -141,15 +141,15 @@ async def test_a_change_of_one_topics_settings_forgets_what_was_learnt_of_that_t
     bench.logs.add("other")
     client = await connect(bench)
     for _ in range(3):
-        await produce(client, 9, "changed", batch(1))
-        await produce(client, 9, "other", batch(1))
+        await ask_to_produce(client, 9, "changed", batch(1))
+        await ask_to_produce(client, 9, "other", batch(1))
     assert len(decoded) == 2
     changed.config = replace(changed.config, retention_ms=1000)
     for _ in range(3):
-        await produce(client, 9, "other", batch(1))
+        await ask_to_produce(client, 9, "other", batch(1))
     assert len(decoded) == 2
     for _ in range(3):
-        await produce(client, 9, "changed", batch(1))
+        await ask_to_produce(client, 9, "changed", batch(1))
     assert len(decoded) == 3
 
 
@@ -158,10 +158,10 @@ async def test_a_topic_made_anew_is_found_behind_a_learnt_shape(start, connect):
     old = bench.logs.add("t")
     client = await connect(bench)
     for _ in range(3):
-        await produce(client, 9, "t", batch(1))
+        await ask_to_produce(client, 9, "t", batch(1))
     new = bench.logs.add("t")
     old.offline_error = old.refuse_with = RequestRejected(ErrorCode.KAFKA_STORAGE_ERROR, "the log is closed")
-    assert (await produce(client, 9, "t", batch(1))).base_offset == 0
+    assert (await ask_to_produce(client, 9, "t", batch(1))).base_offset == 0
     assert (old.log_end_offset, new.log_end_offset) == (3, 1)
 
 
@@ -170,8 +170,8 @@ async def test_refusals_behind_a_learnt_shape_are_told_like_any(start, connect):
     log = bench.logs.add("t")
     client = await connect(bench)
     good = batch(2)
-    assert (await produce(client, 9, "t", good)).error_code == 0
-    assert (await produce(client, 9, "t", good)).error_code == 0
+    assert (await ask_to_produce(client, 9, "t", good)).error_code == 0
+    assert (await ask_to_produce(client, 9, "t", good)).error_code == 0
     bad_crc = bytearray(good)
     bad_crc[-1] ^= 1
     for records, code in (
@@ -189,17 +189,17 @@ async def test_refusals_behind_a_learnt_shape_are_told_like_any(start, connect):
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         ),
     ):
-        found = await produce(client, 9, "t", records)
+        found = await ask_to_produce(client, 9, "t", records)
         assert (found.error_code, found.base_offset) == (code, -1)
         assert found.error_message
     log.refuse_with = RequestRejected(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "a gap")
-    found = await produce(client, 9, "t", good)
+    found = await ask_to_produce(client, 9, "t", good)
     assert (found.error_code, found.error_message) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "a gap")
     log.refuse_with = None
     bench.context.refuse_for_room(StorageFull("no room"))
-    assert (await produce(client, 9, "t", good)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert (await ask_to_produce(client, 9, "t", good)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
     bench.context.refuse_for_room(None)
-    assert (await produce(client, 9, "t", good)).base_offset == 4
+    assert (await ask_to_produce(client, 9, "t", good)).base_offset == 4
     assert log.log_end_offset == 6
 
 
@@ -210,7 +210,7 @@ async def test_old_message_formats_are_refused_by_name(start, connect):
     for magic in (0, 1):
         old = bytearray(batch(1))
         old[16] = magic
-        assert (await produce(client, 3, "t", bytes(old))).error_code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+        assert (await ask_to_produce(client, 3, "t", bytes(old))).error_code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
 
 
 async def test_zstd_needs_a_version_that_knows_it(start, connect):
@@ -218,10 +218,10 @@ async def test_zstd_needs_a_version_that_knows_it(start, connect):
     bench.logs.add("t")
     client = await connect(bench)
     records = batch(20, codec=Codec.ZSTD)
-    assert (await produce(client, 6, "t", records)).error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
-    assert (await produce(client, 7, "t", records)).error_code == 0
-    assert (await produce(client, 6, "t", batch(1))).error_code == 0
-    assert (await produce(client, 6, "t", records)).error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert (await ask_to_produce(client, 6, "t", records)).error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert (await ask_to_produce(client, 7, "t", records)).error_code == 0
+    assert (await ask_to_produce(client, 6, "t", batch(1))).error_code == 0
+    assert (await ask_to_produce(client, 6, "t", records)).error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
 
 
 @pytest.mark.parametrize("version", [3, 8, 9, 12])
@@ -240,7 +240,7 @@ async def test_unknown_topics_and_partitions_are_told_apart_from_good_ones(start
 async def test_an_unknown_topic_id_is_named_so(start, connect):
     bench = await start()
     client = await connect(bench)
-    assert (await produce(client, 13, uuid.uuid4(), batch(1))).error_code == ErrorCode.UNKNOWN_TOPIC_ID
+    assert (await ask_to_produce(client, 13, uuid.uuid4(), batch(1))).error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
 @pytest.mark.parametrize("acks", [2, -2, 100])
@@ -248,7 +248,7 @@ async def test_impossible_acks_are_refused_before_anything_is_written(start, con
     bench = await start()
     log = bench.logs.add("t")
     client = await connect(bench)
-    assert (await produce(client, 9, "t", batch(1), acks=acks)).error_code == ErrorCode.INVALID_REQUIRED_ACKS
+    assert (await ask_to_produce(client, 9, "t", batch(1), acks=acks)).error_code == ErrorCode.INVALID_REQUIRED_ACKS
     assert log.log_end_offset == 0
 
 
@@ -258,16 +258,16 @@ async def test_acks_all_needs_enough_replicas_in_sync(start, connect):
     partition = bench.logs.table.led("t", 0)
     bench.logs.table.note(partition, PartitionImage(0, 1, 0, 1, (1, 2), (1,)))
     client = await connect(bench)
-    assert (await produce(client, 9, "t", batch(1))).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert (await ask_to_produce(client, 9, "t", batch(1))).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
     assert log.log_end_offset == 0
-    assert (await produce(client, 9, "t", batch(1), acks=1)).error_code == 0
+    assert (await ask_to_produce(client, 9, "t", batch(1), acks=1)).error_code == 0
 
 
 async def test_acks_all_waits_for_no_more_replicas_than_a_partition_has(start, connect):
     bench = await start()
     log = bench.logs.add("t", 0, TopicConfig(min_insync_replicas=3))
     client = await connect(bench)
-    assert (await produce(client, 9, "t", batch(1))).error_code == 0
+    assert (await ask_to_produce(client, 9, "t", batch(1))).error_code == 0
     assert log.log_end_offset == 1
 
 
@@ -277,10 +277,10 @@ async def test_a_batch_that_begins_a_transaction_needs_the_word_of_the_coordinat
     client = await connect(bench)
     begins = batch(1, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
     for version in (9, 12):
-        found = await produce(client, version, "t", begins, transactional_id="tx")
+        found = await ask_to_produce(client, version, "t", begins, transactional_id="tx")
         assert found.error_code == ErrorCode.NOT_ENOUGH_REPLICAS, "nobody coordinates here yet: the client tries again"
         assert log.log_end_offset == 0
-    assert (await produce(client, 9, "t", batch(1), transactional_id="tx")).error_code == 0
+    assert (await ask_to_produce(client, 9, "t", batch(1), transactional_id="tx")).error_code == 0
 
 
 async def test_a_coordinators_topic_is_refused_every_time_whatever_its_settings(start, connect):
@@ -288,7 +288,7 @@ async def test_a_coordinators_topic_is_refused_every_time_whatever_its_settings(
     log = bench.logs.add("__consumer_offsets", config=TopicConfig(cleanup_policy=frozenset({"delete"})))
     client = await connect(bench)
     for _ in range(3):
-        found = await produce(client, 9, "__consumer_offsets", batch(1))
+        found = await ask_to_produce(client, 9, "__consumer_offsets", batch(1))
         assert found.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     assert log.log_end_offset == 0
 
@@ -299,7 +299,7 @@ async def test_acks_0_gets_no_answer_and_errors_close_the_connection(start, conn
     client = await connect(bench)
     for _ in range(3):
         client.send_produce(9, [("t", [(0, batch(1))])], acks=0)
-    assert (await produce(client, 9, "t", batch(1))).base_offset == 3
+    assert (await ask_to_produce(client, 9, "t", batch(1))).base_offset == 3
     client.send_produce(9, [("nope", [(0, batch(1))])], acks=0)
     assert await client.closed()
     assert log.log_end_offset == 4
@@ -364,7 +364,7 @@ async def test_recompression_happens_before_the_append_and_keeps_the_order(start
     assert {header.codec for _, header in iter_headers(other.file.data)} == {Codec.NONE}
     bad = bytearray(batch(1))
     bad[-1] ^= 1
-    assert (await produce(client, 9, "t", bytes(bad))).error_code == ErrorCode.CORRUPT_MESSAGE
+    assert (await ask_to_produce(client, 9, "t", bytes(bad))).error_code == ErrorCode.CORRUPT_MESSAGE
 
 
 async def test_the_log_patches_offset_and_epoch_in_place(start, connect):
@@ -372,8 +372,8 @@ async def test_the_log_patches_offset_and_epoch_in_place(start, connect):
     log = bench.logs.add("t")
     log.leader_epoch = 9
     client = await connect(bench)
-    await produce(client, 9, "t", batch(5))
-    await produce(client, 9, "t", batch(5))
+    await ask_to_produce(client, 9, "t", batch(5))
+    await ask_to_produce(client, 9, "t", batch(5))
     second = parse_header(log.file.data, len(log.file.data) // 2)
     assert (second.base_offset, second.leader_epoch) == (5, 9)
 
@@ -398,8 +398,8 @@ async def test_a_bug_met_by_one_request_ends_its_connection_alone(start, connect
         assert await client.closed()
     assert len(told) == 2
     bench.logs.add("v")
-    assert (await produce(first, 9, "v", batch(1))).error_code == 0
-    assert (await produce(second, 9, "v", batch(1))).error_code == 0
+    assert (await ask_to_produce(first, 9, "v", batch(1))).error_code == 0
+    assert (await ask_to_produce(second, 9, "v", batch(1))).error_code == 0
 
 
 @pytest.mark.parametrize("version", VERSIONS)

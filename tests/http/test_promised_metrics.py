@@ -14,9 +14,9 @@ from app.http.gateway import HttpSettings
 from app.machine.runtime import SystemClock
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
 from app.objectstore.metered import MeteredStore
-from tests.broker.test_node import fetch_all, produce, tier_everything
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import running_broker
+from tests.support.talking import fetch_all, produce, tier_everything
 from tests.support.waiting import until
 
 RECORDS = 40

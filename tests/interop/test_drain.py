@@ -12,10 +12,10 @@ import pytest
 
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
 from app.records.batch import iter_headers
-from tests.broker.test_node import fetch_all
 from tests.handlers.conversation import talk
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.ports import free_port
+from tests.support.talking import fetch_all
 from tests.support.waiting import until
 
 confluent_kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not here")

@@ -18,9 +18,9 @@ from app.security.scram import Alphabet, SaltShape, ScramClient, ScramMechanism
 from app.wire.apikeys import ApiKey
 from app.wire.apis.sasl_authenticate import SaslAuthenticateRequest
 from app.wire.apis.sasl_handshake import SaslHandshakeRequest
-from tests.broker.test_unknown_users import SALT, seen_shape
 from tests.interop.java_programs import JavaProgram, Tools
 from tests.interop.serving import READY
+from tests.support.logins import SALT, seen_shape
 from tests.support.ports import free_port
 from tests.support.secured import certificates
 

@@ -33,7 +33,7 @@ import asyncio, ctypes, fcntl, json, mmap, os, pickle, random, signal, struct, s
 from pathlib import Path
 from app.client.connection import KafkaConnection
 from pyspark_firn.writing import FirnStreamWriter, Slot, parse_write_options
-from tests.spark.test_writing import SCHEMA, rows
+from tests.spark.writers import SCHEMA, rows
 
 BATCHES, TASKS, RECORDS = 8, 2, 7
 bootstrap, scratch, events = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])

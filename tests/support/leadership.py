@@ -17,6 +17,7 @@ from app.metadata.image.cluster import (
     broker_change,
     partition_change,
 )
+from tests.handlers.conversation import Talk, batch
 
 OTHER = BrokerId(2)
 """A broker that is registered and does not run."""
@@ -58,3 +59,14 @@ async def _change(
         return Planned(records, None)
 
     await node.membership.controller.submit(plan)
+
+
+async def produced(
+    client: Talk, topic: str, version: int = 10
+) -> tuple[int, tuple[int, int], list[tuple[int, str, int]]]:
+    """The code, the leader that the answer names, and the addresses that it gives."""
+    answer = await client.produce(version, [(topic, [(0, batch(1))])])
+    found = answer.responses[0].partition_responses[0]
+    leader = found.current_leader
+    where = [(one.node_id, one.host, one.port) for one in answer.node_endpoints]
+    return found.error_code, (leader.leader_id, leader.leader_epoch), where

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,11 @@ async def broker_on(path: Path, name: str, *, node_id: int = NODE_ID_AUTO, **mor
             yield broker
     finally:
         pool.close()
+
+
+def member(path: Path, node_id: int, *, new_level: int = 1, **more: Any) -> AbstractAsyncContextManager[RunningBroker]:
+    """A broker with a chosen id, and its data in ``path/broker-<id>``; otherwise as ``broker_on``."""
+    return broker_on(path, f"broker-{node_id}", node_id=node_id, new_level=new_level, **more)
 
 
 @asynccontextmanager

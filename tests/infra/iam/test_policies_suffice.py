@@ -27,13 +27,13 @@ from app.objectstore.check import check_store
 from app.objectstore.location import S3Location, parse_store_url
 from app.objectstore.s3 import S3Store
 from app.records.builder import build_batch
-from tests.broker.test_node import produce, tier_everything
 from tests.handlers.conversation import batch, talk
 from tests.infra.iam.callers import BUCKET_POLICY, role_arn
 from tests.objectstore.conftest import NoWait, session_with_shared_models
 from tests.spark.s3 import NOW_MS, read
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.buckets import BucketBuilder
+from tests.support.talking import produce, tier_everything
 from tests.support.waiting import until
 from tools.infra.bucket_policy import WRITTEN_ONCE, bucket_policy
 from tools.infra.iam import actions_of, allowed
