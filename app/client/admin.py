@@ -13,7 +13,7 @@ from app.client.cluster import ClusterClient, KnownCluster, TopicView, check_cod
 from app.client.connection import KafkaConnection
 from app.client.retry import retrying
 from app.core.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected
-from app.core.turns import run
+from app.core.turns import Portion, run
 from app.core.units import NO_TOPIC_ID, BrokerId, Offset, PartitionIndex, TopicId, TopicPartition
 from app.security.acls import Acl, AclFilter, Operation, Pattern, Rule
 from app.wire import private
@@ -31,21 +31,30 @@ from app.wire.apis.alter_partition_reassignments import (
 )
 from app.wire.apis.create_acls import AclCreation, CreateAclsRequest
 from app.wire.apis.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from app.wire.apis.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from app.wire.apis.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
 from app.wire.apis.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from app.wire.apis.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from app.wire.apis.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from app.wire.apis.describe_acls import DescribeAclsRequest
 from app.wire.apis.describe_client_quotas import DescribeClientQuotasRequest
 from app.wire.apis.describe_cluster import DescribeClusterRequest
-from app.wire.apis.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from app.wire.apis.describe_configs import DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResult
 from app.wire.apis.elect_leaders import ElectLeadersRequest, TopicPartitions
 from app.wire.apis.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from app.wire.apis.list_partition_reassignments import ListPartitionReassignmentsRequest
+from app.wire.apis.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsTopics,
+)
+from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
 from app.wire.apis.unregister_broker import UnregisterBrokerRequest
 from app.wire.apis.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from app.wire.config_resources import ConfigOperation, ConfigResourceType
@@ -66,6 +75,11 @@ CONFIG_SOURCES: Final[Mapping[int, str]] = {
     7: "CLIENT_METRICS_CONFIG",
     8: "GROUP_CONFIG",
 }
+
+
+DEFAULT_CONFIG: Final = 5
+_LEFT_OUT: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+"""Codes of topics that a list goes without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +121,34 @@ class AdminClient:
         """The cluster, its brokers and all topics, as of now. Raises: BrokerUnavailable."""
         return await self._retrying(self._cluster.refresh)
 
+    async def describe_brokers(self) -> KnownCluster:
+        """The cluster and its brokers as of now. Topics in it may be older, or absent. Raises: BrokerUnavailable."""
+        return await self._retrying(lambda: self._cluster.refresh([]))
+
     async def describe_topic(self, name: str) -> TopicView:
         """One topic as of now. Raises: RequestRejected UNKNOWN_TOPIC_OR_PARTITION, BrokerUnavailable."""
 
         async def ask() -> TopicView:
             return (await self._cluster.refresh([name])).topics[name]
+
+        return await self._retrying(ask, also_final=frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}))
+
+    async def topic_operations(self, name: str) -> list[int]:
+        """The operations that this user may do with a topic (KIP-430), by Kafka's numbers.
+
+        Raises: RequestRejected UNKNOWN_TOPIC_OR_PARTITION…, BrokerUnavailable.
+        """
+        request = MetadataRequest(
+            topics=[MetadataRequestTopic(name=name)],
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=True,
+        )
+
+        async def ask() -> list[int]:
+            answer = await (await self._cluster.any_broker()).request(ApiKey.METADATA, request)
+            (topic,) = answer.topics
+            check_code(topic.error_code, None, name)
+            return [bit for bit in range(31) if topic.topic_authorized_operations >> bit & 1]
 
         return await self._retrying(ask, also_final=frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}))
 
@@ -121,10 +158,11 @@ class AdminClient:
         *,
         partitions_count: int = -1,
         replication_factor: int = -1,
+        assignments: Mapping[int, Sequence[int]] | None = None,
         configs: Mapping[str, str | None] | None = None,
         validate_only: bool = False,
     ) -> CreatedTopic:
-        """Create a topic; -1 is the broker's default.
+        """Create a topic; -1 is the broker's default. ``assignments`` has the brokers of each partition, and goes without counts.
 
         Raises: RequestRejected (TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_CONFIG, INVALID_PARTITIONS…: nothing
         was created), BrokerUnavailable (it may have been).
@@ -133,6 +171,10 @@ class AdminClient:
             name=name,
             num_partitions=partitions_count,
             replication_factor=replication_factor,
+            assignments=[
+                CreatableReplicaAssignment(partition_index=partition, broker_ids=list(brokers))
+                for partition, brokers in (assignments or {}).items()
+            ],
             configs=[CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()],
         )
         request = CreateTopicsRequest(topics=[topic], timeout_ms=TIMEOUT_MS, validate_only=validate_only)
@@ -189,27 +231,61 @@ class AdminClient:
             answer = await connection.request(ApiKey.DESCRIBE_CONFIGS, request)
             (result,) = answer.results
             check_code(result.error_code, result.error_message, name)
-            return sorted(
-                (
-                    ConfigEntry(
-                        entry.name,
-                        entry.value,
-                        CONFIG_SOURCES.get(entry.config_source, "UNKNOWN"),
-                        entry.config_source == 5,
-                        entry.read_only,
-                        entry.is_sensitive,
-                        entry.documentation or None,
-                        tuple(
-                            ConfigSynonym(synonym.name, synonym.value, CONFIG_SOURCES.get(synonym.source, "UNKNOWN"))
-                            for synonym in entry.synonyms
-                        ),
-                    )
-                    for entry in result.configs
-                ),
-                key=lambda entry: entry.name,
-            )
+            return _entries(result)
 
         return await self._retrying(ask, also_final=frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}))
+
+    async def describe_topics_configs(self, names: Sequence[str]) -> dict[str, list[ConfigEntry]]:
+        """Effective settings of some topics. Topics that were deleted meanwhile are left out, and those whose settings this user
+        may not see. Raises: RequestRejected, BrokerUnavailable."""
+        resources = [
+            DescribeConfigsResource(resource_type=ConfigResourceType.TOPIC, resource_name=name, configuration_keys=None)
+            for name in names
+        ]
+        request = DescribeConfigsRequest(resources=resources, include_synonyms=True)
+
+        async def ask() -> dict[str, list[ConfigEntry]]:
+            answer = await (await self._cluster.any_broker()).request(ApiKey.DESCRIBE_CONFIGS, request)
+            found: dict[str, list[ConfigEntry]] = {}
+            portion = Portion()
+            for result in answer.results:
+                if result.error_code not in _LEFT_OUT:
+                    check_code(result.error_code, result.error_message, result.resource_name)
+                    found[result.resource_name] = _entries(result)
+                await portion.rest_if_spent()
+            return found
+
+        return await self._retrying(ask)
+
+    async def default_topic_configs(self, name: str) -> list[ConfigEntry]:
+        """The settings that a topic of that name would have if it were made now, by name. Synonyms are not known.
+
+        Raises: RequestRejected TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION…; BrokerUnavailable.
+        """
+        topic = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=TIMEOUT_MS, validate_only=True)
+
+        async def ask() -> list[ConfigEntry]:
+            answer = await (await self._controller()).request(ApiKey.CREATE_TOPICS, request)
+            (result,) = answer.topics
+            check_code(result.error_code, result.error_message, name)
+            check_code(result.topic_config_error_code, None, name)
+            found = [
+                ConfigEntry(
+                    entry.name,
+                    entry.value,
+                    CONFIG_SOURCES.get(entry.config_source, "UNKNOWN"),
+                    entry.config_source == DEFAULT_CONFIG,
+                    entry.read_only,
+                    entry.is_sensitive,
+                    None,
+                    (),
+                )
+                for entry in result.configs or ()
+            ]
+            return sorted(found, key=lambda entry: entry.name)
+
+        return await self._retrying(ask)
 
     async def alter_configs(
         self,
@@ -276,14 +352,15 @@ class AdminClient:
             connection = await self._cluster.any_broker()
             answer = await connection.request(ApiKey.DESCRIBE_ACLS, DescribeAclsRequest(*wanted))
             check_code(answer.error_code, answer.error_message, "ACLs")
-            return [
-                Acl(
-                    Pattern(one.resource_type, one.pattern_type, one.resource_name),
-                    Rule(rule.principal, rule.host, rule.operation, rule.permission_type),
-                )
-                for one in answer.resources
-                for rule in one.acls
-            ]
+            found: list[Acl] = []
+            portion = Portion()
+            for one in answer.resources:
+                pattern = Pattern(one.resource_type, one.pattern_type, one.resource_name)
+                for rule in one.acls:
+                    found.append(Acl(pattern, Rule(rule.principal, rule.host, rule.operation, rule.permission_type)))
+                    if portion.spent_by():
+                        await portion.rest()
+            return found
 
         return await self._retrying(ask)
 
@@ -294,11 +371,14 @@ class AdminClient:
         async def ask() -> list[Acl]:
             answer = await (await self._controller()).request(ApiKey.DELETE_ACLS, DeleteAclsRequest(filters))
             deleted: dict[Acl, None] = {}
+            portion = Portion()
             for result in answer.filter_results:
                 check_code(result.error_code, result.error_message, "the filter")
                 for one in result.matching_acls:
                     pattern = Pattern(one.resource_type, one.pattern_type, one.resource_name)
                     deleted[Acl(pattern, Rule(one.principal, one.host, one.operation, one.permission_type))] = None
+                    if portion.spent_by():
+                        await portion.rest()
             return list(deleted)
 
         return await self._retrying(ask)
@@ -391,24 +471,30 @@ class AdminClient:
 
         return await self._retrying(ask)
 
-    async def list_reassignments(self) -> dict[TopicPartition, tuple[list[int], list[int]]]:
-        """The replicas that are being added and removed, of each partition that moves.
+    async def list_reassignments(
+        self, partitions: Mapping[str, Sequence[int]] | None = None
+    ) -> dict[TopicPartition, tuple[list[int], list[int]]]:
+        """The replicas that are being added and removed, of each partition that moves; of all, or of some partitions of topics.
 
         Raises: RequestRejected, BrokerUnavailable.
         """
-        request = ListPartitionReassignmentsRequest(timeout_ms=TIMEOUT_MS, topics=None)
+        topics = None
+        if partitions is not None:
+            topics = [ListPartitionReassignmentsTopics(name, list(some)) for name, some in partitions.items()]
+        request = ListPartitionReassignmentsRequest(timeout_ms=TIMEOUT_MS, topics=topics)
 
         async def ask() -> dict[TopicPartition, tuple[list[int], list[int]]]:
             answer = await (await self._controller()).request(ApiKey.LIST_PARTITION_REASSIGNMENTS, request)
             check_code(answer.error_code, answer.error_message, "the list of reassignments")
-            return {
-                TopicPartition(told.name, PartitionIndex(one.partition_index)): (
-                    one.adding_replicas,
-                    one.removing_replicas,
-                )
-                for told in answer.topics
-                for one in told.partitions
-            }
+            found: dict[TopicPartition, tuple[list[int], list[int]]] = {}
+            portion = Portion()
+            for told in answer.topics:
+                for one in told.partitions:
+                    partition = TopicPartition(told.name, PartitionIndex(one.partition_index))
+                    found[partition] = (one.adding_replicas, one.removing_replicas)
+                    if portion.spent_by():
+                        await portion.rest()
+            return found
 
         return await self._retrying(ask)
 
@@ -616,3 +702,24 @@ class AdminClient:
             before_retry=before_retry,
             also_final=also_final,
         )
+
+
+def _entries(result: DescribeConfigsResult) -> list[ConfigEntry]:
+    """The settings of one resource, by name."""
+    found = [
+        ConfigEntry(
+            entry.name,
+            entry.value,
+            CONFIG_SOURCES.get(entry.config_source, "UNKNOWN"),
+            entry.config_source == DEFAULT_CONFIG,
+            entry.read_only,
+            entry.is_sensitive,
+            entry.documentation or None,
+            tuple(
+                ConfigSynonym(synonym.name, synonym.value, CONFIG_SOURCES.get(synonym.source, "UNKNOWN"))
+                for synonym in entry.synonyms
+            ),
+        )
+        for entry in result.configs
+    ]
+    return sorted(found, key=lambda entry: entry.name)

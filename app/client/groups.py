@@ -12,6 +12,7 @@ from app.client.cluster import ClusterClient, check_code
 from app.client.connection import KafkaConnection
 from app.client.retry import retrying
 from app.core.errors import ErrorCode, FirnError, RequestRejected
+from app.core.turns import Portion, Steps, Stepwise, each, ordered, run
 from app.core.units import BrokerId, Offset, PartitionIndex, TopicPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_share_group_offsets import (
@@ -29,6 +30,7 @@ from app.wire.apis.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequestGroup,
 )
 from app.wire.apis.find_coordinator import FindCoordinatorRequest
+from app.wire.apis.list_groups import ListedGroup as ListGroupsRow
 from app.wire.apis.list_groups import ListGroupsRequest
 from app.wire.apis.offset_commit import (
     OffsetCommitRequest,
@@ -51,6 +53,9 @@ GROUPS_FROM: Final = 8
 """First version of OffsetFetch that asks for many groups. It is used here."""
 CONSUMER_TYPE: Final = "consumer"
 SHARE_TYPE: Final = "share"
+PARTITIONS_A_STEP: Final = 1_000
+CLASSIC_MEMBER: Final = 0
+"""``member_type`` of a member of the classic protocol in a consumer group."""
 
 _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
@@ -88,6 +93,10 @@ class GroupView:
     assignor: str
     """The assignment protocol that is in use; empty if none is."""
     members: tuple[GroupMember, ...]
+    protocol_type: str = ""
+    """``consumer`` for consumers; empty for a group that only has offsets."""
+    mixed: bool = False
+    """Whether members of both protocols are in it, while it changes from one to the other."""
 
 
 class Committed(NamedTuple):
@@ -113,20 +122,53 @@ class GroupClient:
     def __init__(self, cluster: ClusterClient) -> None:
         self._cluster = cluster
 
-    async def list_groups(self) -> list[ListedGroup]:
-        """Every group of the cluster, by id. Raises: RequestRejected, BrokerUnavailable."""
+    async def list_groups(self, types: Collection[str] = ()) -> list[ListedGroup]:
+        """Every group of the cluster, by id, or those of some types. Raises: RequestRejected, BrokerUnavailable."""
+        request = ListGroupsRequest(types_filter=sorted(types))
 
         async def ask() -> list[ListedGroup]:
             view = await self._cluster.refresh([])
             found: list[ListedGroup] = []
             for node_id in view.brokers:
-                answer = await (await self._cluster.broker(node_id)).request(ApiKey.LIST_GROUPS, ListGroupsRequest())
+                answer = await (await self._cluster.broker(node_id)).request(ApiKey.LIST_GROUPS, request)
                 check_code(answer.error_code, None, "groups")
-                found += [
-                    ListedGroup(group.group_id, group.group_type, group.protocol_type, group.group_state, node_id)
-                    for group in answer.groups
-                ]
-            return sorted(found)
+
+                def add(group: ListGroupsRow, node_id: BrokerId = node_id) -> None:
+                    row = ListedGroup(group.group_id, group.group_type, group.protocol_type, group.group_state, node_id)
+                    if not types or row.group_type.lower() in types:  # an older broker does not know the filter
+                        found.append(row)
+
+                await each(add, answer.groups)
+            return await ordered(found, Portion(), lambda group: group)
+
+        return await self._retrying(ask)
+
+    async def coordinator_of(self, group_id: str) -> BrokerId:
+        """The broker that coordinates a group. Raises: RequestRejected, BrokerUnavailable."""
+        return await self._retrying(lambda: self._coordinator_id(group_id))
+
+    async def describe_consumer_group(self, group_id: str) -> GroupView:
+        """One consumer group, of either protocol. Raises: RequestRejected GROUP_ID_NOT_FOUND; BrokerUnavailable."""
+
+        async def ask() -> GroupView:
+            connection = await self._coordinator(group_id)
+            try:
+                return await _describe_consumer(connection, group_id)
+            except RequestRejected as error:
+                if error.code not in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
+                    raise
+            found = await _describe_classic(connection, group_id)
+            if found.state.lower() == "dead":  # so versions before 6 say that there is no such group
+                raise RequestRejected(ErrorCode.GROUP_ID_NOT_FOUND, f"There is no consumer group {group_id}.")
+            return found
+
+        return await self._retrying(ask)
+
+    async def describe_share_group(self, group_id: str) -> GroupView:
+        """One share group. Raises: RequestRejected GROUP_ID_NOT_FOUND; BrokerUnavailable."""
+
+        async def ask() -> GroupView:
+            return await _describe_share(await self._coordinator(group_id), group_id)
 
         return await self._retrying(ask)
 
@@ -161,13 +203,16 @@ class GroupClient:
             (group,) = answer.groups
             check_code(group.error_code, None, group_id)
             found: dict[TopicPartition, Committed] = {}
+            portion = Portion()
             for topic in group.topics:
-                for each in topic.partitions:
-                    check_code(each.error_code, None, f"{topic.name}-{each.partition_index}")
-                    partition = TopicPartition(topic.name, PartitionIndex(each.partition_index))
+                for one in topic.partitions:
+                    check_code(one.error_code, None, f"{topic.name}-{one.partition_index}")
+                    partition = TopicPartition(topic.name, PartitionIndex(one.partition_index))
                     found[partition] = Committed(
-                        Offset(each.committed_offset), each.committed_leader_epoch, each.metadata or ""
+                        Offset(one.committed_offset), one.committed_leader_epoch, one.metadata or ""
                     )
+                    if portion.spent_by():
+                        await portion.rest()
             return found
 
         return await self._retrying(ask)
@@ -188,8 +233,8 @@ class GroupClient:
             version = min(BY_NAME_UNTIL, connection.version_of(ApiKey.OFFSET_COMMIT))
             answer = await connection.request(ApiKey.OFFSET_COMMIT, request, version=version)
             for topic in answer.topics:
-                for each in topic.partitions:
-                    check_code(each.error_code, None, f"{topic.name}-{each.partition_index}")
+                for one in topic.partitions:
+                    check_code(one.error_code, None, f"{topic.name}-{one.partition_index}")
 
         await self._retrying(ask, also_final=frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}))
 
@@ -215,12 +260,12 @@ class GroupClient:
             check_code(group.error_code, group.error_message, group_id)
             found: dict[TopicPartition, ShareProgress] = {}
             for topic in group.topics:
-                for each in topic.partitions:
-                    check_code(each.error_code, each.error_message, f"{topic.topic_name}-{each.partition_index}")
-                    if each.start_offset >= 0:
-                        partition = TopicPartition(topic.topic_name, PartitionIndex(each.partition_index))
-                        lag = each.lag if each.lag >= 0 else None
-                        found[partition] = ShareProgress(Offset(each.start_offset), lag)
+                for one in topic.partitions:
+                    check_code(one.error_code, one.error_message, f"{topic.topic_name}-{one.partition_index}")
+                    if one.start_offset >= 0:
+                        partition = TopicPartition(topic.topic_name, PartitionIndex(one.partition_index))
+                        lag = one.lag if one.lag >= 0 else None
+                        found[partition] = ShareProgress(Offset(one.start_offset), lag)
             return found
 
         return await self._retrying(ask)
@@ -241,8 +286,8 @@ class GroupClient:
             answer = await connection.request(ApiKey.ALTER_SHARE_GROUP_OFFSETS, request)
             check_code(answer.error_code, answer.error_message, group_id)
             for topic in answer.responses:
-                for each in topic.partitions:
-                    check_code(each.error_code, each.error_message, f"{topic.topic_name}-{each.partition_index}")
+                for one in topic.partitions:
+                    check_code(one.error_code, one.error_message, f"{topic.topic_name}-{one.partition_index}")
 
         await self._retrying(ask, also_final=frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}))
 
@@ -261,7 +306,10 @@ class GroupClient:
         await self._retrying(ask)
 
     async def _coordinator(self, group_id: str) -> KafkaConnection:
-        """The broker that coordinates a group. Raises: RequestRejected, BrokerUnavailable."""
+        """A connection to the broker that coordinates a group. Raises: RequestRejected, BrokerUnavailable."""
+        return await self._cluster.broker(await self._coordinator_id(group_id))
+
+    async def _coordinator_id(self, group_id: str) -> BrokerId:
         broker = await self._cluster.any_broker()
         request = FindCoordinatorRequest(key=group_id, key_type=GROUP_KEY, coordinator_keys=[group_id])
         answer = await broker.request(ApiKey.FIND_COORDINATOR, request)
@@ -270,7 +318,7 @@ class GroupClient:
         node_id = BrokerId(found.node_id)
         if node_id not in self._cluster.view.brokers:
             await self._cluster.refresh([])
-        return await self._cluster.broker(node_id)
+        return node_id
 
     async def _retrying(self, ask: Callable[[], Awaitable[T]], also_final: Collection[ErrorCode] = frozenset()) -> T:
         async def before_retry(error: FirnError) -> None:
@@ -289,27 +337,40 @@ async def _describe_classic(connection: KafkaConnection, group_id: str) -> Group
     answer = await connection.request(ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest([group_id]))
     (group,) = answer.groups
     check_code(group.error_code, group.error_message, group_id)
-    members = [
-        _member(each, each.group_instance_id, assigned_partitions(each.member_assignment)) for each in group.members
-    ]
-    return GroupView(group_id, "classic", group.group_state, group.protocol_data, tuple(members))
+    members: list[GroupMember] = []
+    portion = Portion()
+    for one in group.members:
+        partitions = await run(assigned_partitions.steps(one.member_assignment), portion)
+        members.append(_member(one, one.group_instance_id, partitions))
+    return GroupView(
+        group_id, "classic", group.group_state, group.protocol_data, tuple(members), protocol_type=group.protocol_type
+    )
 
 
 async def _describe_consumer(connection: KafkaConnection, group_id: str) -> GroupView:
     answer = await connection.request(ApiKey.CONSUMER_GROUP_DESCRIBE, ConsumerGroupDescribeRequest([group_id]))
     (group,) = answer.groups
     check_code(group.error_code, group.error_message, group_id)
-    members = [
-        _member(each, each.instance_id, _partitions_of(each.assignment.topic_partitions)) for each in group.members
-    ]
-    return GroupView(group_id, CONSUMER_TYPE, group.group_state, group.assignor_name, tuple(members))
+    members: list[GroupMember] = []
+    portion = Portion()
+    for one in group.members:
+        members.append(_member(one, one.instance_id, _partitions_of(one.assignment.topic_partitions)))
+        await portion.rest_if_spent()
+    mixed = any(one.member_type == CLASSIC_MEMBER for one in group.members)
+    return GroupView(
+        group_id, CONSUMER_TYPE, group.group_state, group.assignor_name, tuple(members), CONSUMER_TYPE, mixed=mixed
+    )
 
 
 async def _describe_share(connection: KafkaConnection, group_id: str) -> GroupView:
     answer = await connection.request(ApiKey.SHARE_GROUP_DESCRIBE, ShareGroupDescribeRequest([group_id]))
     (group,) = answer.groups
     check_code(group.error_code, group.error_message, group_id)
-    members = [_member(each, None, _partitions_of(each.assignment.topic_partitions)) for each in group.members]
+    members: list[GroupMember] = []
+    portion = Portion()
+    for one in group.members:
+        members.append(_member(one, None, _partitions_of(one.assignment.topic_partitions)))
+        await portion.rest_if_spent()
     return GroupView(group_id, SHARE_TYPE, group.group_state, group.assignor_name, tuple(members))
 
 
@@ -333,8 +394,10 @@ def _partitions_of(
     )
 
 
-def assigned_partitions(assignment: bytes) -> tuple[TopicPartition, ...]:
-    """The partitions in an assignment of the consumer protocol. None if it is empty, or of another protocol."""
+@Stepwise
+def assigned_partitions(assignment: bytes) -> Steps[tuple[TopicPartition, ...]]:
+    """The partitions in an assignment of the consumer protocol. None if it is empty, or of another protocol. A client wrote it, so
+    it may be long, and malformed."""
     found: list[TopicPartition] = []
     try:
         (topics_count,) = _INT32.unpack_from(assignment, _INT16.size)
@@ -342,6 +405,8 @@ def assigned_partitions(assignment: bytes) -> tuple[TopicPartition, ...]:
         for _ in range(topics_count):
             (length,) = _INT16.unpack_from(assignment, position)
             position += _INT16.size
+            if length < 0:
+                return ()
             topic = assignment[position : position + length].decode()
             position += length
             (count,) = _INT32.unpack_from(assignment, position)
@@ -351,6 +416,9 @@ def assigned_partitions(assignment: bytes) -> tuple[TopicPartition, ...]:
             for _ in range(count):
                 found.append(TopicPartition(topic, PartitionIndex(_INT32.unpack_from(assignment, position)[0])))
                 position += _INT32.size
+                if not len(found) % PARTITIONS_A_STEP:
+                    yield
+            yield
     except (StructError, UnicodeDecodeError):
         return ()
     return tuple(found)

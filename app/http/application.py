@@ -31,14 +31,38 @@ from app.http.gateway import HttpSettings, open_gateway
 from app.http.guard import Guard
 from app.http.health import Health
 from app.http.health import HealthReader as HealthListener
-from app.http.rest_v3 import record_batches, records, topics
+from app.http.rest_v3 import (
+    acls,
+    clusters,
+    configs,
+    groups,
+    reassignments,
+    record_batches,
+    records,
+    share_groups,
+    topics,
+)
 from app.http.schemas import components
 from app.http.serving import caller_of, counts_no_more, gateway_of
 
 if TYPE_CHECKING:
     from app.http.callers import CallerLimits, Callers
 
-_BODIES: Final = (Error, *records.BODIES, *record_batches.BODIES, *topics.BODIES, *compactions.BODIES)
+_ROUTES: Final = (
+    records,
+    record_batches,
+    # Paths with a literal "-" in the place of a name come before those with a name.
+    reassignments,
+    configs,
+    clusters,
+    topics,
+    groups,
+    share_groups,
+    acls,
+    compactions,
+)
+"""Modules with a router, and with the types of their bodies. The first route whose path matches is taken."""
+_BODIES: Final = (Error, *(body for module in _ROUTES for body in module.BODIES))
 """Types of bodies whose schemas are in the OpenAPI document."""
 
 DESCRIPTION = """\
@@ -96,10 +120,8 @@ def create_app(
         redirect_slashes=False,
     )
     app.state.health = HealthListener()
-    app.include_router(records.router)
-    app.include_router(record_batches.router)
-    app.include_router(topics.router)
-    app.include_router(compactions.router)
+    for module in _ROUTES:
+        app.include_router(module.router)
     app.include_router(costs.router)
     app.include_router(drains.router)
     app.add_api_route("/", _welcome, include_in_schema=False)
@@ -157,7 +179,9 @@ async def _readyz(request: Request) -> Response:
         if health.ready:
             return json_response({"status": "ready", **health.shown()})
         answer = RestAnswer(503, 50302, health.sentence())
-        return json_response({"error_code": answer.error_code, "message": answer.message, **health.shown()}, 503)
+        response = json_response({"error_code": answer.error_code, "message": answer.message, **health.shown()}, 503)
+        response.headers.update(answer.headers())
+        return response
     if callers is None:
         gateway_of(request).tell("/readyz", refusal)
     else:
@@ -174,7 +198,7 @@ async def _metrics(request: Request) -> Response:
 
 
 def _rest_response(answer: RestAnswer) -> Response:
-    return Response(answer.body(), answer.status, media_type=JSON_TYPE)
+    return Response(answer.body(), answer.status, headers=answer.headers(), media_type=JSON_TYPE)
 
 
 async def _firn_error(request: Request, error: Exception) -> Response:

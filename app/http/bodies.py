@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from app.core.errors import ProtocolError, clause
 from app.core.turns import Portion
 from app.http.content_encoding import decoder_for
-from app.http.errors import RestError
+from app.http.errors import NO_STORE, RETRY_AFTER_S, RETRY_LATER, RestError
 
 T = TypeVar("T")
 
@@ -159,6 +159,8 @@ class DuplexAnswer:
         assert not self.started
         self.started = True
         headers = [(b"content-type", JSON_TYPE.encode())]
+        if status in RETRY_LATER:
+            headers.append((b"retry-after", RETRY_AFTER_S.encode()))
         if close:
             headers.append((b"connection", b"close"))
         self._start = {"type": "http.response.start", "status": status, "headers": headers}
@@ -181,4 +183,4 @@ class DuplexAnswer:
 
 def json_response(content: Any, status: int = 200) -> Response:
     """An answer of one JSON value."""
-    return Response(msgspec.json.encode(content), status, media_type=JSON_TYPE)
+    return Response(msgspec.json.encode(content), status, headers=NO_STORE, media_type=JSON_TYPE)

@@ -18,6 +18,13 @@ from app.core.errors import (
     RequestRejected,
 )
 
+RETRY_LATER: Final = frozenset({429, 503})
+"""Statuses of requests that a later try may serve."""
+RETRY_AFTER_S: Final = "1"
+"""Seconds, as the header says them. A broker that has a quota also delays its responses, so callers slow down by themselves."""
+NO_STORE: Final = {"cache-control": "no-store"}
+"""Headers of every response that may be another one the next time, or for another caller."""
+
 
 class Error(msgspec.Struct):
     """The body of the answer to a request that failed."""
@@ -35,6 +42,10 @@ class RestAnswer(NamedTuple):
 
     def body(self) -> bytes:
         return msgspec.json.encode(Error(self.error_code, self.message))
+
+    def headers(self) -> dict[str, str]:
+        """The headers of the response, besides its type and length."""
+        return {**NO_STORE, "retry-after": RETRY_AFTER_S} if self.status in RETRY_LATER else dict(NO_STORE)
 
 
 REFUSED: Final = RestAnswer(401, 40101, "Authentication failed.")
@@ -60,6 +71,9 @@ REST_CODE: Final[Mapping[ErrorCode, tuple[int, int]]] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.UNKNOWN_TOPIC_ID: UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.RESOURCE_NOT_FOUND: (404, 404),
+    ErrorCode.GROUP_ID_NOT_FOUND: (404, 404),
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: BROKER_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: BROKER_NOT_AVAILABLE,
     ErrorCode.BROKER_NOT_AVAILABLE: BROKER_NOT_AVAILABLE,
     ErrorCode.NETWORK_EXCEPTION: BROKER_NOT_AVAILABLE,
     ErrorCode.SASL_AUTHENTICATION_FAILED: (401, 40101),
@@ -84,6 +98,9 @@ REST_CODE: Final[Mapping[ErrorCode, tuple[int, int]]] = {
             ErrorCode.POLICY_VIOLATION,
             ErrorCode.UNSUPPORTED_VERSION,
             ErrorCode.SECURITY_DISABLED,
+            ErrorCode.INVALID_GROUP_ID,
+            ErrorCode.NON_EMPTY_GROUP,
+            ErrorCode.OFFSET_OUT_OF_RANGE,
         ),
         BAD_REQUEST,
     ),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from app.client.admin import AdminClient
 from app.client.cluster import ClusterClient, TopicView
 from app.client.connection import Dialer, dial_tcp
+from app.client.groups import GroupClient
 from app.client.producer import Producer
 from app.client.retry import retrying
 from app.core.errors import BrokerUnavailable, ErrorCode, FirnError
@@ -98,6 +99,7 @@ class Gateway:
         self._producer: Producer | None = None
         self.cluster = cluster
         self.admin = AdminClient(cluster)
+        self.groups = GroupClient(cluster)
         self.registry = registry
 
     @property

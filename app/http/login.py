@@ -16,14 +16,13 @@ from app.http.access import HEALTH_PATHS
 from app.http.bodies import JSON_TYPE
 from app.http.callers import TOKENS, CallerRefused, Callers
 from app.http.credentials import NotACredential, read_authorization
-from app.http.errors import NEEDED, REFUSED, RestAnswer, answer_of
+from app.http.errors import NEEDED, REFUSED, RETRY_AFTER_S, RestAnswer, answer_of
 from app.http.forwarded import client_address
 from app.http.gateway import HttpSettings
 from app.http.serving import CALLER
 
 BASIC: Final = b'Basic realm="Firn", charset="UTF-8"'
 BEARER: Final = b'Bearer realm="Firn"'
-RETRY_AFTER_S: Final = b"1"
 
 
 def challenges(offered: tuple[str, ...]) -> list[tuple[bytes, bytes]]:
@@ -79,7 +78,7 @@ async def _refuse(scope: Scope, send: Send, answer: RestAnswer, callers: Callers
     if answer.status == 401:
         headers += challenges(callers.offered)
     if answer.status == 503:
-        headers.append((b"retry-after", RETRY_AFTER_S))
+        headers.append((b"retry-after", RETRY_AFTER_S.encode()))
     if any(name in (b"content-length", b"transfer-encoding") for name, _ in scope["headers"]):
         headers.append((b"connection", b"close"))  # the body of a refused request is not read
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})

@@ -17,13 +17,9 @@ from app.http import application, compactions, record_json
 from app.http.application import create_app
 from app.http.errors import Error, RestAnswer
 from app.http.gateway import HttpSettings
-from app.http.rest_v3 import record_batches, records, topics
+from app.http.rest_v3 import acls, configs, topics
 
-KINDS = {
-    kind.__name__: kind
-    for module in (records, record_batches, topics, compactions)
-    for kind in module.BODIES  # type: ignore[attr-defined]
-}
+KINDS = {kind.__name__: kind for kind in application._BODIES}
 
 
 class _Clock:
@@ -63,7 +59,7 @@ def test_every_example_of_a_body_is_one_that_the_route_reads(document: dict[str,
                 name = content["schema"]["$ref"].rpartition("/")[2]
                 msgspec.json.decode(msgspec.json.encode(content["example"]), type=KINDS[name])
                 read.append(path)
-    assert len(read) == 7
+    assert len(read) == 13
 
 
 def decoded_and_described(module: ModuleType) -> Iterator[tuple[str, str]]:
@@ -82,7 +78,7 @@ def decoded_and_described(module: ModuleType) -> Iterator[tuple[str, str]]:
         decoded = [
             argument.id
             for call in ast.walk(node)
-            if isinstance(call, ast.Call) and ast.unparse(call.func) in ("_body", "small_body")
+            if isinstance(call, ast.Call) and ast.unparse(call.func) in ("body_of", "small_body")
             for argument in call.args
             if isinstance(argument, ast.Name) and argument.id in KINDS
         ]
@@ -90,7 +86,7 @@ def decoded_and_described(module: ModuleType) -> Iterator[tuple[str, str]]:
             yield (decoded or [one])[0], (described or [""])[0]
 
 
-@pytest.mark.parametrize("module", [topics, compactions])
+@pytest.mark.parametrize("module", [topics, configs, acls, compactions])
 def test_a_body_is_described_by_the_type_that_decodes_it(module: ModuleType) -> None:
     found = list(decoded_and_described(module))
     assert found

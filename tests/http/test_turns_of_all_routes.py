@@ -15,7 +15,13 @@ import pytest
 from app.http.application import create_app
 from app.http.gateway import HttpSettings
 from app.machine.runtime import SystemClock
-from tests.support.crowded import WIDE, Crowded, Sizes, crowded
+from app.wire.apikeys import ApiKey
+from app.wire.apis.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from tests.support.crowded import CROWD, WIDE, Crowded, Sizes, crowded
 from tests.support.routes import served_routes
 from tests.support.turns import TURN_MS_MAX, Measured, least_ms
 from tests.support.walked_routes import WALKED_ROUTES, HttpServer, Place, Route, http_server
@@ -24,6 +30,23 @@ SMALL = Sizes(1_000, 300, 1, 1, 1, 1, 1)
 FULL = Sizes(10_000, 5_000, 1, 1, 1, 1, 1)
 LONG = ("records", "records:batch")
 """Ends of routes whose bodies are long."""
+
+
+LAGGING = "lagging"
+"""A group that has committed an offset in each partition of the wide topic."""
+
+
+LONG_SESSIONS = dict.fromkeys(("group_consumer_session_timeout_ms", "group_consumer_max_session_timeout_ms"), 3_600_000)
+"""Members send no heartbeats while the routes are walked."""
+
+
+def fill_lags(crowd: Crowded) -> None:
+    for first in range(0, crowd.sizes.partitions, 500):
+        some = range(first, min(first + 500, crowd.sizes.partitions))
+        offsets = [OffsetCommitRequestPartition(index, 0, -1, "") for index in some]
+        commit = OffsetCommitRequest(group_id=LAGGING, topics=[OffsetCommitRequestTopic(name=WIDE, partitions=offsets)])
+        answer = crowd.ask(ApiKey.OFFSET_COMMIT, 9, commit)
+        assert not any(one.error_code for one in answer.topics[0].partitions), answer
 
 
 def test_every_route_has_an_entry() -> None:
@@ -41,12 +64,16 @@ class Asked(NamedTuple):
 
 @pytest.fixture(name="asked", scope="module")
 def _asked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
-    with crowded(tmp_path_factory.mktemp("crowded"), request.param) as crowd:
+    with crowded(tmp_path_factory.mktemp("crowded"), request.param, **LONG_SESSIONS) as crowd:
         (broker,) = crowd.broker.node.cluster.image.brokers
         http = Measured(lambda: http_server(("127.0.0.1", crowd.broker.port)))
         try:
             cluster_id = str(crowd.broker.node.cluster.image.cluster_id)
-            yield Asked(crowd, http, Place(cluster_id, WIDE, crowd.sizes.partitions, int(broker)))
+            fill_lags(crowd)
+            member = crowd.names["member"][0]
+            yield Asked(
+                crowd, http, Place(cluster_id, WIDE, crowd.sizes.partitions, int(broker), CROWD, member, LAGGING)
+            )
         finally:
             http.close()
 

@@ -38,6 +38,14 @@ class Place(NamedTuple):
     """With many partitions."""
     partitions: int
     broker: int
+    group: str
+    """With many members."""
+    member: str
+    lagging: str
+    """A group that has committed an offset in each partition."""
+
+    def filled(self, path: str) -> str:
+        return path.format(**self._asdict(), partition=self.partitions - 1)
 
 
 class Sent(NamedTuple):
@@ -56,16 +64,20 @@ Entry = Callable[[Place], Iterator[Sent]]
 
 def _get(path: str, *statuses: int) -> Entry:
     def made(on: Place) -> Iterator[Sent]:
-        filled = path.format(cluster_id=on.cluster_id, topic=on.topic, partition=on.partitions - 1, broker=on.broker)
+        filled = on.filled(path)
         yield Sent("as it is", filled, statuses=frozenset(statuses or (200,)))
         long = "x" * 40_000
-        yield Sent("a long query", f"{filled}?q={long}", statuses=frozenset(statuses or (200,)))
+        yield Sent(
+            "a long query", f"{filled}{'&' if '?' in filled else '?'}q={long}", statuses=frozenset(statuses or (200,))
+        )
         if "{topic}" in path:
             yield Sent(
                 "a long name",
-                path.format(cluster_id=on.cluster_id, topic=long, partition=0, broker=on.broker),
+                on._replace(topic=long).filled(path),
                 statuses=BAD | NOT_FOUND,
             )
+        if "{group}" in path:
+            yield Sent("a long group", on._replace(group=long).filled(path), statuses=BAD | NOT_FOUND)
 
     return made
 
@@ -100,7 +112,7 @@ def _bad_json(size: int) -> Iterator[tuple[str, Callable[[], bytes]]]:
 
 def _admin(path: str, *good: tuple[str, Callable[[], bytes]]) -> Entry:
     def made(on: Place) -> Iterator[Sent]:
-        filled = path.format(cluster_id=on.cluster_id, topic=on.topic)
+        filled = on.filled(path)
         for label, body in (*good, *_bad_json(ADMIN_BODY_BYTES_MAX)):
             yield Sent(label, filled, body, JSON, ANY)
         yield Sent("in gzip", filled, lambda: gzip.compress(bytes(50 * MIB)), GZIP, ANY)
@@ -186,6 +198,34 @@ def _replacement(count: int) -> Callable[[], bytes]:
     ).encode()
 
 
+def _acls(count: int) -> Callable[[], bytes]:
+    acl = {
+        "resource_type": "TOPIC",
+        "resource_name": "walked",
+        "pattern_type": "LITERAL",
+        "host": "*",
+        "operation": "READ",
+        "permission": "ALLOW",
+    }
+    return lambda: json.dumps({"data": [{**acl, "principal": f"User:{index}"} for index in range(count)]}).encode()
+
+
+def _assignments(count: int) -> Callable[[], bytes]:
+    return lambda: json.dumps(
+        {"topic_name": "new", "replicas_assignments": {str(index): [99] for index in range(count)}}
+    ).encode()
+
+
+CLUSTER: Final = "/v3/clusters/{cluster_id}"
+BROKER: Final = CLUSTER + "/brokers/{broker_id}"
+_BROKER: Final = CLUSTER + "/brokers/{broker}"
+GROUP: Final = CLUSTER + "/consumer-groups/{consumer_group_id}"
+_GROUP: Final = CLUSTER + "/consumer-groups/{group}"
+_LAGGING: Final = CLUSTER + "/consumer-groups/{lagging}"
+SHARE: Final = CLUSTER + "/share-groups/{group_id}"
+_SHARE: Final = CLUSTER + "/share-groups/{group}"
+CONSUMER: Final = "/consumers/{consumer_id}"
+_CONSUMER: Final = "/consumers/{member}"
 TOPIC: Final = "/v3/clusters/{cluster_id}/topics/{topic_name}"
 _TOPIC: Final = "/v3/clusters/{cluster_id}/topics/{topic}"
 
@@ -216,6 +256,48 @@ WALKED_ROUTES: Final[Mapping[Route, Entry]] = {
         ("settings", _new_topic(lambda index: "retention.ms")),
         ("names of settings", _new_topic(lambda index: f"x{index}")),
         ("a long name", lambda: json.dumps({"topic_name": "n" * 1_000_000}).encode()),
+        ("assignments", _assignments(10_000)), ("more assignments", _assignments(50_000)),
+    ),
+    ("GET", f"{CLUSTER}/topics/-/configs"): _get(CLUSTER + "/topics/-/configs"),
+    ("GET", f"{TOPIC}/default-configs"): _get(CLUSTER + "/topics/not-there/default-configs"),
+    ("GET", f"{CLUSTER}/topics/-/partitions/-/reassignment"): _get(CLUSTER + "/topics/-/partitions/-/reassignment"),
+    ("GET", f"{TOPIC}/partitions/-/reassignment"): _get(_TOPIC + "/partitions/-/reassignment"),
+    ("GET", f"{TOPIC}/partitions/{{partition_id}}/reassignment"): _get(_TOPIC + "/partitions/{partition}/reassignment"),
+    ("GET", f"{TOPIC}/partitions/{{partition_id}}/offset"): _get(_TOPIC + "/partitions/{partition}/offset"),
+    ("GET", f"{CLUSTER}/brokers/-/configs"): _get(CLUSTER + "/brokers/-/configs"),
+    ("GET", f"{BROKER}/partition-replicas"): _get(_BROKER + "/partition-replicas"),
+    ("POST", f"{BROKER}/configs:alter"): _admin(_BROKER + "/configs:alter", ("changes", _configs(1_000))),
+    ("PUT", f"{BROKER}/configs/{{name}}"): _admin(_BROKER + "/configs/log.retention.ms", ("a value", lambda: b'{"value":"-1"}')),
+    ("DELETE", f"{BROKER}/configs/{{name}}"): _get(_BROKER + "/configs/log.retention.ms", *ANY),
+    ("GET", f"{CLUSTER}/broker-configs"): _get(CLUSTER + "/broker-configs"),
+    ("POST", f"{CLUSTER}/broker-configs:alter"): _admin(CLUSTER + "/broker-configs:alter", ("changes", _configs(1_000))),
+    ("GET", f"{CLUSTER}/broker-configs/{{name}}"): _get(CLUSTER + "/broker-configs/log.retention.ms", 200, 404),
+    ("PUT", f"{CLUSTER}/broker-configs/{{name}}"): _admin(
+        CLUSTER + "/broker-configs/log.retention.ms", ("a value", lambda: b'{"value":"-1"}')
+    ),
+    ("DELETE", f"{CLUSTER}/broker-configs/{{name}}"): _get(CLUSTER + "/broker-configs/log.retention.ms", *ANY),
+    ("GET", f"{CLUSTER}/consumer-groups"): _get(CLUSTER + "/consumer-groups"),
+    ("GET", GROUP): _get(_GROUP),
+    ("GET", f"{GROUP}/consumers"): _get(_GROUP + "/consumers"),
+    ("GET", GROUP + CONSUMER): _get(_GROUP + _CONSUMER),
+    ("GET", f"{GROUP}{CONSUMER}/assignments"): _get(_GROUP + _CONSUMER + "/assignments"),
+    ("GET", f"{GROUP}{CONSUMER}/assignments/{{topic_name}}/partitions/{{partition_id}}"): _get(
+        _GROUP + _CONSUMER + "/assignments/{topic}/partitions/{partition}", 200, 404
+    ),
+    ("GET", f"{GROUP}/lags"): _get(_LAGGING + "/lags"),
+    ("GET", f"{GROUP}/lags/{{topic_name}}/partitions/{{partition_id}}"): _get(_LAGGING + "/lags/{topic}/partitions/{partition}"),
+    ("GET", f"{GROUP}/lag-summary"): _get(_LAGGING + "/lag-summary"),
+    ("GET", f"{CLUSTER}/share-groups"): _get(CLUSTER + "/share-groups"),
+    ("GET", SHARE): _get(_SHARE, 404),
+    ("DELETE", SHARE): _get(_SHARE, 404),
+    ("GET", f"{SHARE}/consumers"): _get(_SHARE + "/consumers", 404),
+    ("GET", SHARE + CONSUMER): _get(_SHARE + _CONSUMER, 404),
+    ("GET", f"{SHARE}{CONSUMER}/assignments"): _get(_SHARE + _CONSUMER + "/assignments", 404),
+    ("GET", f"{CLUSTER}/acls"): _get(CLUSTER + "/acls"),
+    ("POST", f"{CLUSTER}/acls"): _admin(CLUSTER + "/acls", ("several", _acls(2))),
+    ("POST", f"{CLUSTER}/acls:batch"): _admin(CLUSTER + "/acls:batch", ("many", _acls(1_000)), ("more", _acls(5_000))),
+    ("DELETE", f"{CLUSTER}/acls"): _get(
+        CLUSTER + "/acls?resource_type=TOPIC&resource_name=walked&pattern_type=LITERAL&operation=ANY&permission=ANY", *ANY
     ),
     ("GET", TOPIC): _get(_TOPIC),
     ("PATCH", TOPIC): _admin(_TOPIC, ("fewer", lambda: b'{"partitions_count":1}')),
