@@ -22,7 +22,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from app.broker.security.first_users import FirstUser, write_first_users
 from app.machine.files import PosixFileSystem
-from app.metadata.image.cluster import LEVEL_FEATURE, LEVEL_MAX
+from app.metadata.image.records import LEVEL_FEATURE, LEVEL_MAX
 from app.security.scram import ITERATIONS_MIN, SALT_BYTES, ScramMechanism, credential_of, salted_password
 from app.wire.apikeys import ApiKey
 from app.wire.apis.update_features import FeatureUpdateKey, UpdateFeaturesRequest

@@ -18,7 +18,8 @@ from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, TimestampMs, T
 from app.handlers.apis.metadata import handle
 from app.handlers.base.context import Request
 from app.handlers.state.metadata_cache import MetadataCache
-from app.metadata.image.cluster import BrokerImage, ClusterImage, ControllerImage, Endpoint, PartitionImage, TopicImage
+from app.metadata.image.image import BrokerImage, ClusterImage, ControllerImage, PartitionImage, TopicImage
+from app.metadata.image.records import Endpoint
 from app.wire.apikeys import ApiKey
 from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
 from app.wire.framing import response_frame

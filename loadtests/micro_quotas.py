@@ -22,7 +22,7 @@ import uvloop
 
 from app.broker.node import Node
 from app.handlers.policy.client_quotas import ClientQuotas
-from app.metadata.image.cluster import QuotaEntity
+from app.metadata.image.records import QuotaEntity
 from app.transport.connection import Connection
 from loadtests.micro_connection import Producer, Sink, node_running
 

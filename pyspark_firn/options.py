@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from app.core.errors import ConfigError, clause
 from app.core.limits import MIB
-from app.metadata.image.cluster import INTERNAL_TOPICS
+from app.metadata.image.image import INTERNAL_TOPICS
 from pyspark_firn.columns import HEADERS, KAFKA_COLUMNS, SPARK_TYPES
 
 SPLIT_BYTES_MIN: Final = 1 * MIB

@@ -15,7 +15,7 @@ from app.client.cluster import LATEST as BROKER_LATEST
 from app.client.cluster import ClusterClient
 from app.core.errors import ConfigError, CorruptionError
 from app.core.units import PartitionIndex, TopicIdPartition, TopicPartition
-from app.metadata.image.cluster import ClusterImage, TopicImage
+from app.metadata.image.image import ClusterImage, TopicImage
 from app.metadata.manifest.manifest_state import ManifestState, SegmentEntry
 from app.records.batch import iter_headers
 from app.records.record import iter_records

@@ -17,7 +17,7 @@ from app.configs.without_effect import GROUP_WITHOUT_EFFECT, TOPIC_WITHOUT_EFFEC
 from app.handlers.serving.dispatch import FAMILIES
 from app.metadata.changes.features import OF_PROTOCOL
 from app.metadata.changes.group_configs import GROUP_DEFINITIONS
-from app.metadata.image.cluster import LEVEL_FEATURE
+from app.metadata.image.records import LEVEL_FEATURE
 from app.settings import ALIASES, catalogue
 from app.wire.apikeys import ApiKey
 from app.wire.versions import SERVED

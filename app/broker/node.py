@@ -60,7 +60,8 @@ from app.hot.manager import LoadReport, LogManager
 from app.hot.unreadable import UnreadableBatch, UnreadableBatches
 from app.machine.files import DirectoryLock, FileSystem, storage_error
 from app.metadata.changes.quotas import TIER_ENTITY, TIER_RATE
-from app.metadata.image.cluster import OBJECT_LEVEL, ClusterImage, Endpoint, ImageDelta
+from app.metadata.image.image import ClusterImage, ImageDelta
+from app.metadata.image.records import OBJECT_LEVEL, Endpoint
 from app.metadata.image.wal_ranges import WalId
 from app.metadata.log.numbered_log import LogTimings
 from app.metadata.manifest.manifest_entries import ManifestEntries

@@ -25,7 +25,7 @@ from app.cli.session import (
 from app.core.errors import ConfigError, ConflictError
 
 if TYPE_CHECKING:
-    from app.metadata.image.cluster import BrokerImage
+    from app.metadata.image.image import BrokerImage
     from app.objectstore.api import ObjectStore
     from app.wire.private import ClusterBroker, ClusterResponse
 

@@ -25,7 +25,7 @@ from app.core.limits import GIB
 if TYPE_CHECKING:
     from app.broker.start.running import RunningBroker
     from app.configs import BrokerConfig
-    from app.metadata.image.cluster import ClusterImage
+    from app.metadata.image.image import ClusterImage
     from app.metadata.view.wal_store import StoreMarker
     from app.objectstore.api import ObjectStore
     from app.objectstore.check import CheckResult
@@ -387,7 +387,7 @@ async def store_checks(
     will be in it, though there may be none yet. ``wal_url``: the store of write-ahead logs, if they have their own, which is
     checked as well. ``create``: a missing or empty directory may be a new store. Raises: ConfigError for a wrong URL."""
     from app.machine.runtime import SystemClock
-    from app.metadata.image.cluster import ClusterImage
+    from app.metadata.image.image import ClusterImage
     from app.metadata.view.follower import MetadataFollower
     from app.objectstore.location import check_locations
 

@@ -11,7 +11,7 @@ from app.cli.session import missing_folder, run_async
 from app.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from app.metadata.image.cluster import TopicImage
+    from app.metadata.image.image import TopicImage
     from app.metadata.manifest.manifest_state import ManifestState
 
 

@@ -17,7 +17,7 @@ from app.client.connection import KafkaConnection
 from app.client.retry import backoff_ms, is_retriable
 from app.core.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected, clause, copy_of
 from app.core.units import BrokerId
-from app.metadata.image.cluster import LEVEL_FEATURE, REGISTRY_LEVEL
+from app.metadata.image.records import LEVEL_FEATURE, REGISTRY_LEVEL
 from app.registry.schema_log import TOPIC, EndMoved, Entry
 from app.wire.apikeys import ApiKey
 from app.wire.private import SchemasRequest, SchemasResponse, pack, unpack

@@ -61,7 +61,7 @@ from app.core.metrics import Labels, Registry
 from app.core.seams import Clock
 from app.core.turns import Portion
 from app.core.units import BrokerId, LeaderEpoch, Offset, PartitionIndex
-from app.metadata.image.cluster import ClusterImage
+from app.metadata.image.image import ClusterImage
 from app.replication.partition import Partition, PartitionTable
 from app.replication.roles import Role
 from app.tiering.read.waiting import Waiters

@@ -24,11 +24,12 @@ from app.metadata.changes.internal_topics import (
     TRANSACTION_STATE,
     InternalTopic,
 )
-from app.metadata.image.cluster import OBJECT_LEVEL, ClusterImage
+from app.metadata.image.image import ClusterImage
+from app.metadata.image.records import OBJECT_LEVEL
 
 if TYPE_CHECKING:
     from app.metadata.controller.cluster_changes import ClusterChanges
-    from app.metadata.image.cluster import TopicImage
+    from app.metadata.image.image import TopicImage
     from app.metadata.view.view import ClusterView
 
 __all__ = [

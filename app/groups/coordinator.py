@@ -22,7 +22,7 @@ from app.groups.counters import GroupCounters
 from app.groups.memory import GroupMemory
 from app.groups.metrics import ELSEWHERE, show_groups, show_lag
 from app.groups.shard import CommittedPartition, GroupShard
-from app.metadata.image.cluster import ClusterImage, ImageDelta
+from app.metadata.image.image import ClusterImage, ImageDelta
 from app.replication.partition import PartitionTable
 from app.replication.roles import Role
 

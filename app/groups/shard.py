@@ -57,7 +57,7 @@ from app.groups.share.core.share_records import SHARE_KEY_TYPES, SharedTopics, S
 from app.groups.table import GroupTable
 from app.metadata.changes.group_configs import config_of_group
 from app.metadata.changes.internal_topics import CONSUMER_OFFSETS
-from app.metadata.image.cluster import ClusterImage
+from app.metadata.image.image import ClusterImage
 from app.records.control import ControlType
 from app.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from app.wire.apis.join_group import JoinGroupResponse

@@ -24,7 +24,7 @@ from app.replication.selecting import ReplicaView, select_by_rack
 
 if TYPE_CHECKING:
     from app.hot.log import PartitionLog
-    from app.metadata.image.cluster import BrokerImage, ClusterImage, PartitionImage
+    from app.metadata.image.image import BrokerImage, ClusterImage, PartitionImage
 
 
 NOBODY: Final = BrokerId(-1)

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Final
 
 from app.core.units import BrokerId
-from app.metadata.image.cluster import PartitionImage
+from app.metadata.image.image import PartitionImage
 
 
 class Role(Enum):

@@ -31,7 +31,7 @@ from app.schemas.strength import TOPIC, configs_of, strongest, weakness
 
 if TYPE_CHECKING:
     from app.metadata.controller.cluster_changes import ClusterChanges
-    from app.metadata.image.cluster import ClusterImage
+    from app.metadata.image.image import ClusterImage
     from app.metadata.view.view import ClusterView
     from app.replication.partition import Partition, PartitionTable
     from app.replication.reading import PartitionReads

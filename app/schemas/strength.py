@@ -10,7 +10,8 @@ from typing import Final
 
 from app.configs import BrokerConfig, Durability, InternalDurability
 from app.core.turns import Steps
-from app.metadata.image.cluster import OBJECT_LEVEL, ClusterImage
+from app.metadata.image.image import ClusterImage
+from app.metadata.image.records import OBJECT_LEVEL
 
 TOPIC: Final = "_schemas"
 LOOKED_AT_ONCE: Final = 500

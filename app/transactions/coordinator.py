@@ -35,7 +35,7 @@ from app.transactions.state import (
 )
 
 if TYPE_CHECKING:
-    from app.metadata.image.cluster import ClusterImage
+    from app.metadata.image.image import ClusterImage
     from app.replication.partition import Partition, PartitionTable
     from app.replication.reading import PartitionReads
 

@@ -14,7 +14,7 @@ from app.transactions.link import AddAnswer, AddAsked, TransactionLink
 from app.transactions.outbox import Outbox
 
 if TYPE_CHECKING:
-    from app.metadata.image.cluster import ClusterImage
+    from app.metadata.image.image import ClusterImage
     from app.metadata.peers.control import LookRequest, LookResponse
 
 BEHIND: Final = frozenset(

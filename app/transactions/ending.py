@@ -31,7 +31,7 @@ from app.transactions.shard import TransactionShard
 from app.transactions.state import VERSION_2, ProducerIdentity, Transaction
 
 if TYPE_CHECKING:
-    from app.metadata.image.cluster import ClusterImage, PartitionImage
+    from app.metadata.image.image import ClusterImage, PartitionImage
     from app.replication.partition import PartitionTable
 
 RETRY_S_MIN: Final = 0.1

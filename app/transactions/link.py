@@ -10,7 +10,7 @@ from app.core.units import TopicId, TopicPartition
 from app.transactions.state import ProducerIdentity
 
 if TYPE_CHECKING:
-    from app.metadata.image.cluster import BrokerImage
+    from app.metadata.image.image import BrokerImage
     from app.metadata.peers.control import LookRequest, LookResponse
     from app.transactions.markers import Marker
 

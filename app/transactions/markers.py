@@ -19,7 +19,7 @@ from app.transactions.decisions import decided_ms
 from app.transactions.state import VERSION_2, ProducerIdentity
 
 if TYPE_CHECKING:
-    from app.metadata.image.cluster import ClusterImage
+    from app.metadata.image.image import ClusterImage
     from app.replication.partition import Partition, PartitionTable
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from app.core.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected, copy_of
 
 if TYPE_CHECKING:
-    from app.metadata.image.cluster import BrokerImage, ClusterImage
+    from app.metadata.image.image import BrokerImage, ClusterImage
 
 T = TypeVar("T")
 R = TypeVar("R")

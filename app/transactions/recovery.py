@@ -23,7 +23,7 @@ from app.transactions.markers import Marker, MarkerWriter
 from app.transactions.shard import TransactionShard
 
 if TYPE_CHECKING:
-    from app.metadata.image.cluster import ClusterImage
+    from app.metadata.image.image import ClusterImage
     from app.replication.partition import Partition, PartitionTable
     from app.transactions.elsewhere import OtherBrokers
     from app.transactions.looking import Looker

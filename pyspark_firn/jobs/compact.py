@@ -44,7 +44,7 @@ from app.core.units import (
 )
 from app.machine.files import PosixFileSystem
 from app.machine.runtime import SystemClock
-from app.metadata.image.cluster import ClusterImage
+from app.metadata.image.image import ClusterImage
 from app.metadata.log import layout
 from app.metadata.manifest.manifest import SegmentEntry, SegmentManifest
 from app.metadata.peers.liveness import SILENCE_MS_MAX, ObjectLiveness

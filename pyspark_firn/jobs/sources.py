@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from app.configs import BrokerConfig
 from app.configs.resolving import resolve_topic_config
 from app.core.errors import ConfigError
-from app.metadata.image.cluster import TopicImage
+from app.metadata.image.image import TopicImage
 from app.metadata.manifest.manifest_state import ManifestState
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from app.configs.broker import STANDARD_AUTHORIZER
 from app.handlers.policy.callers import Caller
-from app.metadata.image.cluster import SECURITY_LEVEL
+from app.metadata.image.records import SECURITY_LEVEL
 from app.security.acls import WILDCARD, PatternType, Permission, ResourceType
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_acls import AclCreation, CreateAclsRequest

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from app.metadata.image.cluster import BrokerImage
+from app.metadata.image.image import BrokerImage
 from app.metadata.peers.control import PulseRequest, PulseResponse
 from app.metadata.peers.pulses import Turn, TurnBoard
 from tests.metadata.slow_brokers import images_of

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from app.core.errors import ErrorCode
-from app.metadata.image.cluster import OBJECT_LEVEL
+from app.metadata.image.records import OBJECT_LEVEL
 from app.wire.apikeys import ApiKey
 from app.wire.apis.incremental_alter_configs import (
     AlterableConfig,

@@ -13,7 +13,7 @@ from app.core.errors import ErrorCode
 from app.core.units import TopicId
 from app.handlers.base.authorising import TABLE
 from app.handlers.serving.dispatch import Apis
-from app.metadata.image.cluster import SECURITY_LEVEL
+from app.metadata.image.records import SECURITY_LEVEL
 from app.metadata.peers.control import HoldId, HoldRequest, LookRequest
 from app.security.acls import CLUSTER_NAME, EVERYBODY, WILDCARD, Operation, ResourceType
 from app.wire.apikeys import ApiKey

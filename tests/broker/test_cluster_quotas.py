@@ -14,7 +14,7 @@ from app.broker.quota_tokens import RedisTokens
 from app.core.errors import StorageUnavailable
 from app.handlers.policy.quota_leases import Ask
 from app.metadata.changes.quotas import QuotaOperation
-from app.metadata.image.cluster import SECURITY_LEVEL, QuotaEntity
+from app.metadata.image.records import SECURITY_LEVEL, QuotaEntity
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker
 from tests.support.quotas import CentralBucket

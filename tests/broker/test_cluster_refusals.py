@@ -14,7 +14,7 @@ from app.core.errors import RequestRejected
 from app.core.units import TimestampMs
 from app.machine.runtime import SystemClock
 from app.metadata.changes.reassignments import ReassignmentAsked
-from app.metadata.image.cluster import Endpoint
+from app.metadata.image.records import Endpoint
 from app.metadata.membership import member
 from app.metadata.peers.place import Holder, Stranger
 from app.metadata.view.registration import StartRefused

@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from app.broker.partitions.tier_views import TierViews
 from app.core.errors import ErrorCode
 from app.core.units import PartitionIndex, TopicIdPartition
-from app.metadata.image.cluster import ClusterImage, ImageDelta
+from app.metadata.image.image import ClusterImage, ImageDelta
 from app.metadata.membership.member import ClusterMember
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker

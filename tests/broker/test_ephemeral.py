@@ -11,7 +11,8 @@ import pytest
 
 from app.broker.peers.control_link import KafkaControlLink
 from app.core.errors import ErrorCode, RequestRejected
-from app.metadata.image.cluster import LEVEL_MAX, BrokerImage, PartitionImage
+from app.metadata.image.image import BrokerImage, PartitionImage
+from app.metadata.image.records import LEVEL_MAX
 from app.metadata.image.wal_ranges import PartitionDurability
 from app.metadata.peers.control import ChangeRequest, ChangeResponse
 from tests.broker.ephemeral import SETTINGS, in_cluster

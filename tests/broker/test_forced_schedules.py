@@ -15,7 +15,7 @@ import pytest
 from app.broker.peers.control_link import KafkaControlLink
 from app.core.errors import FirnError, RequestRejected
 from app.core.units import TimestampMs
-from app.metadata.image.cluster import PartitionImage
+from app.metadata.image.image import PartitionImage
 from app.metadata.peers.control import Heartbeat, InSyncAsked, MemberEpoch, NotSent
 from app.wire.fetch import FetchPartition, FetchRequest
 from tests.cluster_simulation.planted import (

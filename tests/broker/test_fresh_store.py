@@ -13,7 +13,7 @@ from app.client.admin import AdminClient
 from app.client.cluster import ClusterClient
 from app.core.errors import ConfigError
 from app.metadata.changes.features import new_store_level
-from app.metadata.image.cluster import LEVEL_MAX
+from app.metadata.image.records import LEVEL_MAX
 from app.wire.config_resources import ConfigResourceType
 from tests.faults.served import Served, firn, serving
 

@@ -15,7 +15,7 @@ from app.broker.write_ahead import switching as durability_changes
 from app.coordinator.topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
 from app.core.errors import ErrorCode
 from app.metadata.changes.topic_changes import ConfigChange
-from app.metadata.image.cluster import OBJECT_LEVEL
+from app.metadata.image.records import OBJECT_LEVEL
 from app.metadata.image.wal_ranges import PartitionDurability
 from app.transactions.state import TransactionState
 from app.wire.apikeys import ApiKey

@@ -15,7 +15,7 @@ from app.configs import InternalDurability
 from app.coordinator.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from app.core.errors import ErrorCode, StorageUnavailable
 from app.core.units import TopicPartition
-from app.metadata.image.cluster import OBJECT_LEVEL
+from app.metadata.image.records import OBJECT_LEVEL
 from app.transactions.markers import Marker, MarkerWriter
 from app.wire.apikeys import ApiKey
 from app.wire.apis.end_txn import EndTxnRequest

@@ -17,7 +17,7 @@ from app.core.units import BrokerId, LeaderEpoch, TopicIdPartition
 from app.hot.checkpoints import CLEAN_SHUTDOWN_FILE
 from app.hot.log import PartitionLog
 from app.machine.runtime import SystemClock
-from app.metadata.image.cluster import LEVEL_MAX
+from app.metadata.image.records import LEVEL_MAX
 from app.metadata.manifest.manifest import SegmentManifest
 from app.objectstore.memory import MemoryStore
 from tests.handlers.conversation import batch, talk

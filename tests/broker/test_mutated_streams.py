@@ -41,7 +41,7 @@ from app.configs.broker import STANDARD_AUTHORIZER
 from app.core.limits import KIB, MIB
 from app.handlers.policy.callers import Caller, OpenDoor
 from app.handlers.serving.session import Session
-from app.metadata.image.cluster import SECURITY_LEVEL
+from app.metadata.image.records import SECURITY_LEVEL
 from app.security.acls import CLUSTER_NAME, WILDCARD, Operation, PatternType, Permission, ResourceType
 from app.security.login import State
 from app.security.scram import ScramMechanism, salted_password

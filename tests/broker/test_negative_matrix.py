@@ -17,7 +17,7 @@ import pytest
 
 from app.configs.broker import STANDARD_AUTHORIZER
 from app.core.errors import ErrorCode
-from app.metadata.image.cluster import SECURITY_LEVEL
+from app.metadata.image.records import SECURITY_LEVEL
 from app.security.acls import WILDCARD, Operation, ResourceType
 from app.security.sasl import plain_message
 from app.wire.apikeys import ApiKey

@@ -17,7 +17,7 @@ from app.hot.manager import read_meta
 from app.machine.files import PosixFileSystem
 from app.machine.runtime import SystemClock, ThreadPool
 from app.metadata.changes.features import FeatureAsked
-from app.metadata.image.cluster import LEVEL_MAX
+from app.metadata.image.records import LEVEL_MAX
 from app.metadata.view.registration import StartRefused
 from app.objectstore.directory import DirectoryStore
 from tests.support.several import broker_on, unfenced

@@ -17,7 +17,8 @@ from app.broker.write_ahead import write_ahead
 from app.core.errors import BrokerUnavailable, ErrorCode, StorageUnavailable
 from app.core.units import BrokerId
 from app.metadata.changes.broker_changes import fence_brokers
-from app.metadata.image.cluster import OBJECT_LEVEL, BrokerImage
+from app.metadata.image.image import BrokerImage
+from app.metadata.image.records import OBJECT_LEVEL
 from app.metadata.image.wal_ranges import PartitionDurability, WalId
 from app.metadata.membership.member import ClusterMember
 from app.metadata.peers.control import Heartbeat, HeartbeatAnswer

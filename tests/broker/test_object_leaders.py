@@ -18,7 +18,7 @@ from app.machine.runtime import ThreadPool
 from app.metadata.changes.broker_changes import fence_brokers
 from app.metadata.changes.features import FeatureAsked
 from app.metadata.changes.topic_changes import ConfigChange
-from app.metadata.image.cluster import PartitionImage
+from app.metadata.image.image import PartitionImage
 from app.metadata.image.wal_ranges import OPEN, PartitionDurability, WalId
 from app.metadata.log import layout
 from app.metadata.membership import member

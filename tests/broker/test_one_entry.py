@@ -11,7 +11,7 @@ import pytest
 from app.core.errors import ErrorCode
 from app.machine.files import PosixFileSystem
 from app.metadata.changes.topic_changes import ConfigChange
-from app.metadata.image.cluster import ImageDelta
+from app.metadata.image.image import ImageDelta
 from app.wire.config_resources import ConfigOperation
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker, running_broker

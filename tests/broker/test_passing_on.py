@@ -19,7 +19,7 @@ from app.core.errors import ErrorCode
 from app.handlers.apis.passing_on import may_speak_for
 from app.handlers.policy.callers import ANONYMOUS, Caller, Rights
 from app.machine.files import PosixFileSystem
-from app.metadata.image.cluster import ClusterImage
+from app.metadata.image.image import ClusterImage
 from app.security.scram import ScramMechanism, credential_of, salted_password
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_topics import CreatableTopic, CreateTopicsRequest

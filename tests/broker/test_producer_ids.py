@@ -12,7 +12,7 @@ from app.broker.peers.control_link import KafkaControlLink
 from app.core.errors import ErrorCode
 from app.handlers.state import producer_id_block
 from app.metadata.changes import topic_changes as changes
-from app.metadata.image.cluster import BrokerImage
+from app.metadata.image.image import BrokerImage
 from app.metadata.peers.control import ChangeRequest, ChangeResponse
 from app.wire.apikeys import ApiKey
 from app.wire.apis.init_producer_id import InitProducerIdRequest

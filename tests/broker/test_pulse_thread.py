@@ -22,7 +22,7 @@ from app.configs import BrokerConfig
 from app.core.errors import ConfigError, ErrorCode
 from app.machine.files import PosixFileSystem
 from app.metadata.changes.features import FeatureAsked
-from app.metadata.image.cluster import LEVEL_FEATURE, LEVEL_MAX, PULSE_LEVEL
+from app.metadata.image.records import LEVEL_FEATURE, LEVEL_MAX, PULSE_LEVEL
 from app.metadata.peers.control import PulseRequest
 from app.metadata.peers.pulses import TurnBoard
 from app.security.scram import ScramMechanism, credential_of, salted_password

@@ -11,7 +11,7 @@ import pytest
 
 from app.handlers.policy.client_quotas import ClientQuotas
 from app.metadata.changes.quotas import QuotaOperation
-from app.metadata.image.cluster import SECURITY_LEVEL, QuotaEntity
+from app.metadata.image.records import SECURITY_LEVEL, QuotaEntity
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest
 from tests.faults.producing import link

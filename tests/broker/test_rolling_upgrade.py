@@ -11,7 +11,7 @@ import pytest
 from app.core.errors import RequestRejected
 from app.metadata.changes import features
 from app.metadata.changes.features import FeatureAsked
-from app.metadata.image.cluster import LEVEL_MAX
+from app.metadata.image.records import LEVEL_MAX
 from app.metadata.membership import member, membership
 from app.metadata.view.registration import StartRefused
 from tests.support.broker import RunningBroker

@@ -13,7 +13,7 @@ import pytest
 from app.client.cluster import ClusterClient
 from app.client.schema_log import BrokerSchemaLog
 from app.core.errors import ErrorCode, RequestRejected
-from app.metadata.image.cluster import LEVEL_MAX, REGISTRY_LEVEL
+from app.metadata.image.records import LEVEL_MAX, REGISTRY_LEVEL
 from app.registry.ownership import OWNER_KEY, ownership_of
 from app.registry.schema_log import EndMoved
 from tests.support.broker import RunningBroker, running_broker

@@ -9,7 +9,7 @@ from pathlib import Path
 from app.configs.broker import STANDARD_AUTHORIZER
 from app.core.errors import ErrorCode
 from app.handlers.policy.callers import Caller
-from app.metadata.image.cluster import LEVEL_MAX
+from app.metadata.image.records import LEVEL_MAX
 from app.registry.ownership import OWNER_KEY
 from app.security.acls import (
     CLUSTER_NAME,

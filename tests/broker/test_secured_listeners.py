@@ -32,7 +32,8 @@ from app.handlers.policy.callers import Caller
 from app.machine.files import PosixFileSystem
 from app.metadata.changes.scram_changes import ScramAsked
 from app.metadata.changes.topic_changes import ConfigChange
-from app.metadata.image.cluster import BrokerImage, Endpoint
+from app.metadata.image.image import BrokerImage
+from app.metadata.image.records import Endpoint
 from app.metadata.log.numbered_log import NumberedLog
 from app.metadata.peers.control import RegisterRequest, RegisterResponse
 from app.metadata.peers.place import Holder, Stranger

@@ -10,7 +10,7 @@ import pytest
 from app.broker.peers.control_link import KafkaControlLink
 from app.core.errors import BrokerUnavailable, ErrorCode
 from app.core.units import BrokerId
-from app.metadata.image.cluster import BrokerImage
+from app.metadata.image.image import BrokerImage
 from app.metadata.peers.control import HoldRequest, HoldResponse
 from app.wire.apikeys import ApiKey
 from app.wire.apis import alter_configs as full

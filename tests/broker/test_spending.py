@@ -15,7 +15,7 @@ from app.core.metrics import Registry
 from app.http.application import create_app
 from app.http.gateway import HttpSettings
 from app.machine.runtime import SystemClock
-from app.metadata.image.cluster import OBJECT_LEVEL
+from app.metadata.image.records import OBJECT_LEVEL
 from app.objectstore.memory import MemoryStore
 from app.objectstore.metered import MeteredStore
 from tests.broker.object_topics import CONFIGS, create, led, produce_count

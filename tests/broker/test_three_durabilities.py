@@ -12,7 +12,7 @@ import pytest
 
 from app.coordinator.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from app.core.errors import ErrorCode
-from app.metadata.image.cluster import OBJECT_LEVEL
+from app.metadata.image.records import OBJECT_LEVEL
 from app.transactions.state import TransactionState
 from app.wire.apikeys import ApiKey
 from app.wire.apis.find_coordinator import FindCoordinatorRequest

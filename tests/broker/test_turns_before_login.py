@@ -20,7 +20,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from app.machine.runtime import settle_memory
-from app.metadata.image.cluster import SECURITY_LEVEL
+from app.metadata.image.records import SECURITY_LEVEL
 from app.wire.apikeys import ApiKey
 from app.wire.apis.sasl_authenticate import SaslAuthenticateRequest
 from app.wire.apis.sasl_handshake import SaslHandshakeRequest

@@ -16,7 +16,7 @@ import pytest
 
 from app.machine.garbage import ShortCollections
 from app.machine.runtime import raise_descriptor_limit, settle_memory
-from app.metadata.image.cluster import LEVEL_MAX
+from app.metadata.image.records import LEVEL_MAX
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from app.wire.apis.create_topics import CreatableTopic, CreateTopicsRequest

@@ -17,7 +17,7 @@ from app.cli.doctor import store_checks
 from app.core.errors import ErrorCode
 from app.core.metrics import Registry
 from app.machine.runtime import SystemClock, ThreadPool
-from app.metadata.image.cluster import OBJECT_LEVEL
+from app.metadata.image.records import OBJECT_LEVEL
 from app.metadata.log import layout
 from app.metadata.view.registration import StartRefused
 from app.metadata.view.wal_store import decode_marker

@@ -11,7 +11,7 @@ from uuid import UUID
 from app.broker.write_ahead.release import Balance, Releases, leave
 from app.core.errors import ErrorCode
 from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, TimestampMs, TopicId, TopicIdPartition
-from app.metadata.image.cluster import BrokerImage, ClusterImage, PartitionImage, TopicImage
+from app.metadata.image.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
 from app.metadata.image.wal_ranges import OPEN, PartitionDurability, WalId, WalRange
 from app.metadata.peers.control import InSyncAnswer, ReleaseAsked
 from tests.support.counted_loop import TurnCounts

@@ -14,7 +14,7 @@ from app.core.faults import Faults
 from app.core.metrics import Registry
 from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
 from app.machine.runtime import SystemClock
-from app.metadata.image.cluster import PartitionImage
+from app.metadata.image.image import PartitionImage
 from app.metadata.image.wal_ranges import OPEN, PartitionDurability, WalRange
 from app.objectstore.memory import MemoryStore
 

@@ -20,7 +20,7 @@ from app.core.faults import Faults
 from app.core.metrics import Registry
 from app.core.units import BrokerId, LeaderEpoch, Offset, PartitionIndex, TimestampMs, TopicId, TopicIdPartition
 from app.hot.producers import ProducerStates
-from app.metadata.image.cluster import PartitionImage
+from app.metadata.image.image import PartitionImage
 from app.metadata.image.wal_ranges import OPEN, PartitionDurability, WalId, WalRange
 from app.objectstore.memory import MemoryStore
 from app.records.builder import build_batch

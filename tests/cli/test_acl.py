@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.configs.broker import STANDARD_AUTHORIZER
-from app.metadata.image.cluster import SECURITY_LEVEL
+from app.metadata.image.records import SECURITY_LEVEL
 from app.security.acls import AclFilter
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.commands import Firn, runner

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from app.cli import main
-from app.metadata.image.cluster import LEVEL_MAX
+from app.metadata.image.records import LEVEL_MAX
 from app.metadata.membership import member
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.several import broker_on, cluster_on, unfenced

@@ -14,7 +14,7 @@ from app.cli import main
 from app.cli.commands import application
 from app.configs.broker import STANDARD_AUTHORIZER
 from app.handlers.base.authorising import TABLE
-from app.metadata.image.cluster import SECURITY_LEVEL
+from app.metadata.image.records import SECURITY_LEVEL
 from app.wire.apikeys import ApiKey
 from tests.handlers.conversation import batch, talk
 from tests.support.audited import Heard

@@ -23,7 +23,7 @@ from app.configs.environment import environment_name
 from app.configs.listeners import ClientAuth
 from app.configs.without_effect import BROKER_WITHOUT_EFFECT, set_aside
 from app.core.errors import ConfigError
-from app.metadata.image.cluster import ClusterImage
+from app.metadata.image.image import ClusterImage
 from app.settings import load, review, sources_of
 from tests.support.secured import USERS, certificates, revocations, store_of
 

@@ -12,7 +12,8 @@ from uuid import UUID
 
 from app.core.errors import CorruptionError
 from app.hot.log import PartitionLog
-from app.metadata.image.cluster import BrokerImage, ClusterImage, ClusterState, PartitionImage
+from app.metadata.image.draft import ClusterState
+from app.metadata.image.image import BrokerImage, ClusterImage, PartitionImage
 from app.metadata.log import layout
 from app.metadata.log.log_format import Entry, decode_entry
 from app.metadata.replicas.log_leaders import log_has_ended, orphaned_logs

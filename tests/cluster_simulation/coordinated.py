@@ -21,7 +21,7 @@ from app.client.connection import KafkaConnection
 from app.configs import Durability
 from app.coordinator.topics import CONSUMER_OFFSETS, INTERNAL, TRANSACTION_STATE, partition_for
 from app.core.errors import BrokerUnavailable, ErrorCode, ProtocolError, RequestRejected
-from app.metadata.image.cluster import ClusterImage
+from app.metadata.image.image import ClusterImage
 from app.wire.apikeys import ApiKey
 from app.wire.apis.find_coordinator import FindCoordinatorRequest
 from app.wire.apis.produce import PartitionProduceData, ProduceRequest, TopicProduceData

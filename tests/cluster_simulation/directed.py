@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from app.coordinator.topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE
 from app.core.errors import ErrorCode, RequestRejected
-from app.metadata.image.cluster import PartitionImage
+from app.metadata.image.image import PartitionImage
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,

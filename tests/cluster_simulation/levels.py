@@ -22,7 +22,8 @@ import msgspec
 from app.core.errors import ErrorCode
 from app.core.turns import Stepwise
 from app.metadata.changes import features
-from app.metadata.image.cluster import LEVEL_FEATURE, LEVEL_MAX, BrokerRecord, ClusterImage, Kind, PartitionRecord
+from app.metadata.image.image import ClusterImage
+from app.metadata.image.records import LEVEL_FEATURE, LEVEL_MAX, BrokerRecord, Kind, PartitionRecord
 from app.metadata.log.log_format import KeyValue, decode_key
 from app.metadata.membership import member, membership
 from app.metadata.view.registration import StartRefused

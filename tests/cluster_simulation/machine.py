@@ -18,7 +18,8 @@ from app.configs import BrokerConfig
 from app.core.errors import FirnError
 from app.handlers.serving.server import KafkaServer
 from app.hot.log import PartitionLog
-from app.metadata.image.cluster import LEVEL_MAX, BrokerImage, Endpoint
+from app.metadata.image.image import BrokerImage
+from app.metadata.image.records import LEVEL_MAX, Endpoint
 from app.metadata.log.numbered_log import LogTimings
 from app.metadata.peers.control import Heartbeat, HeartbeatAnswer, RegisterRequest, RegisterResponse
 from app.metadata.peers.pulses import TurnBoard

@@ -25,7 +25,7 @@ from uuid import UUID
 from app.broker.partitions import sweeping
 from app.configs import BrokerConfig, InternalDurability
 from app.core.errors import CorruptionError, ErrorCode
-from app.metadata.image.cluster import OBJECT_LEVEL
+from app.metadata.image.records import OBJECT_LEVEL
 from app.metadata.image.wal_ranges import WalId
 from app.metadata.log import layout
 from app.records.batch import iter_headers

@@ -30,7 +30,7 @@ from app.metadata.changes import topic_changes as changes
 from app.metadata.changes.topic_changes import Planned
 from app.metadata.controller import desk
 from app.metadata.controller.broker_sessions import BrokerSessions
-from app.metadata.image.cluster import broker_change
+from app.metadata.image.records import broker_change
 from app.metadata.log.numbered_log import NumberedLog
 from app.metadata.peers.control import NotSent
 from app.metadata.replicas import elections, replica_changes

@@ -19,7 +19,7 @@ from app.groups.share.core.share_state_wire import Read, StateAnswer
 from app.groups.share.share_leader import ShareLeader
 from app.groups.share.share_states import NOT_YET
 from app.metadata.changes import broker_changes, features
-from app.metadata.image.cluster import BrokerRecord, MemberRecord
+from app.metadata.image.records import BrokerRecord, MemberRecord
 from app.metadata.membership import membership
 from app.metadata.view import registration
 from app.replication.partition import Partition

@@ -15,7 +15,7 @@ from app.handlers.apis import metadata
 from app.handlers.base import partitions
 from app.handlers.base.context import Context, Request
 from app.metadata.controller.desk import Desk
-from app.metadata.image.cluster import ClusterImage
+from app.metadata.image.image import ClusterImage
 from app.metadata.membership.isolation import Isolation, IsolationState
 from app.metadata.membership.member import ClusterMember
 from app.metadata.peers.control import Heartbeat, HeartbeatAnswer

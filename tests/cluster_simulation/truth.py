@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from app.hot.log import PartitionLog
-from app.metadata.image.cluster import PartitionImage
+from app.metadata.image.image import PartitionImage
 from app.metadata.image.wal_ranges import PartitionDurability
 from app.records.batch import iter_headers
 from tests.simulation.checkers import CRC_POSITION

@@ -26,7 +26,8 @@ from uuid import UUID
 from app.configs import TierCompression, TopicConfig
 from app.core.errors import ErrorCode
 from app.core.units import TopicId
-from app.metadata.image.cluster import LEVEL_MAX, ClusterImage, PartitionImage
+from app.metadata.image.image import ClusterImage, PartitionImage
+from app.metadata.image.records import LEVEL_MAX
 from app.metadata.image.wal_ranges import PartitionDurability
 from app.metadata.log import layout
 from app.metadata.log.log_format import Entry

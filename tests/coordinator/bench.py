@@ -17,7 +17,7 @@ from app.core.metrics import Registry
 from app.core.units import BrokerId, LeaderEpoch, PartitionIndex
 from app.hot.manager import LogManager
 from app.machine.files import FileSystem
-from app.metadata.image.cluster import ClusterImage
+from app.metadata.image.image import ClusterImage
 from app.replication.partition import PartitionTable
 from tests.groups.bench import topic_id
 from tests.hot.helpers import GatedPool, InlinePool, ManualClock, manager_over, running, sim

@@ -14,7 +14,7 @@ from app.coordinator.topics import CONSUMER_OFFSETS, MADE_WITHIN_S, TRANSACTION_
 from app.core.errors import ErrorCode, RequestRejected, StorageUnavailable
 from app.handlers.apis.transactions import handle_add_offsets
 from app.metadata.controller.controller import not_controller
-from app.metadata.image.cluster import OBJECT_LEVEL
+from app.metadata.image.records import OBJECT_LEVEL
 from app.wire.apis.add_offsets_to_txn import AddOffsetsToTxnRequest
 from tests.support.virtual_loop import VirtualLoop, run_virtual
 

@@ -12,7 +12,7 @@ from app.configs import Durability
 from app.coordinator.shell import ANSWERS_AT_ONCE, Reply, Turn
 from app.core.errors import ErrorCode, RequestRejected, StorageFull, StorageUnavailable
 from app.core.units import LeaderEpoch, PartitionIndex
-from app.metadata.image.cluster import ClusterImage
+from app.metadata.image.image import ClusterImage
 from tests.coordinator.bench import NAME, ZERO, Ledger, bench_over, serving
 from tests.groups.bench import image_of, topic_id
 from tests.hot.helpers import GatedPool

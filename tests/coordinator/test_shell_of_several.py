@@ -12,7 +12,7 @@ from app.coordinator.partition import CoordinatedLog
 from app.coordinator.shell import Reply, Turn
 from app.core.errors import ErrorCode, RequestRejected
 from app.core.units import BrokerId, LeaderEpoch
-from app.metadata.image.cluster import ClusterImage, PartitionImage
+from app.metadata.image.image import ClusterImage, PartitionImage
 from app.replication.partition import Partition
 from tests.coordinator.bench import NAME, ZERO, Bench, Ledger, bench_over, serving
 from tests.groups.bench import image_of

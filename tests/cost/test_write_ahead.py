@@ -22,7 +22,7 @@ from app.core.metrics import Registry
 from app.core.units import Buffer
 from app.cost import requests
 from app.cost.workload import WriteAhead
-from app.metadata.image.cluster import OBJECT_LEVEL
+from app.metadata.image.records import OBJECT_LEVEL
 from app.objectstore.memory import MemoryStore
 from app.objectstore.metered import WAL, MeteredStore
 from app.records.builder import build_batch

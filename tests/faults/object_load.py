@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from app.metadata.image.cluster import OBJECT_LEVEL
+from app.metadata.image.records import OBJECT_LEVEL
 from tests.support.cluster import PARTITIONS, WAIT_S, Writing, ends_of, seen
 from tests.support.waiting import block_until
 

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka.admin import NewTopic
 from redis import Redis
 
-from app.metadata.image.cluster import SECURITY_LEVEL
+from app.metadata.image.records import SECURITY_LEVEL
 from tests.interop.throttled import SECONDS, consumed, produced
 from tests.support.cluster import NODES, WAIT_S, Brokers, brokers_running, wait_for_brokers
 from tests.support.quotas import limit_client

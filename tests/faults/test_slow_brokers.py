@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.metadata.image.cluster import LEVEL_MAX
+from app.metadata.image.records import LEVEL_MAX
 from tests.support.cluster import Brokers, brokers_running, controller_of, create_topics, wait_until_whole
 from tests.support.waiting import block_until
 

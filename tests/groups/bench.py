@@ -9,7 +9,7 @@ from typing import Any
 from app.coordinator.timers import Timers
 from app.core.errors import ErrorCode, RequestRejected
 from app.core.units import BrokerId, LeaderEpoch, LogSequence, PartitionIndex, TimestampMs, TopicId
-from app.metadata.image.cluster import BrokerImage, ClusterImage, PartitionImage, TopicImage
+from app.metadata.image.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
 
 START_MS = 1_700_000_000_000
 

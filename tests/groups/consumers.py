@@ -12,7 +12,7 @@ from app.core.units import TimestampMs
 from app.groups.consumer.consumer import ClientInfo, ConsumerGroup, MemberTimer, check_heartbeat
 from app.groups.consumer.consumer_records import from_bytes
 from app.groups.consumer.subscriptions import ResolvedRegex, TopicPattern
-from app.metadata.image.cluster import ClusterImage
+from app.metadata.image.image import ClusterImage
 from app.wire.apis.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,

@@ -16,7 +16,7 @@ from app.groups.consumer.consumer import ConsumerGroup
 from app.groups.consumer.subscriptions import ResolvedRegex
 from app.groups.coordinator import GroupCoordinator
 from app.groups.shard import GroupShard
-from app.metadata.image.cluster import ClusterImage
+from app.metadata.image.image import ClusterImage
 from tests.support.counted_loop import on_counted_loop, work
 
 GROUPS = 30

@@ -19,7 +19,7 @@ from app.handlers.state.fetch_sessions import FetchSessions
 from app.handlers.state.metadata_cache import MetadataCache
 from app.handlers.state.metrics import ApiMetrics
 from app.handlers.state.producer_id_block import ProducerIds
-from app.metadata.image.cluster import Endpoint
+from app.metadata.image.records import Endpoint
 from app.metadata.membership.membership import Membership
 from app.metadata.peers.liveness import ObjectLiveness
 from app.metadata.view.view import ClusterView

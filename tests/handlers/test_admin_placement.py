@@ -12,15 +12,8 @@ from app.core.units import BrokerId, TimestampMs
 from app.metadata.changes.features import OF_PROTOCOL
 from app.metadata.changes.topic_changes import Planned
 from app.metadata.controller.controller import NAMED_PER_CHANGE_MAX
-from app.metadata.image.cluster import (
-    LEVEL_FEATURE,
-    LEVEL_MAX,
-    Endpoint,
-    MemberRecord,
-    PartitionImage,
-    broker_change,
-    partition_change,
-)
+from app.metadata.image.image import PartitionImage
+from app.metadata.image.records import LEVEL_FEATURE, LEVEL_MAX, Endpoint, MemberRecord, broker_change, partition_change
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,

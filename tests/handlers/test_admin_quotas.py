@@ -7,7 +7,7 @@ import pytest
 from app.core.errors import ErrorCode
 from app.handlers.policy.client_quotas import ClientQuotas
 from app.metadata.changes.features import FeatureAsked
-from app.metadata.image.cluster import LEVEL_FEATURE, SECURITY_LEVEL
+from app.metadata.image.records import LEVEL_FEATURE, SECURITY_LEVEL
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasRequestEntryData, OpData
 from app.wire.apis.alter_client_quotas import EntityData as Named

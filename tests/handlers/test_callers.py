@@ -12,7 +12,7 @@ from app.configs import BrokerConfig
 from app.handlers.policy.callers import ANONYMOUS, Caller, Quotas, Rights
 from app.handlers.policy.client_quotas import ClientQuotas
 from app.handlers.state.fetch_fan_out import FanOut, FetchKind
-from app.metadata.image.cluster import QuotaEntity
+from app.metadata.image.records import QuotaEntity
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest
 from app.wire.apis.init_producer_id import InitProducerIdRequest

@@ -14,7 +14,7 @@ from app.core.errors import ErrorCode, RequestRejected
 from app.handlers.policy import client_quotas
 from app.handlers.policy.callers import UNKNOWN, Caller, Rights
 from app.handlers.policy.client_quotas import FETCH, PRODUCE, ClientQuotas
-from app.metadata.image.cluster import QuotaEntity
+from app.metadata.image.records import QuotaEntity
 from app.wire.apikeys import ApiKey
 
 METADATA = int(ApiKey.METADATA)

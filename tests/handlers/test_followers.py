@@ -25,7 +25,7 @@ from app.handlers.policy.callers import Quotas
 from app.handlers.state.fetch_sessions import AskedPartition, CachedPartition, FetchSession, FetchSessions
 from app.handlers.state.parked_followers import EXPECTING_MS, EXPECTING_S, HEARD_S, RESTLESS_MS, ParkedFollowers
 from app.hot.reads import PageMiss
-from app.metadata.image.cluster import Endpoint
+from app.metadata.image.records import Endpoint
 from app.wire.fetch import FetchPartition
 from tests.handlers.conversation import Talk, batch
 from tests.handlers.fakes import Bench, FakeFile, FakeLog, FakeTier

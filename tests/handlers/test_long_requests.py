@@ -18,7 +18,7 @@ from app.handlers.policy.callers import ANONYMOUS, Caller, Rights
 from app.handlers.policy.client_quotas import ClientQuotas
 from app.handlers.produce import produce
 from app.handlers.produce.produce import MANY_PARTITIONS
-from app.metadata.image.cluster import LEVEL_MAX, QuotaEntity
+from app.metadata.image.records import LEVEL_MAX, QuotaEntity
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest
 from app.wire.apis.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse

@@ -17,7 +17,7 @@ from app.core.errors import ErrorCode, RequestRejected, StorageFull, StorageUnav
 from app.handlers.clients.produce_shape import PREFIX_BYTES_MAX, PREFIX_START, ProduceShape, ProduceShapes, learn
 from app.handlers.policy.callers import Rights
 from app.handlers.produce.produce import FIRST_RECORDS_AT_ONCE, MANY_PARTITIONS, PARTITIONS_AT_ONCE
-from app.metadata.image.cluster import PartitionImage
+from app.metadata.image.image import PartitionImage
 from app.records.batch import iter_headers, parse_header
 from app.records.compression import Codec
 from app.wire.produce import decode_produce, encode_produce_request, encode_produce_success

@@ -19,7 +19,7 @@ from app.http.application import create_app
 from app.http.callers import CallerLimits, Callers
 from app.http.gateway import HttpSettings
 from app.machine.runtime import SystemClock
-from app.metadata.image.cluster import SECURITY_LEVEL
+from app.metadata.image.records import SECURITY_LEVEL
 from app.security.acls import WILDCARD, Operation, PatternType, Permission, ResourceType
 from app.security.scram import ScramMechanism, salted_password
 from app.wire.apikeys import ApiKey

@@ -29,7 +29,7 @@ from app.http.credentials import Basic, Bearer, Credential, NotACredential, dige
 from app.http.gateway import Gateway, HttpSettings
 from app.http.server import run
 from app.machine.runtime import SystemClock
-from app.metadata.image.cluster import SECURITY_LEVEL
+from app.metadata.image.records import SECURITY_LEVEL
 from app.security.acls import CLUSTER_NAME, Operation, ResourceType
 from app.security.scram import ScramMechanism, salted_password
 from app.wire.apikeys import ApiKey

@@ -16,7 +16,7 @@ from app.handlers.base.authorising import TABLE
 from app.http.application import create_app
 from app.http.gateway import HttpSettings
 from app.machine.runtime import SystemClock
-from app.metadata.image.cluster import SECURITY_LEVEL
+from app.metadata.image.records import SECURITY_LEVEL
 from app.wire.apikeys import ApiKey
 from tests.handlers.conversation import batch, talk
 from tests.support.audited import Heard

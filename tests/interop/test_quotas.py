@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from app.metadata.image.cluster import LEVEL_FEATURE, SECURITY_LEVEL
+from app.metadata.image.records import LEVEL_FEATURE, SECURITY_LEVEL
 from tests.interop.java_programs import JavaProgram, Tools
 from tests.interop.throttled import consumed, produced
 from tests.support.cluster import NODES, WAIT_S, Brokers, brokers_running, seen

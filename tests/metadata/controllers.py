@@ -7,7 +7,7 @@ from typing import Any
 
 from app.configs import BrokerConfig
 from app.core.seams import Clock
-from app.metadata.image.cluster import Endpoint
+from app.metadata.image.records import Endpoint
 from app.metadata.membership.membership import Membership
 from app.metadata.peers.liveness import ObjectLiveness
 from app.objectstore.api import ObjectStore

@@ -8,12 +8,11 @@ from typing import TypeVar
 from app.configs import BrokerConfig
 from app.core.units import BrokerId, LeaderEpoch, LogSequence, TimestampMs, TopicId
 from app.metadata.changes.topic_changes import PlanInputs, Planned
-from app.metadata.image.cluster import (
+from app.metadata.image.draft import ImageDraft
+from app.metadata.image.image import ClusterImage, PartitionImage
+from app.metadata.image.records import (
     LEVEL_FEATURE,
-    ClusterImage,
-    ImageDraft,
     MemberRecord,
-    PartitionImage,
     PartitionRecord,
     TopicRecord,
     broker_change,
@@ -49,7 +48,7 @@ def several(
     **configs: str,
 ) -> ImageDraft:
     """Brokers, and a topic ``t`` whose partitions have these replicas, all in sync and led by the first."""
-    draft = ClusterImage().draft()
+    draft = ImageDraft(ClusterImage())
     records = [
         broker_change(
             each,

@@ -16,7 +16,8 @@ from app.core.errors import BrokerUnavailable, ErrorCode
 from app.core.units import BrokerId, TimestampMs
 from app.metadata.controller.broker_sessions import BrokerSessions
 from app.metadata.controller.candidacy import AskOthers, Candidacy, ReadLog, Seal
-from app.metadata.image.cluster import BrokerImage, Endpoint
+from app.metadata.image.image import BrokerImage
+from app.metadata.image.records import Endpoint
 from app.metadata.peers.control import PulseRequest, PulseResponse
 from app.metadata.peers.pace import Pace
 from app.metadata.peers.pulses import PulseSender, Turn, TurnBoard

@@ -19,15 +19,13 @@ from app.metadata.changes.broker_changes import (
     RegistrationAsked,
 )
 from app.metadata.changes.topic_changes import PlanInputs, Planned
-from app.metadata.image.cluster import (
+from app.metadata.image.draft import ImageDraft
+from app.metadata.image.image import BrokerImage, ClusterImage, PartitionImage
+from app.metadata.image.records import (
     ALL_BROKERS,
     LEVEL_FEATURE,
-    BrokerImage,
-    ClusterImage,
     Endpoint,
-    ImageDraft,
     MemberRecord,
-    PartitionImage,
     PartitionRecord,
     TopicRecord,
     broker_change,
@@ -64,7 +62,7 @@ def around(sequence: int = NOW) -> PlanInputs:
 
 def cluster(*partitions: tuple[int, ...], level: int = 1, **configs: str) -> ImageDraft:
     """Brokers 1 to 3, and a topic whose partitions have these replicas, all in sync."""
-    draft = ClusterImage().draft()
+    draft = ImageDraft(ClusterImage())
     records = [
         broker_change(
             each,

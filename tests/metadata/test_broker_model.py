@@ -19,11 +19,10 @@ from app.core.units import BrokerId, LeaderEpoch, LogSequence, TimestampMs, Topi
 from app.metadata.changes import broker_changes
 from app.metadata.changes.broker_changes import ProposedSet, RegistrationAsked
 from app.metadata.changes.topic_changes import PlanInputs
-from app.metadata.image.cluster import (
+from app.metadata.image.draft import ImageDraft
+from app.metadata.image.image import ClusterImage, PartitionImage
+from app.metadata.image.records import (
     LEVEL_FEATURE,
-    ClusterImage,
-    ImageDraft,
-    PartitionImage,
     PartitionRecord,
     TopicRecord,
     feature_change,
@@ -88,13 +87,13 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @initialize()
     def create(self) -> None:
-        draft = self.image.draft()
+        draft = ImageDraft(self.image)
         draft.apply([feature_change(LEVEL_FEATURE, 1)])
         self.image = draft.freeze(LogSequence(0))
         for each in BROKERS:
             self.start(each, "new", True)
             self.unfence({each}, 0)
-        draft = self.image.draft()
+        draft = ImageDraft(self.image)
         records: list[KeyValue] = []
         for topic_id, (name, min_in_sync, unclean) in TOPICS.items():
             configs = {"min.insync.replicas": min_in_sync, "unclean.leader.election.enable": unclean}
@@ -174,7 +173,7 @@ class BrokerMachine(RuleBasedStateMachine):
             run_boot_id="this boot" if how in ("clean", "crashed") else "earlier",
             force=force,
         )
-        draft = self.image.draft()
+        draft = ImageDraft(self.image)
         planned = broker_changes.register_broker(draft, self.around(), asked)
         if how not in ("clean", "crashed"):
             for place, log in self.logs.items():
@@ -194,18 +193,18 @@ class BrokerMachine(RuleBasedStateMachine):
         if not (bound is not None and bound.incarnation == machine.incarnation):
             return
         asked = RegistrationAsked(broker, machine.directory_id, machine.incarnation, "", (), 0, 1)
-        planned = broker_changes.register_broker(self.image.draft(), self.around(), asked)
+        planned = broker_changes.register_broker(ImageDraft(self.image), self.around(), asked)
         assert (planned.records, planned.answer.broker_epoch) == ([], machine.epoch)
 
     @rule(chosen=st.sets(brokers, min_size=1))
     def fence(self, chosen: set[int]) -> None:
-        draft = self.image.draft()
+        draft = ImageDraft(self.image)
         named = [(each, self.machines[each].epoch) for each in sorted(chosen)]
         self.commit(draft, list(broker_changes.fence_brokers(draft, self.around(), named).records))
 
     @rule(chosen=st.sets(brokers, min_size=1), behind=st.integers(0, 2))
     def unfence(self, chosen: set[int], behind: int) -> None:
-        draft = self.image.draft()
+        draft = ImageDraft(self.image)
         applied = self.image.sequence - behind
         named = [(each, self.machines[each].epoch, applied) for each in sorted(chosen)]
         planned = broker_changes.unfence_brokers(draft, self.around(), named)
@@ -218,7 +217,7 @@ class BrokerMachine(RuleBasedStateMachine):
         if broker not in self.image.brokers:
             return
         led = {place for place in self.logs if self.partition(place).leader == broker}
-        draft = self.image.draft()
+        draft = ImageDraft(self.image)
         planned = broker_changes.begin_stop(draft, self.around(), broker, self.machines[broker].epoch)
         self.commit(draft, list(planned.records))
         assert all(self.partition(place).leader != NOBODY for place in led), "M13"
@@ -232,7 +231,7 @@ class BrokerMachine(RuleBasedStateMachine):
     def unregister(self, broker: int) -> None:
         if broker not in self.image.brokers:
             return
-        draft = self.image.draft()
+        draft = ImageDraft(self.image)
         self.commit(draft, list(broker_changes.unregister_broker(draft, self.around(), broker).records))
 
     @rule(place=places, chosen=st.sets(brokers), old=st.booleans())
@@ -250,7 +249,7 @@ class BrokerMachine(RuleBasedStateMachine):
             image.partition_epoch - old,
             [ProposedReplica(each, epoch) for each, epoch in epochs.items()],
         )
-        draft = self.image.draft()
+        draft = ImageDraft(self.image)
         leader = image.leader
         planned = broker_changes.alter_in_sync(draft, self.around(), leader, epochs[leader], [proposal])
         [answer] = planned.answer
@@ -288,7 +287,7 @@ class BrokerMachine(RuleBasedStateMachine):
         topic = self.image.topics_by_id[topic_id]
         if topic.configs["min.insync.replicas"] == min_in_sync:
             return
-        draft = self.image.draft()
+        draft = ImageDraft(self.image)
         configs = {**topic.configs, "min.insync.replicas": min_in_sync}
         records = [topic_change(topic_id, topic.record(configs=configs)), *clear_eligible([topic])]
         self.commit(draft, records)

@@ -9,7 +9,7 @@ import pytest
 from app.core.errors import ErrorCode
 from app.core.units import BrokerId, TimestampMs
 from app.metadata.controller.broker_sessions import BrokerSessions
-from app.metadata.image.cluster import BrokerImage
+from app.metadata.image.image import BrokerImage
 
 A, B, C, D, E = 1, 2, 3, 4, 5
 OTHERS = (91, 92, 93)

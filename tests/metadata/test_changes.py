@@ -13,14 +13,13 @@ from app.core.errors import ErrorCode, RequestRejected
 from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, ProducerId, TimestampMs, TopicId, TopicIdPartition
 from app.metadata.changes import topic_changes as changes
 from app.metadata.changes.topic_changes import ConfigChange, LeaderEpochs, LeadersHaveChanged, PlanInputs, Planned
-from app.metadata.image.cluster import (
+from app.metadata.image.draft import ImageDraft
+from app.metadata.image.image import ClusterImage, TopicImage
+from app.metadata.image.records import (
     ALL_BROKERS,
     LEVEL_FEATURE,
     BrokerRecord,
-    ClusterImage,
-    ImageDraft,
     MemberRecord,
-    TopicImage,
     broker_change,
     feature_change,
     partition_change,
@@ -38,7 +37,7 @@ def around(*live: int, config: BrokerConfig | None = None) -> PlanInputs:
 
 
 def new_draft(*brokers: int) -> ImageDraft:
-    draft = ClusterImage().draft()
+    draft = ImageDraft(ClusterImage())
     record = BrokerRecord(1, uuid_of(1), uuid_of(2), 0, (), None, TimestampMs(0))
     draft.apply([broker_change(each, record) for each in brokers or (1,)])
     return draft
@@ -394,7 +393,7 @@ def test_blocks_of_producer_ids_follow_each_other_until_none_is_left() -> None:
 
 def several(*brokers: int, fenced: Sequence[int] = ()) -> ImageDraft:
     """A draft of level 1 with these brokers, some of them fenced."""
-    draft = ClusterImage().draft()
+    draft = ImageDraft(ClusterImage())
     records = [
         broker_change(
             each, MemberRecord(1, uuid_of(each), uuid_of(each), each, (), None, TimestampMs(0), fenced=each in fenced)

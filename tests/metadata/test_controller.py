@@ -15,7 +15,8 @@ from app.core.units import BrokerId, LogSequence, TopicIdPartition
 from app.metadata.changes.topic_changes import ConfigChange, PlanInputs, Planned
 from app.metadata.controller import decisions
 from app.metadata.controller.controller import Controller
-from app.metadata.image.cluster import ClusterImage, ImageDelta, ImageDraft
+from app.metadata.image.draft import ImageDraft
+from app.metadata.image.image import ClusterImage, ImageDelta
 from app.metadata.log.log_format import KeyValue
 from app.metadata.membership.membership import Membership
 from app.metadata.peers.liveness import BEAT_INTERVAL_MS, Identity

@@ -19,7 +19,9 @@ from app.metadata.changes import topic_changes as changes
 from app.metadata.changes.topic_changes import PlanInputs, Planned
 from app.metadata.controller import decisions
 from app.metadata.controller.decisions import Answer, Decisions, Plan
-from app.metadata.image.cluster import ClusterImage, ImageDraft, Kind, TopicImage, group_configs_change
+from app.metadata.image.draft import ImageDraft
+from app.metadata.image.image import ClusterImage, TopicImage
+from app.metadata.image.records import Kind, group_configs_change
 from app.metadata.log.log_format import KeyValue, decode_key
 from tests.metadata.support import uuid_of
 
@@ -88,7 +90,7 @@ class Play:
         return self.plans[-1]
 
     def apply(self, records: Sequence[KeyValue]) -> None:
-        draft = self.image.draft()
+        draft = ImageDraft(self.image)
         draft.apply(records)
         self.image = draft.freeze(LogSequence(self.image.sequence + 1))
 
@@ -110,7 +112,7 @@ class Play:
                 self.apply(core.entry)
                 return answers_in_words(core.durable())
             case ("overtaken", "by", *words):
-                self.apply(plan_of(words, 99)(self.image.draft(), AROUND).records)
+                self.apply(plan_of(words, 99)(ImageDraft(self.image), AROUND).records)
                 core.overtaken()
                 return f"{core.waiting} wait"
             case ("undecided",):
@@ -254,7 +256,7 @@ def test_every_change_is_answered_once_and_durable_ones_are_made_in_the_order_of
                 for answer in note(core.durable()):
                     # One after another, each alone, on what the one before has left: the same comes out.
                     plan, only_checked = plans[answer.number]
-                    draft = model.draft()
+                    draft = ImageDraft(model)
                     records, value, refusal = alone(plan, draft)
                     assert (answer.value, refusal_in_words(answer.error)) == (value, refusal)
                     if not only_checked:

@@ -9,7 +9,7 @@ from app.metadata.changes.broker_changes import ProposedSet, alter_in_sync, fenc
 from app.metadata.changes.reassignments import ReassignmentAsked, alter_reassignments
 from app.metadata.changes.topic_changes import ConfigChange, alter_configs, create_partitions, replace_configs
 from app.metadata.changes.wal_changes import plan_wal_sealed, switch_partitions
-from app.metadata.image.cluster import ImageDraft
+from app.metadata.image.draft import ImageDraft
 from app.metadata.image.wal_ranges import OPEN, PartitionDurability, WalId, WalRange
 from app.metadata.peers.control import SwitchAsked
 from app.metadata.replicas.replica_changes import ProposedReplica

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from app.core.units import BrokerId, LeaderEpoch, PartitionIndex
-from app.metadata.image.cluster import PartitionImage
+from app.metadata.image.image import PartitionImage
 from app.metadata.replicas.elections import NOBODY, elect, preferred, stamped, was_unclean
 
 A, B, C = BrokerId(1), BrokerId(2), BrokerId(3)

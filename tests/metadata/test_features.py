@@ -9,15 +9,15 @@ import pytest
 from app.core.errors import ErrorCode, RequestRejected
 from app.core.units import BrokerId, LeaderEpoch, LogSequence, TimestampMs
 from app.metadata.changes.features import OF_PROTOCOL, FeatureAsked, UpgradeType, update_features
-from app.metadata.image.cluster import (
+from app.metadata.image.draft import ImageDraft
+from app.metadata.image.image import ClusterImage
+from app.metadata.image.records import (
     LEVEL_FEATURE,
     LEVEL_MAX,
     BrokerRecord,
-    ClusterImage,
     ClusterRecord,
     ControllerRecord,
     Endpoint,
-    ImageDraft,
     PartitionRecord,
     TopicRecord,
     broker_change,
@@ -36,7 +36,7 @@ ENDPOINTS = (Endpoint("PLAINTEXT", "host", 9092, "PLAINTEXT"),)
 
 def one_broker(*others: int) -> ImageDraft:
     """A cluster of level 0, run by broker 1. ``others`` ran it before, and each leads a partition still."""
-    draft = ClusterImage().draft()
+    draft = ImageDraft(ClusterImage())
     records = [
         cluster_change(ClusterRecord(1, "cluster", TimestampMs(77))),
         controller_change(ControllerRecord(1, 3, BrokerId(1), uuid_of(201))),

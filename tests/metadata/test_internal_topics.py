@@ -11,13 +11,12 @@ from app.core.units import BrokerId, LeaderEpoch, LogSequence, TimestampMs, Topi
 from app.metadata.changes.internal_topics import PARTITIONS_AT_ONCE, MoreReplicas, add_replicas, missing_replicas
 from app.metadata.changes.reassignments import completed, in_progress
 from app.metadata.changes.topic_changes import PlanInputs
-from app.metadata.image.cluster import (
+from app.metadata.image.draft import ImageDraft
+from app.metadata.image.image import ClusterImage, TopicImage
+from app.metadata.image.records import (
     LEVEL_FEATURE,
-    ClusterImage,
-    ImageDraft,
     MemberRecord,
     PartitionRecord,
-    TopicImage,
     TopicRecord,
     broker_change,
     feature_change,
@@ -35,7 +34,7 @@ def cluster(
     *partitions: Sequence[int], brokers: Sequence[int] = (1, 2, 3), fenced: Collection[int] = (), racks: str = ""
 ) -> ClusterImage:
     """``__consumer_offsets`` with these replicas. ``racks``: a letter for each broker."""
-    draft = ClusterImage().draft()
+    draft = ImageDraft(ClusterImage())
     records = [feature_change(LEVEL_FEATURE, 1)]
     for place, each in enumerate(brokers):
         member = MemberRecord(
@@ -74,7 +73,7 @@ def step(image: ClusterImage, more: MoreReplicas, config: BrokerConfig = CONFIG)
     places = more.due(image, config)
     if not places:
         return image
-    draft = image.draft()
+    draft = ImageDraft(image)
     made = applied(draft, add_replicas(draft, surroundings(image), config, places))
     assert not any(answer.error for answer in made.answers)
     more.begun(places)
@@ -83,7 +82,7 @@ def step(image: ClusterImage, more: MoreReplicas, config: BrokerConfig = CONFIG)
 
 def all_in_sync(image: ClusterImage) -> ClusterImage:
     """All replicas have caught up, and their leaders' proposals were accepted."""
-    draft = image.draft()
+    draft = ImageDraft(image)
     draft.apply(
         [
             partition_change(OFFSETS, one.partition_index, completed(one._replace(isr=one.replicas)).record())
@@ -167,13 +166,13 @@ def test_n4_what_an_operator_cancels_is_not_begun_again_until_the_brokers_change
 
 def test_a_reassignment_of_somebody_else_is_left_alone() -> None:
     image = cluster((1,), (1,))
-    draft = image.draft()
+    draft = ImageDraft(image)
     moving = topic(image).partitions[0]._replace(replicas=ids(2, 1), adding=ids(2), removing=ids(1))
     draft.apply([partition_change(OFFSETS, 0, moving.record())])
     image = draft.freeze(LogSequence(2))
     assert step(image, MoreReplicas()) is image
     # Also if it began after the controller looked.
-    plan = add_replicas(image.draft(), surroundings(image), CONFIG, [(OFFSETS, 1)])
+    plan = add_replicas(ImageDraft(image), surroundings(image), CONFIG, [(OFFSETS, 1)])
     assert plan.records == []
 
 

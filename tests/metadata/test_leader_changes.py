@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from app.core.errors import ErrorCode
 from app.core.units import BrokerId, TopicIdPartition
 from app.metadata.changes.leader_changes import PUT_OFF_MAX, Comebacks, elect_leaders, preferred_leaders_back
-from app.metadata.image.cluster import ImageDraft, partition_change
+from app.metadata.image.draft import ImageDraft
+from app.metadata.image.records import partition_change
 from app.metadata.replicas.elections import NOBODY
 from tests.metadata.several import TOPIC_ID, applied, around, change, ids, partition, several
 

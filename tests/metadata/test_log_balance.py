@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, TimestampMs, TopicId, TopicIdPartition
-from app.metadata.image.cluster import BrokerImage, ClusterImage, PartitionImage, TopicImage
+from app.metadata.image.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
 from app.metadata.image.wal_ranges import PartitionDurability
 from app.metadata.replicas.log_balance import busiest_first, reassigned, spread, to_give
 

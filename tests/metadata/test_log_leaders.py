@@ -26,7 +26,9 @@ from app.metadata.changes.topic_changes import (
     create_topic,
     replace_configs,
 )
-from app.metadata.image.cluster import ImageDraft, TopicImage, broker_change
+from app.metadata.image.draft import ImageDraft
+from app.metadata.image.image import TopicImage
+from app.metadata.image.records import broker_change
 from app.metadata.image.wal_ranges import OPEN, PartitionDurability, WalId, WalRange
 from app.metadata.replicas.elections import NOBODY
 from tests.metadata.leaders import telling

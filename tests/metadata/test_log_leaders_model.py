@@ -26,7 +26,8 @@ from app.metadata.changes.leader_changes import elect_leaders, preferred_leaders
 from app.metadata.changes.reassignments import ReassignmentAsked, alter_reassignments
 from app.metadata.changes.topic_changes import PlanInputs, Planned, create_partitions, replace_configs
 from app.metadata.changes.wal_changes import drop_ranges, plan_wal_sealed, release_partitions, switch_partitions
-from app.metadata.image.cluster import NOT_SEALED, PartitionImage, partition_change
+from app.metadata.image.image import PartitionImage
+from app.metadata.image.records import NOT_SEALED, partition_change
 from app.metadata.image.wal_ranges import PartitionDurability, WalId
 from app.metadata.peers.control import DropAsked, ReleaseAsked, SwitchAsked
 from app.metadata.replicas.elections import NOBODY

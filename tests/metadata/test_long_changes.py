@@ -20,11 +20,10 @@ from app.metadata.changes.broker_changes import ProposedSet
 from app.metadata.changes.reassignments import ReassignmentAsked
 from app.metadata.changes.topic_changes import ConfigChange, PlanInputs, Planned
 from app.metadata.controller.decisions import Decisions
-from app.metadata.image.cluster import (
+from app.metadata.image.draft import ClusterState, ImageDraft
+from app.metadata.image.image import ClusterImage
+from app.metadata.image.records import (
     LEVEL_FEATURE,
-    ClusterImage,
-    ClusterState,
-    ImageDraft,
     MemberRecord,
     broker_change,
     feature_change,
@@ -63,7 +62,7 @@ def brokers(*, fenced: int = 0) -> Iterator[KeyValue]:
 
 def image(*, fenced: int = 0) -> ClusterImage:
     """Three brokers, and a topic of many partitions on all of them."""
-    draft = ClusterImage().draft()
+    draft = ImageDraft(ClusterImage())
     draft.apply([feature_change(LEVEL_FEATURE, 1), *brokers()])
     draft.apply(wide(draft).records)
     if fenced:
@@ -86,7 +85,7 @@ def wide(draft: ImageDraft) -> Planned[Any]:
 
 def changed(found: ClusterImage, **fields: Any) -> ClusterImage:
     """All partitions with some fields changed."""
-    draft = found.draft()
+    draft = ImageDraft(found)
     partitions = found.topics_by_name["wide"].partitions
     draft.apply([partition_change(WIDE, one.partition_index, one._replace(**fields).record()) for one in partitions])
     return draft.freeze(LogSequence(2))
@@ -155,14 +154,14 @@ plan("reassigns", FULL)(
 @pytest.mark.parametrize("name", PLANS)
 def test_a_plan_over_many_partitions_gives_way_and_plans_the_same(name: str) -> None:
     found, steps = PLANS[name]
-    at_once = whole(steps(found.draft()))
+    at_once = whole(steps(ImageDraft(found)))
     assert len(at_once.records) > PARTITIONS // 4, "it is long"
 
     async def main() -> None:
         planned: list[Planned[Any]] = []
 
         async def work() -> None:
-            planned.append(await run(steps(found.draft())))
+            planned.append(await run(steps(ImageDraft(found))))
 
         assert await count_turns(work()) >= TURNS_MIN
         assert planned == [at_once]

@@ -15,15 +15,8 @@ from app.core.errors import BrokerUnavailable
 from app.core.units import BrokerId, LeaderEpoch, TimestampMs, TopicId
 from app.metadata.changes.broker_changes import RegistrationAsked, register_broker
 from app.metadata.changes.topic_changes import Planned
-from app.metadata.image.cluster import (
-    LEVEL_MAX,
-    BrokerImage,
-    Endpoint,
-    PartitionRecord,
-    TopicRecord,
-    partition_change,
-    topic_change,
-)
+from app.metadata.image.image import BrokerImage
+from app.metadata.image.records import LEVEL_MAX, Endpoint, PartitionRecord, TopicRecord, partition_change, topic_change
 from app.metadata.log import layout
 from app.metadata.membership.membership import Membership
 from app.metadata.peers.control import RegisterRequest, RegisterResponse

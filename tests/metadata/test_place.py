@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from app.metadata.image.cluster import Endpoint
+from app.metadata.image.records import Endpoint
 from app.metadata.peers.place import ASK_S, Holder, Stranger
 from app.metadata.view.registration import StartRefused
 from app.objectstore.memory import MemoryStore

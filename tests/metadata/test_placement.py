@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from app.core.errors import ErrorCode, RequestRejected
 from app.core.units import BrokerId, TimestampMs
-from app.metadata.image.cluster import BrokerImage, Endpoint
+from app.metadata.image.image import BrokerImage
+from app.metadata.image.records import Endpoint
 from app.metadata.replicas.placement import ROUNDS_MAX, place
 from tests.metadata.support import uuid_of
 

@@ -12,7 +12,7 @@ import pytest
 from app.core.errors import BrokerUnavailable, ErrorCode
 from app.metadata.controller.broker_sessions import BrokerSessions
 from app.metadata.controller.candidacy import AskOthers, Candidacy, Wait
-from app.metadata.image.cluster import BrokerImage
+from app.metadata.image.image import BrokerImage
 from app.metadata.peers.control import PulseRequest, PulseResponse
 from app.metadata.peers.pulses import AGAIN_S_MAX, KEEP_S, LOOK_S, PulseSender, Turn, TurnBoard
 from tests.metadata.slow_brokers import CONTROLLER, EPOCH, SlowBrokers, images_of, met

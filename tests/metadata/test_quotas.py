@@ -22,14 +22,9 @@ from app.metadata.changes.quotas import (
     matching_quotas,
     quota_entity,
 )
-from app.metadata.image.cluster import (
-    LEVEL_FEATURE,
-    SECURITY_LEVEL,
-    ClusterImage,
-    ImageDelta,
-    QuotaEntity,
-    feature_change,
-)
+from app.metadata.image.draft import ImageDraft
+from app.metadata.image.image import ClusterImage, ImageDelta
+from app.metadata.image.records import LEVEL_FEATURE, SECURITY_LEVEL, QuotaEntity, feature_change
 from tests.metadata.several import around
 
 NAMES = st.one_of(st.none(), st.just(DEFAULT), st.sampled_from(["a", "b", "*", "=", "=a", "ä/ö"]))
@@ -40,7 +35,7 @@ ENTITIES = st.one_of(
 
 
 def at_level(level: int = SECURITY_LEVEL):
-    draft = ClusterImage().draft()
+    draft = ImageDraft(ClusterImage())
     draft.apply([feature_change(LEVEL_FEATURE, level)])
     return draft
 
@@ -63,7 +58,7 @@ def test_every_entity_has_its_own_limits_and_loses_them_with_the_last(asked) -> 
         draft.apply(alter_quotas(draft, around(), entity, [QuotaOperation(key(entity), value)]).records)
     image = draft.freeze(LogSequence(1))
     assert set(image.quotas) == set(asked)
-    again = image.draft()
+    again = ImageDraft(image)
     for entity in asked:
         assert list(image.quotas[entity]) == [key(entity)]
         again.apply(alter_quotas(again, around(), entity, [QuotaOperation(key(entity), None)]).records)

@@ -22,7 +22,8 @@ from app.metadata.changes.reassignments import (
     list_reassignments,
     original,
 )
-from app.metadata.image.cluster import ImageDraft, PartitionImage
+from app.metadata.image.draft import ImageDraft
+from app.metadata.image.image import PartitionImage
 from app.metadata.replicas.elections import NOBODY
 from app.metadata.replicas.replica_changes import ProposedReplica
 from tests.metadata.several import TOPIC_ID, applied, around, change, ids, partition, several

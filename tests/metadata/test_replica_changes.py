@@ -9,7 +9,7 @@ import pytest
 
 from app.core.errors import ErrorCode, RequestRejected
 from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, TimestampMs, TopicId
-from app.metadata.image.cluster import BrokerImage, PartitionImage, TopicImage
+from app.metadata.image.image import BrokerImage, PartitionImage, TopicImage
 from app.metadata.replicas.elections import NOBODY
 from app.metadata.replicas.replica_changes import (
     ProposedReplica,

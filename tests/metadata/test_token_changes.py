@@ -13,7 +13,9 @@ from app.core.units import BrokerId, LogSequence, TimestampMs
 from app.metadata.changes import token_changes
 from app.metadata.changes.token_changes import TokenAsked, create_token, expire_token, renew_token, sweep_tokens
 from app.metadata.changes.topic_changes import PlanInputs, Planned
-from app.metadata.image.cluster import LEVEL_FEATURE, SECURITY_LEVEL, ClusterImage, feature_change, token_change
+from app.metadata.image.draft import ImageDraft
+from app.metadata.image.image import ClusterImage
+from app.metadata.image.records import LEVEL_FEATURE, SECURITY_LEVEL, feature_change, token_change
 from app.metadata.log.log_format import encode_key
 from app.security.delegation import DelegationToken
 
@@ -28,13 +30,13 @@ def around(now_ms: int = NOW) -> PlanInputs:
 
 
 def image(level: int = SECURITY_LEVEL, **tokens: DelegationToken) -> ClusterImage:
-    draft = ClusterImage().draft()
+    draft = ImageDraft(ClusterImage())
     draft.apply([feature_change(LEVEL_FEATURE, level), *(token_change(one, token) for one, token in tokens.items())])
     return draft.freeze(LogSequence(1))
 
 
 def after(before: ClusterImage, planned: Planned[Any]) -> ClusterImage:
-    draft = before.draft()
+    draft = ImageDraft(before)
     draft.apply(planned.records)
     return draft.freeze(LogSequence(before.sequence + 1))
 
@@ -47,7 +49,7 @@ def refused(plan: Callable[[], object]) -> ErrorCode:
 
 def test_a_token_is_made_with_the_lifetimes_of_the_broker() -> None:
     before = image()
-    made = create_token(before.draft(), around(), "t", ASKED)
+    made = create_token(ImageDraft(before), around(), "t", ASKED)
     assert made.answer.token == TOKEN
     assert after(before, made).tokens == {"t": TOKEN}
     assert before.tokens == {}, "an image never changes"
@@ -58,19 +60,19 @@ def test_a_token_is_made_with_the_lifetimes_of_the_broker() -> None:
     [(0, 7 * DAY, DAY), (5, 5, 5), (2 * DAY, 2 * DAY, DAY), (1 << 62, 7 * DAY, DAY)],
 )
 def test_a_lifetime_only_shortens(lifetime_ms: int, max_ms: int, expires_ms: int) -> None:
-    made = create_token(image().draft(), around(), "t", ASKED._replace(lifetime_ms=lifetime_ms)).answer.token
+    made = create_token(ImageDraft(image()), around(), "t", ASKED._replace(lifetime_ms=lifetime_ms)).answer.token
     assert (made.max_ms - NOW, made.expires_ms - NOW) == (max_ms, expires_ms)
 
 
 def test_times_do_not_overflow() -> None:
     late = PlanInputs(CONFIG, [], TimestampMs((1 << 63) - 5), 0)
-    made = create_token(image().draft(), late, "t", ASKED).answer.token
+    made = create_token(ImageDraft(image()), late, "t", ASKED).answer.token
     assert made.max_ms == made.expires_ms == (1 << 63) - 1
 
 
 @pytest.mark.parametrize("level", range(SECURITY_LEVEL))
 def test_a_lower_level_has_no_tokens(level: int) -> None:
-    draft = image(level).draft()
+    draft = ImageDraft(image(level))
     for plan in (
         lambda: create_token(draft, around(), "t", ASKED),
         lambda: renew_token(draft, around(), "t", "User:alice", -1),
@@ -91,45 +93,45 @@ def test_a_lower_level_has_no_tokens(level: int) -> None:
     ],
 )
 def test_what_cannot_be_an_owner_or_renewer_is_refused(asked: TokenAsked, code: ErrorCode) -> None:
-    assert refused(lambda: create_token(image().draft(), around(), "t", asked)) is code
+    assert refused(lambda: create_token(ImageDraft(image()), around(), "t", asked)) is code
 
 
 def test_the_names_of_renewers_are_bounded_together() -> None:
     names = tuple(f"User:{number}{'x' * 900}" for number in range(9))
-    assert create_token(image().draft(), around(), "t", ASKED._replace(renewers=names)).records
+    assert create_token(ImageDraft(image()), around(), "t", ASKED._replace(renewers=names)).records
     more = ASKED._replace(renewers=(*names, "User:" + "y" * 60))
     assert sum(map(len, more.renewers)) > token_changes.RENEWERS_CHARS_MAX
-    assert refused(lambda: create_token(image().draft(), around(), "t", more)) is ErrorCode.INVALID_REQUEST
+    assert refused(lambda: create_token(ImageDraft(image()), around(), "t", more)) is ErrorCode.INVALID_REQUEST
 
 
 def test_there_are_so_many_tokens_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_changes, "TOKENS_MAX", 1)
-    assert refused(lambda: create_token(image(a=TOKEN).draft(), around(), "t", ASKED)) is ErrorCode.POLICY_VIOLATION
+    assert refused(lambda: create_token(ImageDraft(image(a=TOKEN)), around(), "t", ASKED)) is ErrorCode.POLICY_VIOLATION
 
 
 def test_renewing_moves_the_end_and_never_past_the_greatest_end() -> None:
     before = image(t=TOKEN)
     later = around(NOW + DAY - 5)
-    assert renew_token(before.draft(), later, "t", "User:carol", -1).answer == NOW + 2 * DAY - 5
-    assert renew_token(before.draft(), later, "t", "User:alice", 10).answer == NOW + DAY + 5
-    assert renew_token(before.draft(), later, "t", "User:alice", 5 * DAY).answer == NOW + 2 * DAY - 5
+    assert renew_token(ImageDraft(before), later, "t", "User:carol", -1).answer == NOW + 2 * DAY - 5
+    assert renew_token(ImageDraft(before), later, "t", "User:alice", 10).answer == NOW + DAY + 5
+    assert renew_token(ImageDraft(before), later, "t", "User:alice", 5 * DAY).answer == NOW + 2 * DAY - 5
     last = image(t=TOKEN._replace(expires_ms=TOKEN.max_ms))
-    planned = renew_token(last.draft(), around(TOKEN.max_ms - 5), "t", "User:alice", -1)
+    planned = renew_token(ImageDraft(last), around(TOKEN.max_ms - 5), "t", "User:alice", -1)
     assert planned.answer == TOKEN.max_ms
     assert after(last, planned).tokens["t"].max_ms == TOKEN.max_ms
 
 
 def test_expiring_moves_the_end_or_removes_the_token() -> None:
     before = image(t=TOKEN)
-    planned = expire_token(before.draft(), around(), "t", "User:alice", 10)
+    planned = expire_token(ImageDraft(before), around(), "t", "User:alice", 10)
     assert (planned.answer, after(before, planned).tokens["t"].expires_ms) == (NOW + 10, NOW + 10)
-    assert expire_token(before.draft(), around(), "t", "User:alice", 1 << 62).answer == TOKEN.max_ms
-    gone = expire_token(before.draft(), around(), "t", "User:carol", -1)
+    assert expire_token(ImageDraft(before), around(), "t", "User:alice", 1 << 62).answer == TOKEN.max_ms
+    gone = expire_token(ImageDraft(before), around(), "t", "User:carol", -1)
     assert (gone.answer, after(before, gone).tokens) == (NOW, {})
 
 
 def test_a_token_that_has_ended_can_only_be_removed() -> None:
-    draft, late = image(t=TOKEN).draft(), around(TOKEN.expires_ms + 1)
+    draft, late = ImageDraft(image(t=TOKEN)), around(TOKEN.expires_ms + 1)
     assert refused(lambda: renew_token(draft, late, "t", "User:alice", -1)) is ErrorCode.DELEGATION_TOKEN_EXPIRED
     assert refused(lambda: expire_token(draft, late, "t", "User:alice", 1)) is ErrorCode.DELEGATION_TOKEN_EXPIRED
     assert expire_token(draft, late, "t", "User:alice", -1).records
@@ -137,7 +139,7 @@ def test_a_token_that_has_ended_can_only_be_removed() -> None:
 
 @pytest.mark.parametrize("principal", ["User:bob", "User:mallory", "alice"])
 def test_nobody_else_renews_or_expires(principal: str) -> None:
-    draft = image(t=TOKEN).draft()
+    draft = ImageDraft(image(t=TOKEN))
     for plan in (
         lambda: renew_token(draft, around(), "t", principal, -1),
         lambda: expire_token(draft, around(), "t", principal, -1),
@@ -152,12 +154,12 @@ def test_a_sweep_removes_what_has_ended_in_pieces(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(token_changes, "SWEPT_AT_ONCE_MAX", 2)
     old = TOKEN._replace(expires_ms=NOW - 1)
     before = image(a=old, b=TOKEN, c=old, d=TOKEN._replace(max_ms=NOW - 1))
-    first = sweep_tokens(before.draft(), around())
+    first = sweep_tokens(ImageDraft(before), around())
     left = after(before, first)
-    second = sweep_tokens(left.draft(), around())
+    second = sweep_tokens(ImageDraft(left), around())
     assert (len(first.answer), len(second.answer)) == (2, 1)
     assert after(left, second).tokens == {"b": TOKEN}
-    assert not sweep_tokens(image(b=TOKEN).draft(), around()).records
+    assert not sweep_tokens(ImageDraft(image(b=TOKEN)), around()).records
 
 
 def test_the_bytes_of_a_record() -> None:
@@ -166,4 +168,4 @@ def test_the_bytes_of_a_record() -> None:
     assert value is not None
     assert value.hex() == "9701a6557365723a61a6557365723a6291a6557365723a63010203"
     with pytest.raises(CorruptionError):
-        ClusterImage().draft().apply([(encode_key(29, 5), value)])
+        ImageDraft(ClusterImage()).apply([(encode_key(29, 5), value)])

@@ -20,7 +20,8 @@ from app.metadata.changes.internal_topics import missing_replicas
 from app.metadata.changes.leader_changes import elect_leaders, preferred_leaders_back
 from app.metadata.changes.reassignments import ReassignmentAsked, alter_reassignments, list_reassignments
 from app.metadata.changes.wal_changes import drop_ranges, plan_wal_sealed, release_partitions
-from app.metadata.image.cluster import ImageDraft, TopicRecord, partition_change, topic_change
+from app.metadata.image.draft import ImageDraft
+from app.metadata.image.records import TopicRecord, partition_change, topic_change
 from app.metadata.image.wal_ranges import OPEN, PartitionDurability, WalId, WalRange
 from app.metadata.peers.control import ANYBODY, NOTHING_WRITTEN, DropAsked, ReleaseAsked
 from app.metadata.replicas.elections import NOBODY
@@ -275,7 +276,7 @@ def test_a_reassignment_names_the_next_leader_and_waits_for_the_release() -> Non
     assert (image.leader, image.leader_epoch, image.replicas) == (1, 0, ids(1))
     assert (image.adding, image.removing, image.partition_epoch) == (ids(3), ids(1), 1)
     assert [one.adding for one in list_reassignments(draft.freeze(LogSequence(NOW)))] == [ids(3)]
-    draft = draft.freeze(LogSequence(NOW)).draft()
+    draft = ImageDraft(draft.freeze(LogSequence(NOW)))
     assert reassign(draft, cancel=True) is ErrorCode.NONE
     assert (partition(draft).adding, partition(draft).removing) == ((), ())
     assert reassign(draft, cancel=True) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS

@@ -11,12 +11,12 @@ import pytest
 from app.core.errors import CorruptionError, ErrorCode, RequestRejected
 from app.core.units import LogSequence, TimestampMs
 from app.metadata.changes.broker_changes import RegistrationAsked, fence_brokers, register_broker, unfence_brokers
-from app.metadata.image import cluster as cluster_module
-from app.metadata.image.cluster import (
+from app.metadata.image import draft as draft_module
+from app.metadata.image.draft import ImageDraft
+from app.metadata.image.image import ClusterImage
+from app.metadata.image.records import (
     NOT_SEALED,
-    ClusterImage,
     ClusterRecord,
-    ImageDraft,
     WalStoreClusterRecord,
     broker_change,
     cluster_change,
@@ -116,19 +116,19 @@ def test_the_record_of_the_cluster_is_literally_these_bytes() -> None:
 
 
 def test_images_know_the_store_until_it_is_the_main_one_again() -> None:
-    draft = ClusterImage().draft()
+    draft = ImageDraft(ClusterImage())
     draft.apply([wal_store_change("x", TimestampMs(1), STORE_ID)])
     image = draft.freeze(LogSequence(1))
-    assert image.wal_store == image.draft().wal_store == STORE_ID
-    draft = image.draft()
+    assert image.wal_store == ImageDraft(image).wal_store == STORE_ID
+    draft = ImageDraft(image)
     draft.apply([wal_store_change("x", TimestampMs(1), "")])
     assert draft.freeze(LogSequence(2)).wal_store == ""
 
 
 def test_a_program_that_knows_no_wal_store_refuses_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_module, "CLUSTERS", ValueDecoder(WalStoreClusterRecord, 2, "cluster"))
+    monkeypatch.setattr(draft_module, "CLUSTERS", ValueDecoder(WalStoreClusterRecord, 2, "cluster"))
     with pytest.raises(CorruptionError, match="format version 3, a format version from the future"):
-        ClusterImage().draft().apply([wal_store_change("x", TimestampMs(1), STORE_ID)])
+        ImageDraft(ClusterImage()).apply([wal_store_change("x", TimestampMs(1), STORE_ID)])
 
 
 # --- registrations ----------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from app.configs import Durability
 from app.core.errors import ErrorCode, NotLeader, RequestRejected, StorageUnavailable
 from app.core.units import BrokerId, LeaderEpoch, Offset, PartitionIndex
-from app.metadata.image.cluster import ClusterImage, PartitionImage
+from app.metadata.image.image import ClusterImage, PartitionImage
 from app.records.batch import patch_batch
 from app.replication.partition import PartitionTable
 from tests.hot.helpers import NOW, batch, manager_over, new_log, running, sim

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.core.units import BrokerId, LeaderEpoch, PartitionIndex
-from app.metadata.image.cluster import PartitionImage
+from app.metadata.image.image import PartitionImage
 from app.replication.roles import TRANSITIONS, Role, Transition, Wanted, wanted_by
 
 ME, OTHER, NOBODY = BrokerId(1), BrokerId(2), BrokerId(-1)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from app.metadata.image.cluster import BrokerImage, ClusterImage, PartitionImage
+from app.metadata.image.image import BrokerImage, ClusterImage, PartitionImage
 from tests.replication_model.bucket import LogEntry
 from tests.replication_model.disk import Record, ReplicaLog
 from tests.replication_model.violation import Violation

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from app.core.units import BrokerId, Offset
 from app.metadata.changes.broker_changes import ProposedSet
-from app.metadata.image.cluster import PartitionImage
+from app.metadata.image.image import PartitionImage
 from app.metadata.replicas.replica_changes import ProposedReplica
 from tests.replication_model.numbered import Outcome
 

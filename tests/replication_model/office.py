@@ -13,7 +13,8 @@ from app.core.units import BrokerId, LogSequence, TimestampMs
 from app.metadata.changes.broker_changes import begin_stop
 from app.metadata.changes.topic_changes import ConfigChange, PlanInputs, Planned, alter_configs
 from app.metadata.controller.decisions import Answer, Decisions
-from app.metadata.image.cluster import ControllerRecord, ImageDraft, controller_change
+from app.metadata.image.draft import ImageDraft
+from app.metadata.image.records import ControllerRecord, controller_change
 from app.metadata.peers.control import Heartbeat, HeartbeatAnswer
 from app.metadata.replicas.replica_changes import clear_eligible
 from app.wire.config_resources import ConfigOperation, ConfigResourceType

@@ -11,7 +11,7 @@ from app.core.errors import ErrorCode, RequestRejected
 from app.metadata.changes.broker_changes import RegistrationAsked, alter_in_sync, register_broker
 from app.metadata.changes.topic_changes import Planned
 from app.metadata.controller.broker_sessions import BrokerSessions
-from app.metadata.image.cluster import broker_change, partition_change
+from app.metadata.image.records import broker_change, partition_change
 from app.metadata.peers.control import Heartbeat
 from app.replication.following import step
 from app.replication.in_sync import InSync

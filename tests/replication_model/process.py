@@ -9,7 +9,7 @@ from uuid import UUID
 
 from app.core.errors import ErrorCode, FirnError
 from app.metadata.changes.broker_changes import RegistrationAnswer, RegistrationAsked
-from app.metadata.image.cluster import ClusterImage
+from app.metadata.image.image import ClusterImage
 from app.metadata.peers.control import Heartbeat
 from tests.replication_model.bucket import LogEntry
 from tests.replication_model.disk import Marker

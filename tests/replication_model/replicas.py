@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from app.core.errors import ErrorCode
 from app.core.units import BrokerId, Offset
 from app.metadata.changes.broker_changes import ProposedSet
-from app.metadata.image.cluster import ClusterImage, PartitionImage
+from app.metadata.image.image import ClusterImage, PartitionImage
 from tests.replication_model.checkers import Segment
 from tests.replication_model.clients import LatestAsked, ProduceAsked, Produced
 from tests.replication_model.disk import Record, ReplicaLog

@@ -12,7 +12,9 @@ from app.metadata.changes.broker_changes import alter_in_sync, fence_brokers, re
 from app.metadata.changes.topic_changes import PlanInputs, Planned
 from app.metadata.controller.broker_sessions import BrokerSessions
 from app.metadata.controller.candidacy import Candidacy
-from app.metadata.image.cluster import ImageDraft, PartitionImage, partition_change
+from app.metadata.image.draft import ImageDraft
+from app.metadata.image.image import PartitionImage
+from app.metadata.image.records import partition_change
 from app.metadata.peers.control import Heartbeat
 from app.replication.following import step
 from app.replication.in_sync import InSync

@@ -10,13 +10,13 @@ from uuid import UUID
 
 from app.configs import BrokerConfig
 from app.core.units import BrokerId, LeaderEpoch, LogSequence, TimestampMs
-from app.metadata.image.cluster import (
+from app.metadata.image.draft import ImageDraft
+from app.metadata.image.image import ClusterImage, PartitionImage
+from app.metadata.image.records import (
     LEVEL_FEATURE,
-    ClusterImage,
     ClusterRecord,
     Endpoint,
     MemberRecord,
-    PartitionImage,
     PartitionRecord,
     TopicRecord,
     broker_change,
@@ -266,7 +266,7 @@ class World:
         """The image that ``entry`` makes of the one before it."""
         image = self.images.get(entry.nonce)
         if image is None:
-            draft = before.draft()
+            draft = ImageDraft(before)
             draft.apply(entry.records)
             image = self.images[entry.nonce] = draft.freeze(LogSequence(entry.sequence))
         return image

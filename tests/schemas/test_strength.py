@@ -9,7 +9,7 @@ import pytest
 
 from app.configs import BrokerConfig, Durability, InternalDurability, TopicConfig
 from app.core.turns import whole
-from app.metadata.image.cluster import OBJECT_LEVEL
+from app.metadata.image.records import OBJECT_LEVEL
 from app.schemas.strength import configs_of, strongest, weakness
 
 

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from app.core.errors import CorruptionError
 from app.core.units import BrokerId, LeaderEpoch, TopicIdPartition
-from app.metadata.image.cluster import ClusterImage
+from app.metadata.image.image import ClusterImage
 from app.metadata.log import layout
 from app.metadata.log.log_format import NO_NONCE, Entry, decode_entry
 from app.metadata.manifest.manifest import SegmentManifest

@@ -12,7 +12,7 @@ from app.broker.peers.control_link import KafkaControlLink
 from app.broker.peers.places import holder
 from app.configs import BrokerConfig
 from app.core.errors import FirnError
-from app.metadata.image.cluster import Endpoint
+from app.metadata.image.records import Endpoint
 from app.metadata.log.numbered_log import LogTimings
 from app.metadata.peers.place import Holder
 from app.tiering.store.store_work import InlineStoreWork

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from app.metadata.image.cluster import LEVEL_MAX
+from app.metadata.image.records import LEVEL_MAX
 from tests.simulation.small import Client
 from tests.simulation.world import World, run_seed
 

@@ -15,7 +15,7 @@ import pytest
 from app.configs import TopicConfig
 from app.core.errors import ErrorCode, FencedError
 from app.handlers.state.acknowledging import AcknowledgementGate
-from app.metadata.image.cluster import LEVEL_MAX
+from app.metadata.image.records import LEVEL_MAX
 from app.metadata.peers.liveness import BEAT_INTERVAL_MS, SILENCE_MS_MAX
 from app.metadata.view.registration import Registration, StartRefused
 from tests.simulation.history import Violation

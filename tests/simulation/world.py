@@ -21,7 +21,7 @@ from app.configs import BrokerConfig, Durability, TierCompression, TopicConfig
 from app.coordinator import topics
 from app.core.errors import ErrorCode, FencedError
 from app.core.units import TimestampMs, TopicId
-from app.metadata.image.cluster import ClusterImage
+from app.metadata.image.image import ClusterImage
 from app.metadata.log import layout
 from app.metadata.log.log_format import decode_entry
 from app.metadata.log.numbered_log import NumberedLog

@@ -31,7 +31,7 @@ from app.core.units import (
     TopicPartition,
 )
 from app.machine.runtime import SystemClock
-from app.metadata.image.cluster import BrokerRecord, broker_change
+from app.metadata.image.records import BrokerRecord, broker_change
 from app.metadata.manifest.manifest import SegmentEntry
 from app.metadata.peers.liveness import SILENCE_MS_MAX, ObjectLiveness
 from app.objectstore.directory import DirectoryStore

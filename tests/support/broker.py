@@ -28,7 +28,7 @@ from app.core.metrics import Registry, Sample
 from app.core.seams import Clock
 from app.machine.files import FileSystem, PosixFileSystem
 from app.machine.runtime import SystemClock, ThreadPool
-from app.metadata.image.cluster import LEVEL_MAX
+from app.metadata.image.records import LEVEL_MAX
 from app.metadata.peers.liveness import Liveness
 from app.metadata.peers.place import Places
 from app.metadata.peers.pulses import StartPulses

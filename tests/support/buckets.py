@@ -16,9 +16,9 @@ from pathlib import Path
 
 from app.core.units import BrokerId, LeaderEpoch, Offset, PartitionIndex, SegmentId, TimestampMs, TopicId
 from app.machine.files import PosixFileSystem
-from app.metadata.image.cluster import (
+from app.metadata.image.draft import ClusterState
+from app.metadata.image.records import (
     ClusterRecord,
-    ClusterState,
     PartitionRecord,
     TopicRecord,
     cluster_change,

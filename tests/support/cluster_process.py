@@ -39,7 +39,7 @@ from app.client.connection import Dialer, KafkaConnection, dial_tcp
 from app.configs import BrokerConfig, InternalDurability
 from app.core.errors import StorageUnavailable
 from app.machine.runtime import ThreadPool, boot_id
-from app.metadata.image.cluster import LEVEL_MAX
+from app.metadata.image.records import LEVEL_MAX
 from app.metadata.peers.liveness import Liveness
 from app.metadata.peers.redis_liveness import RedisLiveness
 from app.objectstore.directory import DirectoryStore

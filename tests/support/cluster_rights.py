@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from app.core.units import TopicId
-from app.metadata.image.cluster import Endpoint
+from app.metadata.image.records import Endpoint
 from app.metadata.peers import control
 from app.metadata.peers.control import HoldId, HoldRequest
 from app.security.acls import Operation

@@ -13,7 +13,7 @@ from uuid import UUID
 from app.configs.broker import STANDARD_AUTHORIZER
 from app.machine.garbage import ShortCollections
 from app.machine.runtime import raise_descriptor_limit, settle_memory
-from app.metadata.image.cluster import LEVEL_MAX
+from app.metadata.image.records import LEVEL_MAX
 from app.security.acls import CLUSTER_NAME, WILDCARD, Operation, PatternType, Permission, ResourceType
 from app.wire.apikeys import ApiKey
 from app.wire.apis import consumer_group_heartbeat, create_acls, create_topics

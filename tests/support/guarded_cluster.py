@@ -22,7 +22,7 @@ from app.configs.broker import STANDARD_AUTHORIZER
 from app.configs.listeners import ListenerConfig
 from app.core.units import BrokerId
 from app.machine.files import PosixFileSystem
-from app.metadata.image.cluster import SECURITY_LEVEL
+from app.metadata.image.records import SECURITY_LEVEL
 from app.security.acls import WILDCARD, Operation, PatternType, Permission
 from app.security.sasl import plain_message
 from app.wire.apikeys import ApiKey

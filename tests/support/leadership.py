@@ -8,15 +8,10 @@ from uuid import UUID
 from app.broker.node import Node
 from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, TimestampMs
 from app.metadata.changes.topic_changes import PlanInputs, Planned
-from app.metadata.image.cluster import (
-    BrokerRecord,
-    Endpoint,
-    ImageDraft,
-    KeyValue,
-    PartitionImage,
-    broker_change,
-    partition_change,
-)
+from app.metadata.image.draft import ImageDraft
+from app.metadata.image.image import PartitionImage
+from app.metadata.image.records import BrokerRecord, Endpoint, broker_change, partition_change
+from app.metadata.log.log_format import KeyValue
 from tests.handlers.conversation import Talk, batch
 
 OTHER = BrokerId(2)

@@ -10,7 +10,7 @@ from typing import Any
 
 from app.configs.broker import NODE_ID_AUTO
 from app.machine.runtime import SystemClock, ThreadPool
-from app.metadata.image.cluster import ClusterImage
+from app.metadata.image.image import ClusterImage
 from app.metadata.view.follower import MetadataFollower
 from app.objectstore.directory import DirectoryStore
 from tests.support.broker import RunningBroker, running_broker

@@ -12,7 +12,7 @@ import pytest
 
 from app.core.errors import CorruptionError
 from app.core.units import BrokerId, LeaderEpoch, Offset, SegmentId, TimestampMs, TopicId, TopicIdPartition
-from app.metadata.image.cluster import ClusterImage, PartitionImage, TopicImage
+from app.metadata.image.image import ClusterImage, PartitionImage, TopicImage
 from app.metadata.log import layout
 from app.metadata.manifest.manifest import ManifestState, SegmentEntry, SegmentState
 from app.objectstore.memory import Fault, FaultKind

@@ -15,7 +15,7 @@ from app.core.errors import CorruptionError, ErrorCode, FirnError, LimitExceeded
 from app.core.faults import Faults
 from app.core.units import BrokerId, LeaderEpoch, LogSequence, PartitionIndex, TimestampMs, TopicId, TopicIdPartition
 from app.metadata.changes.topic_changes import LeadersHaveChanged
-from app.metadata.image.cluster import BrokerImage, ClusterImage, ControllerImage, PartitionImage, TopicImage
+from app.metadata.image.image import BrokerImage, ClusterImage, ControllerImage, PartitionImage, TopicImage
 from app.metadata.peers.control import HoldId, HoldRequest, HoldResponse
 from app.tiering.upload.copy_holds import HOLD_WAIT_S, CopyHolds, HoldLink, HoldsOfLeaders
 

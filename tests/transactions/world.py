@@ -23,7 +23,7 @@ from app.handlers.produce.produce import append_all, settle
 from app.handlers.state.metrics import ApiMetrics
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
-from app.metadata.image.cluster import PartitionImage, TopicImage
+from app.metadata.image.image import PartitionImage, TopicImage
 from app.records.batch import iter_headers
 from app.records.control import ControlType, parse_marker
 from app.records.record import iter_records

@@ -15,8 +15,8 @@ from confluent_kafka import Consumer, TopicPartition
 
 from app.core.errors import CorruptionError
 from app.metadata.changes.features import FeatureAsked
-from app.metadata.image import cluster
-from app.metadata.image.cluster import WalStoreClusterRecord
+from app.metadata.image import draft
+from app.metadata.image.records import WalStoreClusterRecord
 from app.metadata.log.log_format import ValueDecoder
 from tests.support.broker import RunningBroker
 from tests.support.several import broker_on, image_of, unfenced
@@ -119,7 +119,7 @@ async def test_it_becomes_a_cluster_that_others_join_and_the_old_version_refuses
         assert second.node.config.node_id == 2
         await check(first)
     monkeypatch.setattr(
-        cluster, "CLUSTERS", ValueDecoder(WalStoreClusterRecord, 1, "cluster")
+        draft, "CLUSTERS", ValueDecoder(WalStoreClusterRecord, 1, "cluster")
     )  # what the old version knows
     with pytest.raises(CorruptionError, match="format version 2, a format version from the future"):
         await image_of(old)

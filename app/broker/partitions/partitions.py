@@ -43,7 +43,7 @@ from app.core.units import (
 )
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
-from app.metadata.image.cluster import ClusterImage, ImageDelta, PartitionImage, TopicImage
+from app.metadata.image.image import ClusterImage, ImageDelta, PartitionImage, TopicImage
 from app.metadata.log import layout
 from app.metadata.log.numbered_log import LogTimings
 from app.metadata.manifest.manifest import SegmentManifest

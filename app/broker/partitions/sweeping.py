@@ -15,7 +15,8 @@ from app.core.faults import Faults
 from app.core.metrics import Registry
 from app.core.seams import Clock
 from app.core.units import TopicId
-from app.metadata.image.cluster import OBJECT_LEVEL, ClusterImage, ImageDelta
+from app.metadata.image.image import ClusterImage, ImageDelta
+from app.metadata.image.records import OBJECT_LEVEL
 from app.metadata.membership.membership import Membership
 from app.objectstore.api import ObjectStore
 from app.tiering.upload.sweeper import Swept, delete_topic, sweep_unknown_topics

@@ -21,7 +21,7 @@ from app.core.seams import Clock
 from app.core.turns import STRIDE, Steps, run, whole
 from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
 from app.hot.log import PartitionLog
-from app.metadata.image.cluster import BrokerImage, ClusterImage, ImageDelta
+from app.metadata.image.image import BrokerImage, ClusterImage, ImageDelta
 from app.metadata.manifest.manifest import SegmentManifest
 from app.metadata.peers.control import ManifestInfo, ManifestsRequest, ManifestsResponse
 from app.replication.followed_tier import FollowedTier

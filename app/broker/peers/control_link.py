@@ -20,7 +20,8 @@ from app.broker.peers import transaction_calls
 from app.client.connection import Dialer, KafkaConnection, dial_tcp, open_connection
 from app.core.errors import BrokerUnavailable, ErrorCode, RequestRejected
 from app.core.units import Offset, PartitionIndex, TopicPartition
-from app.metadata.image.cluster import BrokerImage, Endpoint
+from app.metadata.image.image import BrokerImage
+from app.metadata.image.records import Endpoint
 from app.metadata.peers.control import (
     ENVELOPE_SEQUENCE,
     ChangeRequest,

@@ -7,7 +7,7 @@ from uuid import UUID
 from app.client.connection import Dialer, dial_tcp, open_connection
 from app.configs.listeners import SecurityProtocol
 from app.core.errors import BrokerUnavailable, NotTrusted, ProtocolError, RequestRejected
-from app.metadata.image.cluster import Endpoint
+from app.metadata.image.records import Endpoint
 from app.metadata.peers.place import ASK_S, Holder, Stranger
 from app.wire.apikeys import ApiKey
 from app.wire.private import PlaceRequest, PlaceResponse, pack, unpack

@@ -34,7 +34,7 @@ from app.core.seams import Clock
 from app.core.units import BrokerId, LeaderEpoch, TopicIdPartition
 from app.handlers.state.parked_followers import RESTLESS_MS
 from app.hot.log import PartitionLog
-from app.metadata.image.cluster import BrokerImage, ClusterImage
+from app.metadata.image.image import BrokerImage, ClusterImage
 from app.replication.following import (
     Append,
     Damaged,

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from app.core.errors import FirnError
 from app.core.faults import Faults
 from app.core.seams import shared_wait_s
-from app.metadata.image.cluster import ClusterImage
+from app.metadata.image.image import ClusterImage
 from app.metadata.peers.control import DropAsked, InSyncAnswer, InSyncAsked, MemberEpoch, ReleaseAsked, SwitchAsked
 from app.replication.partition import Partition, PartitionTable
 

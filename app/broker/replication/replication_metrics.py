@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from app.core.metrics import Labels, Registry
-from app.metadata.image.cluster import ClusterImage
+from app.metadata.image.image import ClusterImage
 from app.replication.partition import PartitionTable
 
 AT_ONCE: Final = 500

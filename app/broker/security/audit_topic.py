@@ -19,7 +19,7 @@ from app.security.noting import AUDIT_TOPIC
 if TYPE_CHECKING:
     from app.core.seams import BlockingPool, Clock
     from app.metadata.controller.cluster_changes import ClusterChanges
-    from app.metadata.image.cluster import BrokerImage, TopicImage
+    from app.metadata.image.image import BrokerImage, TopicImage
     from app.metadata.view.view import ClusterView
     from app.replication.partition import PartitionTable
 

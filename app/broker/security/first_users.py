@@ -18,7 +18,7 @@ from app.core.seams import BlockingPool
 from app.handlers.base.context import Context
 from app.machine.files import FileSystem, read_file, replace_file, storage_error
 from app.metadata.changes.scram_changes import ScramAnswer, ScramAsked
-from app.metadata.image.cluster import LEVEL_FEATURE, SECURITY_LEVEL
+from app.metadata.image.records import LEVEL_FEATURE, SECURITY_LEVEL
 from app.security.noting import change
 from app.security.scram import SECRET_BYTES, ScramCredential
 

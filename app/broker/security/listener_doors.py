@@ -26,7 +26,7 @@ from app.core.errors import ConfigError, clause
 from app.handlers.policy.callers import ANONYMOUS
 from app.handlers.serving.doors import ListenerAuthentication
 from app.machine.certificates import Certificates, TlsSettings, tls_settings
-from app.metadata.image.cluster import ClusterImage
+from app.metadata.image.image import ClusterImage
 from app.security.authorizer import split_super_users
 from app.security.jaas import parse_jaas
 from app.security.names import PrincipalRules

@@ -24,7 +24,7 @@ from app.core.errors import (
 )
 from app.core.turns import Portion, ordered, run
 from app.core.units import BrokerId, TopicIdPartition
-from app.metadata.image.cluster import ClusterImage, PartitionImage
+from app.metadata.image.image import ClusterImage, PartitionImage
 from app.metadata.peers.control import ANYBODY, InSyncAnswer, ReleaseAsked
 from app.metadata.replicas.log_balance import busiest_first, may_move, reassigned, spread, to_give
 

@@ -14,7 +14,7 @@ from app.broker.write_ahead.write_ahead import SealedLogs
 from app.core.errors import CorruptionError, StorageUnavailable
 from app.core.units import Offset, TimestampMs, TopicIdPartition
 from app.hot.log import PartitionLog
-from app.metadata.image.cluster import PartitionImage
+from app.metadata.image.image import PartitionImage
 from app.metadata.image.wal_ranges import WalId, WalRange
 from app.metadata.manifest.manifest import SegmentManifest
 from app.objectstore.api import ObjectMissing

@@ -7,7 +7,7 @@ from random import Random
 
 from app.core.seams import Clock
 from app.core.units import BrokerId
-from app.metadata.image.cluster import ClusterImage
+from app.metadata.image.image import ClusterImage
 from app.metadata.image.wal_ranges import WalId
 from app.metadata.log import layout
 from app.objectstore.api import ObjectStore

@@ -21,7 +21,8 @@ from app.core.errors import ErrorCode, FirnError, RequestRejected
 from app.core.faults import Faults
 from app.core.units import BrokerId, TopicIdPartition
 from app.hot.log import PartitionLog
-from app.metadata.image.cluster import OBJECT_LEVEL, ClusterImage, ImageDelta, PartitionImage
+from app.metadata.image.image import ClusterImage, ImageDelta, PartitionImage
+from app.metadata.image.records import OBJECT_LEVEL
 from app.metadata.image.wal_ranges import PartitionDurability
 from app.metadata.peers.control import DropAsked, InSyncAnswer, SwitchAsked
 from app.replication.partition import Partition, PartitionTable

@@ -27,7 +27,7 @@ from app.core.turns import Portion
 from app.core.units import BrokerId, LeaderEpoch, Offset, TopicIdPartition
 from app.hot.log import PartitionLog
 from app.machine.allocator import keep_freed_memory
-from app.metadata.image.cluster import ClusterImage, PartitionImage
+from app.metadata.image.image import ClusterImage, PartitionImage
 from app.metadata.image.wal_ranges import WalId, WalRange
 from app.metadata.log import layout
 from app.metadata.peers.control import DropAsked, InSyncAnswer

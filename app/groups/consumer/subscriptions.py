@@ -16,7 +16,7 @@ from app.core.errors import ErrorCode, RequestRejected
 from app.core.limits import REGEX_BYTES_MAX, REGEX_CACHE_MAX, REGEX_PROGRAM_SIZE_MAX
 from app.core.units import TimestampMs
 from app.groups.consumer.assignors import TopicSpec
-from app.metadata.image.cluster import INTERNAL_TOPICS, ClusterImage, TopicImage
+from app.metadata.image.image import INTERNAL_TOPICS, ClusterImage, TopicImage
 
 if TYPE_CHECKING:
     from uuid import UUID

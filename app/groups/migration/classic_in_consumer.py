@@ -31,7 +31,7 @@ from app.wire.apis.sync_group import SyncGroupResponse
 
 if TYPE_CHECKING:
     from app.coordinator.shell import Turn
-    from app.metadata.image.cluster import ClusterImage
+    from app.metadata.image.image import ClusterImage
 
 
 def join(group: ConsumerGroup, turn: Turn, asked: Join, image: ClusterImage, rng: random.Random) -> JoinGroupResponse:

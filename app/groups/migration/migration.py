@@ -35,7 +35,7 @@ from app.groups.migration.classic_in_consumer import assignment_of, topic_partit
 
 if TYPE_CHECKING:
     from app.configs import BrokerConfig
-    from app.metadata.image.cluster import ClusterImage
+    from app.metadata.image.image import ClusterImage
 
 
 def can_upgrade(group: ClassicGroup, config: BrokerConfig) -> bool:

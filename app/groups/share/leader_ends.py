@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from app.core.errors import FirnError
 from app.core.turns import Portion
 from app.core.units import BrokerId, Offset, TopicPartition
-from app.metadata.image.cluster import BrokerImage
+from app.metadata.image.image import BrokerImage
 from app.metadata.view.view import ClusterView
 
 REQUEST_PARTITIONS_MAX: Final = 1_000

@@ -54,7 +54,7 @@ from app.metadata.changes.group_configs import (
     config_of_group,
 )
 from app.metadata.controller.cluster_changes import ClusterChanges
-from app.metadata.image.cluster import ClusterImage, ImageDelta
+from app.metadata.image.image import ClusterImage, ImageDelta
 from app.metadata.view.view import ClusterView
 from app.replication.partition import PartitionTable
 

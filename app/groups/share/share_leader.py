@@ -29,7 +29,7 @@ from app.groups.share.core.share_state import RESET_EPOCHS, ShareKey, ShareSetti
 from app.groups.share.core.share_state_wire import Read, StateAnswer, Write
 from app.groups.share.core.share_window import DONE, Acknowledgement, Acquired, Run, Window
 from app.groups.share.share_states import NOT_YET, ShareStates
-from app.metadata.image.cluster import ClusterImage
+from app.metadata.image.image import ClusterImage
 
 STORED_WITHIN_S: Final = 15.0
 """How long an acknowledgement waits until it is stored by another broker. It stays outgoing afterwards."""

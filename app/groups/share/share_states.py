@@ -15,7 +15,7 @@ from app.core.errors import BrokerUnavailable, ErrorCode, FirnError, RequestReje
 from app.core.units import BrokerId
 from app.groups.share.core.share_state import ShareKey
 from app.groups.share.core.share_state_wire import Asked, StateAnswer, from_response, to_request
-from app.metadata.image.cluster import BrokerImage
+from app.metadata.image.image import BrokerImage
 from app.metadata.peers.control import NotSent
 from app.metadata.view.view import ClusterView
 from app.wire.apikeys import ApiKey

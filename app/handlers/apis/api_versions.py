@@ -13,7 +13,7 @@ from app.core.errors import ErrorCode
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.context import Context, Request
 from app.metadata.changes.features import OF_PROTOCOL
-from app.metadata.image.cluster import LEVEL_FEATURE, LEVEL_MAX
+from app.metadata.image.records import LEVEL_FEATURE, LEVEL_MAX
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import (
     ApiVersionsRequest,

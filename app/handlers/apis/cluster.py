@@ -13,7 +13,8 @@ from app.handlers.base.context import Context, Request
 from app.handlers.base.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from app.handlers.base.partitions import offline_replicas, shown_leader, shown_leader_epoch
 from app.metadata.changes.features import OF_PROTOCOL
-from app.metadata.image.cluster import LEVEL_MAX, PartitionImage, TopicImage
+from app.metadata.image.image import PartitionImage, TopicImage
+from app.metadata.image.records import LEVEL_MAX
 from app.metadata.view.standing import standing
 from app.security.acls import Operation, ResourceType
 from app.security.noting import note

@@ -21,7 +21,7 @@ from app.handlers.base.portions import Split
 from app.handlers.base.topic_settings import described_topic
 from app.metadata.changes.group_configs import describe_group
 from app.metadata.changes.topic_changes import ConfigChange, LeaderEpochs, LeadersHaveChanged, check_topic_name
-from app.metadata.image.cluster import ALL_BROKERS
+from app.metadata.image.records import ALL_BROKERS
 from app.wire.apikeys import ApiKey
 from app.wire.apis import alter_configs as full
 from app.wire.apis import incremental_alter_configs as incremental

@@ -19,7 +19,7 @@ from app.handlers.base.authorising import may, operations
 from app.handlers.base.context import Context, Request
 from app.handlers.base.group_requests import client_host, describe_each
 from app.handlers.base.operations import GROUP_OPERATIONS, NOT_ASKED
-from app.metadata.image.cluster import ClusterImage, TopicImage
+from app.metadata.image.image import ClusterImage, TopicImage
 from app.security.acls import Operation, ResourceType
 from app.wire.apikeys import ApiKey
 from app.wire.apis.consumer_group_describe import (

@@ -23,7 +23,8 @@ from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.context import Context, Request
 from app.handlers.base.partitions import others_that_may_lead
 from app.handlers.base.portions import Split
-from app.metadata.image.cluster import BrokerImage, Endpoint, TopicImage
+from app.metadata.image.image import BrokerImage, TopicImage
+from app.metadata.image.records import Endpoint
 from app.wire.apikeys import ApiKey
 from app.wire.apis.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 

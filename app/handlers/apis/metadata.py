@@ -20,7 +20,7 @@ from app.handlers.base.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OP
 from app.handlers.base.partitions import offline_replicas, shown_leader, shown_leader_epoch
 from app.handlers.state.metadata_cache import put_together, with_operations
 from app.metadata.changes.topic_changes import check_topic_name
-from app.metadata.image.cluster import ClusterImage, PartitionImage, TopicImage
+from app.metadata.image.image import ClusterImage, PartitionImage, TopicImage
 from app.security.acls import Operation, ResourceType
 from app.security.noting import change, note
 from app.wire.apikeys import ApiKey

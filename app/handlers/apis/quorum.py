@@ -11,7 +11,7 @@ from typing import Final
 from app.core.errors import ErrorCode
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.context import Context, Request
-from app.metadata.image.cluster import BrokerImage
+from app.metadata.image.image import BrokerImage
 from app.wire.apikeys import ApiKey
 from app.wire.apis.describe_quorum import (
     DescribeQuorumRequest,

@@ -17,7 +17,7 @@ from app.metadata.changes.quotas import (
     matching_quotas,
     quota_entity,
 )
-from app.metadata.image.cluster import QuotaEntity
+from app.metadata.image.records import QuotaEntity
 from app.wire.apikeys import ApiKey
 from app.wire.apis import alter_client_quotas as altering
 from app.wire.apis import describe_client_quotas as describing

@@ -15,7 +15,7 @@ from app.core.turns import Portion
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.authorising import judge, may, refuse, require
 from app.handlers.base.context import Context, Request
-from app.metadata.image.cluster import LEVEL_FEATURE, REGISTRY_LEVEL
+from app.metadata.image.records import LEVEL_FEATURE, REGISTRY_LEVEL
 from app.schemas.coordinator import OutcomeUnknown, Refused, leader_of
 from app.schemas.records import OPERATOR, Meaning, read_one, subject_of, topic_of
 from app.schemas.strength import TOPIC

@@ -17,7 +17,7 @@ from app.handlers.base.authorising import operations
 from app.handlers.base.context import Context, Request
 from app.handlers.base.group_requests import client_host, describe_each
 from app.handlers.base.operations import GROUP_OPERATIONS, NOT_ASKED
-from app.metadata.image.cluster import ClusterImage
+from app.metadata.image.image import ClusterImage
 from app.security.acls import ResourceType
 from app.wire.apikeys import ApiKey
 from app.wire.apis.share_group_describe import (

@@ -16,7 +16,7 @@ from app.groups.share.core.share_state_wire import StateAnswer
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.authorising import may
 from app.handlers.base.context import Context, Request
-from app.metadata.image.cluster import TopicImage
+from app.metadata.image.image import TopicImage
 from app.replication.roles import Role
 from app.security.acls import Operation, ResourceType
 from app.security.noting import note

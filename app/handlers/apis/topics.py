@@ -16,7 +16,7 @@ from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.context import Context, Request
 from app.handlers.base.mutations import Refusal, each, repeated
 from app.handlers.base.topic_settings import described_topic
-from app.metadata.image.cluster import ClusterImage, TopicImage
+from app.metadata.image.image import ClusterImage, TopicImage
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_partitions import (
     CreatePartitionsRequest,

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from app.hot.manager import LogManager
     from app.metadata.controller.cluster_changes import ClusterChanges
     from app.metadata.controller.desk import Desk
-    from app.metadata.image.cluster import ClusterImage
+    from app.metadata.image.image import ClusterImage
     from app.metadata.manifest.manifest_entries import ManifestEntries
     from app.metadata.peers.control import PulseRequest
     from app.metadata.view.view import ClusterView

@@ -9,7 +9,7 @@ from uuid import UUID
 from app.core.errors import ErrorCode, FirnError, NotLeader, RequestRejected, kafka_code
 from app.core.units import BrokerId
 from app.handlers.base.context import Context
-from app.metadata.image.cluster import GUARDED_TOPICS, INTERNAL_TOPICS, PartitionImage, TopicImage
+from app.metadata.image.image import GUARDED_TOPICS, INTERNAL_TOPICS, PartitionImage, TopicImage
 from app.wire.endpoints import NodeEndpoint
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Final
 
 from app.configs.describing import DescribedConfig, describe_topic
 from app.handlers.base.context import Context
-from app.metadata.image.cluster import ALL_BROKERS
+from app.metadata.image.records import ALL_BROKERS
 
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 

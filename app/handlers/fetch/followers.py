@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from app.handlers.base.context import Context
     from app.handlers.state.fetch_sessions import CachedPartition, FetchSession
     from app.hot.log import PartitionLog
-    from app.metadata.image.cluster import ClusterImage
+    from app.metadata.image.image import ClusterImage
     from app.replication.partition import Partition
 
 

@@ -17,7 +17,7 @@ from app.core.buckets import NO_LIMIT, Bucket
 from app.core.errors import ErrorCode, RequestRejected
 from app.handlers.policy.callers import Quotas, Shares
 from app.metadata.changes.quotas import DEFAULT
-from app.metadata.image.cluster import QuotaEntity
+from app.metadata.image.records import QuotaEntity
 from app.wire.apikeys import ApiKey
 from app.wire.versions import BETWEEN_BROKERS
 

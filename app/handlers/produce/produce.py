@@ -53,7 +53,7 @@ from app.handlers.clients.serving import request_of, spawn_told
 from app.handlers.state.zones import record_bytes
 from app.hot.preparation import looks_at_records
 from app.hot.producers import TransactionGuard
-from app.metadata.image.cluster import GUARDED_TOPICS
+from app.metadata.image.image import GUARDED_TOPICS
 from app.records.batch import CODEC_MASK, CONTROL, LENGTH_PREFIX_BYTES, TRANSACTIONAL
 from app.records.compression import Codec
 from app.security.acls import Operation, ResourceType

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from app.core.seams import Clock
     from app.hot.log import PartitionLog
     from app.hot.manager import LogManager
-    from app.metadata.image.cluster import ClusterImage
+    from app.metadata.image.image import ClusterImage
     from app.metadata.view.view import ClusterView
     from app.replication.partition import PartitionTable
     from app.tiering.upload.remote_log_manager import RemoteLogManager

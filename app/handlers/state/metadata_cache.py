@@ -24,7 +24,7 @@ from app.wire.primitives import INT32, uvarint
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from app.metadata.image.cluster import BrokerImage, ClusterImage, PartitionImage, TopicImage
+    from app.metadata.image.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
 
 KINDS_MAX: Final = 4
 """Versions (each with or without authorized operations) whose pieces are kept: some 60 bytes for each partition and kind, and as

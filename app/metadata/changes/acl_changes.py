@@ -8,7 +8,8 @@ from typing import Final
 from app.core.errors import ErrorCode, RequestRejected
 from app.core.limits import ACLS_MAX
 from app.metadata.changes.topic_changes import Planned
-from app.metadata.image.cluster import LEVEL_FEATURE, SECURITY_LEVEL, ImageDraft, acl_change
+from app.metadata.image.draft import ImageDraft
+from app.metadata.image.records import LEVEL_FEATURE, SECURITY_LEVEL, acl_change
 from app.security.acls import Acl, AclFilter, why_invalid
 
 ACLS_PER_CHANGE_MAX: Final = 10_000

@@ -20,17 +20,14 @@ from app.core.turns import STRIDE, Steps, Stepwise, slices
 from app.core.units import BrokerId, LogSequence, TopicId, TopicIdPartition
 from app.metadata.changes.topic_changes import PlanInputs, Planned, changes_of
 from app.metadata.changes.wal_store_changes import change_wal_store
-from app.metadata.image.cluster import (
+from app.metadata.image.draft import ImageDraft
+from app.metadata.image.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
+from app.metadata.image.records import (
     ALL_BROKERS,
     LEVEL_FEATURE,
     OBJECT_LEVEL,
-    BrokerImage,
-    ClusterImage,
     CountersRecord,
     Endpoint,
-    ImageDraft,
-    PartitionImage,
-    TopicImage,
     broker_change,
     counters_change,
     partition_change,

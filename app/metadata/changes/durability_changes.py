@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from app.core.errors import ErrorCode, RequestRejected
 from app.core.units import BrokerId, LeaderEpoch
-from app.metadata.image.cluster import BrokerImage, PartitionImage
+from app.metadata.image.image import BrokerImage, PartitionImage
 from app.metadata.image.wal_ranges import PartitionDurability, WalRange, released
 from app.metadata.replicas.elections import stamped
 from app.metadata.replicas.log_leaders import may_lead, opened_by

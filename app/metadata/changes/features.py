@@ -18,11 +18,11 @@ from app.core.turns import Steps, Stepwise
 from app.core.units import BrokerId
 from app.metadata.changes.terms import TermsOfTopics
 from app.metadata.changes.topic_changes import PlanInputs, Planned
-from app.metadata.image.cluster import (
+from app.metadata.image.draft import ImageDraft
+from app.metadata.image.records import (
     LEVEL_FEATURE,
     LEVEL_MAX,
     ClusterRecord,
-    ImageDraft,
     broker_change,
     cluster_change,
     feature_change,

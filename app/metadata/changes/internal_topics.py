@@ -16,7 +16,8 @@ from app.core.turns import Steps, Stepwise
 from app.core.units import BrokerId
 from app.metadata.changes.reassignments import Reassigned, ReassignmentAsked, alter_reassignments, in_progress
 from app.metadata.changes.topic_changes import PlanInputs, Planned
-from app.metadata.image.cluster import BrokerImage, ClusterImage, ImageDraft, TopicImage
+from app.metadata.image.draft import ImageDraft
+from app.metadata.image.image import BrokerImage, ClusterImage, TopicImage
 from app.metadata.replicas.placement import staying
 
 PARTITIONS_AT_ONCE: Final = 10

@@ -10,7 +10,8 @@ from app.core.errors import ErrorCode
 from app.core.turns import STRIDE, Steps, Stepwise
 from app.core.units import BrokerId, PartitionIndex, TopicId, TopicIdPartition
 from app.metadata.changes.topic_changes import PlanInputs, Planned, changes_of
-from app.metadata.image.cluster import ImageDraft, PartitionImage
+from app.metadata.image.draft import ImageDraft
+from app.metadata.image.image import PartitionImage
 from app.metadata.replicas.elections import NOBODY, elect, preferred
 from app.metadata.replicas.log_leaders import LogLeaders, orphaned
 

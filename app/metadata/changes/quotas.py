@@ -15,7 +15,8 @@ from app.configs.numbers import INT_MAX, LONG_MAX
 from app.core.addresses import plain_address, read_address
 from app.core.errors import ErrorCode, RequestRejected
 from app.metadata.changes.topic_changes import PlanInputs, Planned
-from app.metadata.image.cluster import LEVEL_FEATURE, SECURITY_LEVEL, ImageDraft, QuotaEntity, quota_change
+from app.metadata.image.draft import ImageDraft
+from app.metadata.image.records import LEVEL_FEATURE, SECURITY_LEVEL, QuotaEntity, quota_change
 
 DEFAULT: Final = ""
 """In place of a name: the default, for all entities without a quota of their own. A real name is never empty."""

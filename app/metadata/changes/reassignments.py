@@ -21,7 +21,8 @@ from app.core.turns import STRIDE, Steps, Stepwise
 from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
 from app.metadata.changes.terms import TermsOfTopics
 from app.metadata.changes.topic_changes import PlanInputs, Planned, changes_of
-from app.metadata.image.cluster import ClusterImage, ImageDraft, PartitionImage
+from app.metadata.image.draft import ImageDraft
+from app.metadata.image.image import ClusterImage, PartitionImage
 from app.metadata.image.wal_ranges import PartitionDurability
 from app.metadata.replicas.elections import NOBODY, stamped, was_unclean
 from app.metadata.replicas.log_leaders import may_lead

@@ -10,13 +10,8 @@ from typing import Final, NamedTuple
 
 from app.core.errors import ErrorCode, RequestRejected
 from app.metadata.changes.topic_changes import Planned
-from app.metadata.image.cluster import (
-    LEVEL_FEATURE,
-    SECURITY_LEVEL,
-    ImageDraft,
-    scram_change,
-    scram_secret_change,
-)
+from app.metadata.image.draft import ImageDraft
+from app.metadata.image.records import LEVEL_FEATURE, SECURITY_LEVEL, scram_change, scram_secret_change
 from app.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, ScramCredential, ScramMechanism, credential_of
 
 NAME_CHARS_MAX: Final = 255

@@ -6,7 +6,9 @@ from typing import Final
 
 from app.configs.resolving import apply_broker_overrides, resolve_topic_config
 from app.metadata.changes.topic_changes import MIN_IN_SYNC, PlanInputs
-from app.metadata.image.cluster import ALL_BROKERS, ImageDraft, TopicImage
+from app.metadata.image.draft import ImageDraft
+from app.metadata.image.image import TopicImage
+from app.metadata.image.records import ALL_BROKERS
 from app.metadata.replicas.replica_changes import Terms
 
 _DECIDING: Final = (MIN_IN_SYNC, "unclean.leader.election.enable")

@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 
 from app.core.errors import ErrorCode, RequestRejected
 from app.metadata.changes.topic_changes import PlanInputs, Planned
-from app.metadata.image.cluster import LEVEL_FEATURE, SECURITY_LEVEL, ImageDraft, token_change
+from app.metadata.image.draft import ImageDraft
+from app.metadata.image.records import LEVEL_FEATURE, SECURITY_LEVEL, token_change
 from app.security.delegation import USER_PREFIX, DelegationToken
 
 TOKENS_MAX: Final = 10_000

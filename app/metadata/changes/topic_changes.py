@@ -41,14 +41,13 @@ from app.core.units import (
 )
 from app.metadata.changes.durability_changes import from_object, to_object
 from app.metadata.changes.group_configs import GROUP_DEFINITIONS, validate_group_configs
-from app.metadata.image.cluster import (
+from app.metadata.image.draft import ImageDraft
+from app.metadata.image.image import PartitionImage, TopicImage
+from app.metadata.image.records import (
     ALL_BROKERS,
     LEVEL_FEATURE,
     OBJECT_LEVEL,
-    ImageDraft,
-    PartitionImage,
     ProducerIdsRecord,
-    TopicImage,
     broker_configs_change,
     group_configs_change,
     partition_change,

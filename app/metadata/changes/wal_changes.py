@@ -14,13 +14,9 @@ from app.metadata.changes.broker_changes import AlteredSet, no_such_partition, r
 from app.metadata.changes.durability_changes import switched
 from app.metadata.changes.terms import TermsOfTopics
 from app.metadata.changes.topic_changes import PlanInputs, Planned, changes_of
-from app.metadata.image.cluster import (
-    NOT_SEALED,
-    ImageDraft,
-    PartitionImage,
-    broker_change,
-    partition_change,
-)
+from app.metadata.image.draft import ImageDraft
+from app.metadata.image.image import PartitionImage
+from app.metadata.image.records import NOT_SEALED, broker_change, partition_change
 from app.metadata.image.wal_ranges import WalId, dropped, released, sealed
 from app.metadata.log.log_format import KeyValue
 from app.metadata.peers.control import ANYBODY_OR_NOBODY, DropAsked, ReleaseAsked, SwitchAsked

@@ -8,15 +8,9 @@ from typing import Final
 
 from app.core.errors import ErrorCode, RequestRejected
 from app.core.units import BrokerId
-from app.metadata.image.cluster import (
-    LEVEL_FEATURE,
-    NOT_SEALED,
-    OBJECT_LEVEL,
-    ImageDraft,
-    TopicImage,
-    broker_change,
-    wal_store_change,
-)
+from app.metadata.image.draft import ImageDraft
+from app.metadata.image.image import TopicImage
+from app.metadata.image.records import LEVEL_FEATURE, NOT_SEALED, OBJECT_LEVEL, broker_change, wal_store_change
 from app.metadata.log.log_format import KeyValue
 
 MAIN_STORE: Final = ""

@@ -16,7 +16,7 @@ from typing import Final
 
 from app.core.errors import ErrorCode
 from app.core.units import BrokerId
-from app.metadata.image.cluster import BrokerImage
+from app.metadata.image.image import BrokerImage
 from app.metadata.peers.pace import STARVED_PATIENCE_S
 
 SESSION_TIMEOUT_S: Final = 3.0

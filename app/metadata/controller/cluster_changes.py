@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from app.metadata.changes.scram_changes import ScramAnswer, ScramAsked
     from app.metadata.changes.token_changes import MadeToken, TokenAsked
     from app.metadata.changes.topic_changes import Assignments, ConfigChange
-    from app.metadata.image.cluster import QuotaEntity, TopicImage
+    from app.metadata.image.image import TopicImage
+    from app.metadata.image.records import QuotaEntity
     from app.security.acls import Acl, AclFilter
 
 

@@ -56,15 +56,15 @@ from app.metadata.changes.token_changes import MadeToken, TokenAsked
 from app.metadata.changes.topic_changes import DEFAULT, Assignments, ConfigChange, LeaderEpochs, PlanInputs, Planned
 from app.metadata.controller.cluster_changes import ClusterChanges
 from app.metadata.controller.decisions import GROUP_CHANGES_MAX, Answer, Decisions
-from app.metadata.image.cluster import (
+from app.metadata.image.draft import ImageDraft
+from app.metadata.image.image import TopicImage
+from app.metadata.image.records import (
     ALL_BROKERS,
     LEVEL_FEATURE,
     OBJECT_LEVEL,
     ClusterRecord,
     ControllerRecord,
-    ImageDraft,
     QuotaEntity,
-    TopicImage,
     broker_configs_change,
     cluster_change,
     controller_change,
@@ -275,7 +275,7 @@ class Controller(ClusterChanges):
         log = self._log
         async with self._in_office:
             if plan is not None:
-                draft = log.state.image.draft()
+                draft = ImageDraft(log.state.image)
                 draft.apply([self._controllership(log.writer.epoch + 1), *first])
                 plan(draft, self._surroundings(LogSequence(log.next_sequence + 1), placement_start=0))
             log.step_down()
@@ -283,7 +283,7 @@ class Controller(ClusterChanges):
                 sequence = LogSequence(await self._seal() + 1)
                 records = [self._controllership(log.epoch), *first]
                 if plan is not None:
-                    draft = log.state.image.draft()
+                    draft = ImageDraft(log.state.image)
                     draft.apply(records)
                     records += plan(draft, self._surroundings(sequence))
                 before_s = asyncio.get_running_loop().time()

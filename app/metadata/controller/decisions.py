@@ -15,7 +15,8 @@ from app.core.errors import ErrorCode, FirnError, RequestRejected, without_frame
 from app.core.limits import LOG_ENTRY_BYTES_MAX
 from app.core.turns import Steps, slices, whole
 from app.metadata.changes.topic_changes import PlanInputs, Planned
-from app.metadata.image.cluster import ClusterImage, ImageDraft
+from app.metadata.image.draft import ImageDraft
+from app.metadata.image.image import ClusterImage
 from app.metadata.log.log_format import KeyValue, encoded_bytes_max
 
 PENDING_CHANGES_MAX: Final = 10_000
@@ -85,7 +86,7 @@ class Decisions:
     def begin(self, image: ClusterImage, around: PlanInputs, first: Sequence[KeyValue] = ()) -> None:
         """Begin an entry after ``image``, with the records ``first``."""
         assert not self._planned, "one entry is under way at a time"
-        self._draft, self._around = image.draft(), around
+        self._draft, self._around = ImageDraft(image), around
         self._records = list(first)
         self._size_bytes = 0
 

@@ -40,7 +40,8 @@ from app.metadata.changes.wal_changes import drop_ranges, release_partitions, sw
 from app.metadata.controller.broker_sessions import TICK_INTERVAL_S, BrokerSessions
 from app.metadata.controller.controller import Controller, not_controller
 from app.metadata.controller.log_ends import OrphanedLogs
-from app.metadata.image.cluster import BrokerImage, ClusterImage, Endpoint, ImageDelta
+from app.metadata.image.image import BrokerImage, ClusterImage, ImageDelta
+from app.metadata.image.records import Endpoint
 from app.metadata.image.wal_ranges import WalId
 from app.metadata.peers.control import (
     ControlLink,

@@ -20,7 +20,8 @@ from app.core.errors import CorruptionError, FirnError
 from app.core.faults import Faults
 from app.metadata.changes.wal_changes import WalSealed, plan_wal_sealed
 from app.metadata.controller.controller import Controller
-from app.metadata.image.cluster import OBJECT_LEVEL, ClusterImage, ImageDelta, TopicImage
+from app.metadata.image.image import ClusterImage, ImageDelta, TopicImage
+from app.metadata.image.records import OBJECT_LEVEL
 from app.metadata.image.wal_ranges import WalId
 from app.metadata.replicas.log_leaders import orphaned
 from app.metadata.view.view import ClusterView

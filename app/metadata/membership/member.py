@@ -38,15 +38,8 @@ from app.metadata.controller.candidacy import AskOthers, Candidacy, LookAtSignOf
 from app.metadata.controller.controller import Controller, Elsewhere, not_controller
 from app.metadata.controller.desk import Desk
 from app.metadata.controller.log_ends import LogEnds, OrphanedLogs, SealLog
-from app.metadata.image.cluster import (
-    LEVEL_MAX,
-    PULSE_LEVEL,
-    BrokerImage,
-    ClusterImage,
-    Endpoint,
-    ImageDelta,
-    TopicImage,
-)
+from app.metadata.image.image import BrokerImage, ClusterImage, ImageDelta, TopicImage
+from app.metadata.image.records import LEVEL_MAX, PULSE_LEVEL, Endpoint
 from app.metadata.image.wal_ranges import WalId
 from app.metadata.membership.isolation import ASK_INTERVAL_S, NO_NUMBER, Isolation
 from app.metadata.peers.control import (

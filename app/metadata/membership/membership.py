@@ -17,7 +17,8 @@ from app.core.units import BrokerId
 from app.metadata.changes.wal_store_changes import needs_level
 from app.metadata.controller.controller import START_TRIES_MAX, Controller
 from app.metadata.controller.log_ends import SealLog
-from app.metadata.image.cluster import LEVEL_FEATURE, LEVEL_MAX, OBJECT_LEVEL, ClusterImage, Endpoint
+from app.metadata.image.image import ClusterImage
+from app.metadata.image.records import LEVEL_FEATURE, LEVEL_MAX, OBJECT_LEVEL, Endpoint
 from app.metadata.log.numbered_log import LogTimings
 from app.metadata.membership.member import ClusterMember, LastRuns
 from app.metadata.peers.control import ControlLink

@@ -22,14 +22,8 @@ from app.metadata.changes.broker_changes import ANY_NODE_ID, new_node_id
 from app.metadata.changes.features import new_store_level
 from app.metadata.controller.candidacy import SIGN_STALE_S
 from app.metadata.controller.controller import Controller
-from app.metadata.image.cluster import (
-    LEVEL_FEATURE,
-    LEVEL_MAX,
-    BrokerImage,
-    ClusterImage,
-    CountersRecord,
-    counters_change,
-)
+from app.metadata.image.image import BrokerImage, ClusterImage
+from app.metadata.image.records import LEVEL_FEATURE, LEVEL_MAX, CountersRecord, counters_change
 from app.metadata.log.log_format import KeyValue
 from app.metadata.log.numbered_log import LogTimings
 from app.metadata.peers.control import NODE_ID, ChangeRequest, ControlLink, NodeIdChange

@@ -15,7 +15,8 @@ import msgspec
 
 from app.core.errors import BrokerUnavailable, ErrorCode, ProtocolError, clause
 from app.core.units import TopicId
-from app.metadata.image.cluster import BrokerImage, Endpoint
+from app.metadata.image.image import BrokerImage
+from app.metadata.image.records import Endpoint
 from app.metadata.image.wal_ranges import WalRange
 from app.security.scram import ScramCredential
 

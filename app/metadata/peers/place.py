@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 from uuid import UUID
 
-from app.metadata.image.cluster import Endpoint
+from app.metadata.image.records import Endpoint
 
 ASK_S: Final = 5.0
 """Time for a response. A slower broker counts as not responding."""

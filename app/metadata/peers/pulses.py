@@ -17,7 +17,7 @@ from math import inf
 from typing import Final, Protocol
 
 from app.core.errors import FirnError
-from app.metadata.image.cluster import BrokerImage
+from app.metadata.image.image import BrokerImage
 from app.metadata.peers.control import PulseRequest, PulseResponse
 
 TURN_S: Final = 0.5

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from app.core.units import BrokerId, LeaderEpoch
-from app.metadata.image.cluster import PartitionImage
+from app.metadata.image.image import PartitionImage
 
 NOBODY: Final = BrokerId(-1)
 """The leader of a partition that no broker can lead."""

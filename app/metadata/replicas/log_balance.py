@@ -12,7 +12,7 @@ from typing import Final
 
 from app.core.turns import STRIDE, Steps, Stepwise, slices
 from app.core.units import TopicId, TopicIdPartition
-from app.metadata.image.cluster import ClusterImage, PartitionImage, TopicImage
+from app.metadata.image.image import ClusterImage, PartitionImage, TopicImage
 from app.metadata.image.wal_ranges import PartitionDurability
 from app.metadata.replicas.log_leaders import may_lead
 

@@ -17,7 +17,8 @@ from typing import Final
 
 from app.core.turns import Steps, Stepwise, slices, whole
 from app.core.units import BrokerId, LeaderEpoch
-from app.metadata.image.cluster import NOT_SEALED, BrokerImage, PartitionImage, TopicImage
+from app.metadata.image.image import BrokerImage, PartitionImage, TopicImage
+from app.metadata.image.records import NOT_SEALED
 from app.metadata.image.wal_ranges import PartitionDurability, WalId, WalRange, opened
 from app.metadata.replicas.elections import NOBODY, stamped
 

@@ -19,7 +19,7 @@ from typing import Final
 from app.core.errors import ErrorCode, RequestRejected
 from app.core.turns import STRIDE, Steps, Stepwise
 from app.core.units import BrokerId
-from app.metadata.image.cluster import BrokerImage, PartitionImage
+from app.metadata.image.image import BrokerImage, PartitionImage
 
 LOOKED_AT_ONCE: Final = 2_000
 """Partitions that are looked at in one step: about 0.3 ms."""

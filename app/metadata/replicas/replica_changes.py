@@ -15,7 +15,8 @@ from typing import NamedTuple
 from app.core.errors import ErrorCode, RequestRejected
 from app.core.turns import STRIDE, Steps, Stepwise, slices
 from app.core.units import BrokerId
-from app.metadata.image.cluster import BrokerImage, PartitionImage, TopicImage, partition_change
+from app.metadata.image.image import BrokerImage, PartitionImage, TopicImage
+from app.metadata.image.records import partition_change
 from app.metadata.log.log_format import KeyValue
 from app.metadata.replicas.elections import NOBODY, Active, elect, stamped
 from app.metadata.replicas.log_leaders import ended

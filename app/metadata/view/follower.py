@@ -8,7 +8,8 @@ import uuid
 from app.core.errors import CorruptionError, clause
 from app.core.seams import Clock
 from app.core.units import BrokerId, LeaderEpoch, TopicIdPartition
-from app.metadata.image.cluster import ClusterImage, ClusterState
+from app.metadata.image.draft import ClusterState
+from app.metadata.image.image import ClusterImage
 from app.metadata.log import layout
 from app.metadata.log.numbered_log import NumberedLog
 from app.metadata.manifest.manifest import SegmentManifest

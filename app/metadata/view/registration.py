@@ -20,11 +20,10 @@ from app.core.errors import ConfigError, CorruptionError, StorageUnavailable, co
 from app.core.faults import Faults
 from app.core.seams import Clock
 from app.core.units import BrokerId
-from app.metadata.image.cluster import (
+from app.metadata.image.image import BrokerImage, ClusterImage
+from app.metadata.image.records import (
     LEVEL_FEATURE,
-    BrokerImage,
     BrokerRecord,
-    ClusterImage,
     ClusterRecord,
     Endpoint,
     broker_change,

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from app.configs import BrokerConfig
 from app.configs.resolving import resolve_topic_config
 from app.metadata.changes.reassignments import Reassignment, in_progress, list_reassignments, original
-from app.metadata.image.cluster import BrokerImage, ClusterImage
+from app.metadata.image.image import BrokerImage, ClusterImage
 
 NAMED_MAX: Final = 1_000
 """Partitions named of each kind."""

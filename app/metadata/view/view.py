@@ -18,7 +18,8 @@ from app.configs import BrokerConfig, TopicConfig
 from app.configs.resolving import resolve_topic_config
 from app.core.errors import FencedError, clause, copy_of
 from app.core.seams import Clock
-from app.metadata.image.cluster import ClusterImage, ClusterState, ImageDelta, TopicImage
+from app.metadata.image.draft import ClusterState
+from app.metadata.image.image import ClusterImage, ImageDelta, TopicImage
 from app.metadata.log import layout
 from app.metadata.log.log_proofs import Proofs, Untrusted
 from app.metadata.log.numbered_log import LogTimings, NumberedLog

@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 
 from app.core.errors import CorruptionError, clause
-from app.metadata.image.cluster import ClusterImage
+from app.metadata.image.image import ClusterImage
 from app.metadata.log import layout
 from app.metadata.view.registration import StartRefused
 from app.objectstore.api import AlreadyExists, ObjectMissing, ObjectStore

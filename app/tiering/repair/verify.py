@@ -23,7 +23,7 @@ from uuid import UUID
 from app.core.errors import CorruptionError, StorageUnavailable, clause
 from app.core.units import Offset, TopicIdPartition
 from app.hot.unreadable import UnreadableBatch
-from app.metadata.image.cluster import ClusterImage
+from app.metadata.image.image import ClusterImage
 from app.metadata.log import layout
 from app.metadata.manifest.manifest import ManifestState, SegmentEntry, SegmentState
 from app.objectstore.api import ObjectInfo, ObjectMissing, ObjectStore, RangeUnsatisfiable, UploadInfo

@@ -37,7 +37,7 @@ from app.core.errors import (
 from app.core.faults import Faults
 from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
 from app.metadata.changes.topic_changes import LeaderEpochs, LeadersHaveChanged
-from app.metadata.image.cluster import BrokerImage, ClusterImage, TopicImage
+from app.metadata.image.image import BrokerImage, ClusterImage, TopicImage
 from app.metadata.peers.control import HoldId, HoldRequest, HoldResponse
 from app.tiering.upload.remote_log_manager import RemoteLogManager
 

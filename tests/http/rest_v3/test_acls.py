@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from app.configs.broker import STANDARD_AUTHORIZER
-from app.metadata.image.cluster import SECURITY_LEVEL
+from app.metadata.image.records import SECURITY_LEVEL
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.rest_links import linked
 from tests.support.several import unfenced

@@ -11,7 +11,7 @@ from uuid import UUID
 import httpx
 import pytest
 
-from app.metadata.image.cluster import LEVEL_MAX
+from app.metadata.image.records import LEVEL_MAX
 from app.wire.apikeys import ApiKey
 from app.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from app.wire.apis.find_coordinator import FindCoordinatorRequest

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from app.configs import BrokerConfig
     from app.coordinator.partition import RawRecord
     from app.coordinator.shell import Turn
-    from app.metadata.image.cluster import ClusterImage, TopicImage
+    from app.metadata.image.image import ClusterImage, TopicImage
 
 SIMPLE: Final = "simple"
 """The only assignor."""

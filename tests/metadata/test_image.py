@@ -14,20 +14,18 @@ from hypothesis import strategies as st
 from app.configs import BrokerConfig
 from app.core.errors import CorruptionError
 from app.core.units import BrokerId, LeaderEpoch, LogSequence, PartitionIndex, ProducerId, TimestampMs
-from app.metadata.image.cluster import (
+from app.metadata.image.draft import ClusterState, ImageDraft
+from app.metadata.image.image import ClusterImage, ImageDelta, PartitionImage
+from app.metadata.image.records import (
     ALL_BROKERS,
     BrokerRecord,
     ChangingPartitionRecord,
-    ClusterImage,
     ClusterRecord,
-    ClusterState,
     ControllerRecord,
     Endpoint,
-    ImageDelta,
     LossyPartitionRecord,
     MemberRecord,
     ObjectTopicRecord,
-    PartitionImage,
     PartitionRecord,
     ProducerIdsRecord,
     TopicRecord,
@@ -215,7 +213,7 @@ def test_unknown_kinds_are_passed_over(kind: int) -> None:
 
 
 def test_names_collide_when_only_dots_and_underscores_differ() -> None:
-    draft = applied(ClusterImage(), *created(A, "a.b")).draft()
+    draft = ImageDraft(applied(ClusterImage(), *created(A, "a.b")))
     assert draft.colliding_name("a_b") == "a.b"
     assert draft.colliding_name("a.b") is None
     draft.apply(created(B, "c_d"))
