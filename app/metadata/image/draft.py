@@ -152,7 +152,8 @@ class ImageDraft:
     def apply(self, records: Sequence[KeyValue]) -> None:
         """Add the records of one change, and assemble the topics. Raises: CorruptionError."""
         self.take(records)
-        whole(self.settling())
+        if self._making:
+            whole(self.settling())
 
     def applying(self, records: Sequence[KeyValue]) -> Steps[None]:
         """As ``apply``, in steps. The draft is whole again after the last one."""
@@ -446,7 +447,9 @@ class ClusterState:
 
     def apply(self, entry: Entry) -> None:
         """Apply one entry. It makes a new image. After a CorruptionError the old image stays."""
-        whole(self.applying(entry))
+        draft = ImageDraft(self.image)
+        draft.apply(entry.records)
+        self.image = draft.freeze(entry.sequence)
 
     def applying(self, entry: Entry) -> Steps[None]:
         """As ``apply``, in steps. The last one replaces the image, so a part of an entry is never seen."""
