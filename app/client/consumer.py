@@ -16,8 +16,8 @@ from heapq import heapify, heappop
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from app.client.cluster import EARLIEST, LATEST, ClusterClient, refusal
-from app.client.retry import backoff_ms, is_retriable
+from app.client.cluster import EARLIEST, LATEST, ClusterClient, check_code, refusal
+from app.client.retry import backoff_ms, is_retriable, retrying
 from app.core.errors import (
     BrokerUnavailable,
     CorruptionError,
@@ -92,12 +92,14 @@ class Consumer:
         partition_max_bytes: int = 4 * MIB,
         read_committed: bool = False,
         reset_to: int | None = None,
+        lane: str = FETCH_LANE,
     ) -> None:
         """
         Args:
             max_wait_ms: how long a broker may wait for ``min_bytes``.
             max_bytes, partition_max_bytes: of one answer and of one partition in it; one batch may pass them.
             read_committed: only records of committed transactions and of none.
+            lane: whose connections to brokers it uses; see ``ClusterClient``.
             reset_to: where to go on when a position is outside the log (``EARLIEST`` or ``LATEST``); None raises.
         """
         assert reset_to in (None, EARLIEST, LATEST)
@@ -108,6 +110,7 @@ class Consumer:
         self._partition_max_bytes = partition_max_bytes
         self._read_committed = read_committed
         self._reset_to = reset_to
+        self._lane = lane
         self._assigned: dict[TopicPartition, _Assigned] = {}
         self._fetches: dict[BrokerId, asyncio.Task[_Fetched]] = {}
         self._failure: FirnError | None = None
@@ -159,6 +162,15 @@ class Consumer:
         """The value of the newest answer; None before the first."""
         return self._assigned[partition].high_watermark
 
+    def last_stable_offset(self, partition: TopicPartition) -> Offset | None:
+        """The value of the newest answer; None before the first."""
+        return self._assigned[partition].last_stable_offset
+
+    def visible_end(self, partition: TopicPartition) -> Offset | None:
+        """The end of the records that this consumer may see now, by the newest answer; None before the first."""
+        state = self._assigned[partition]
+        return state.last_stable_offset if self._read_committed else state.high_watermark
+
     async def poll(self, timeout_ms: int) -> list[FetchedBatch]:
         """The next batches, as soon as there are any. None if none came in time, or if only positions moved.
 
@@ -203,6 +215,41 @@ class Consumer:
                     await self._launch()
                 return batches
 
+    async def fetch_once(self, partition: TopicPartition, *, max_wait_ms: int) -> list[FetchedBatch]:
+        """The next batches of an assigned partition, by one request that waits for so long; none if none came, or if only the
+        position moved. Nothing is asked for ahead. It excludes ``poll`` at the same time.
+
+        Raises: RequestRejected, BrokerUnavailable (after the retry budget), CorruptionError. The position stays where it was.
+        """
+        state = self._assigned[partition]
+
+        async def ask() -> list[FetchedBatch]:
+            leader = await self._cluster.leader_id(partition)
+            fetched = await self._fetch(leader, {partition: state.position}, max_wait_ms)
+            if fetched.error is not None:
+                raise fetched.error
+            part = fetched.parts.get(partition)
+            if part is None:
+                raise BrokerUnavailable(f"The broker did not answer for {partition}.")
+            if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                await self._out_of_range(state)
+                return []
+            check_code(part.error_code, None, str(partition))
+            batches: list[FetchedBatch] = []
+            self._accept(state, part, batches)
+            return batches
+
+        async def refresh(error: FirnError) -> None:
+            await self._cluster.refresh([partition.topic])
+
+        return await retrying(
+            ask,
+            rng=self._cluster.rng,
+            budget_ms=self._cluster.retry_budget_ms,
+            before_retry=refresh,
+            also_final=frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}),
+        )
+
     async def batches(self) -> AsyncIterator[FetchedBatch]:
         """Batches without end. Raises: as ``poll``."""
         while True:
@@ -236,9 +283,11 @@ class Consumer:
             # The answer's bytes go to the first partitions first, so they take turns at being first.
             first = self._turn % len(states)
             asked = {state.partition: state.position for state in (*states[first:], *states[:first])}
-            self._fetches[node_id] = asyncio.create_task(self._fetch(node_id, asked), name=f"fetch-{node_id}")
+            self._fetches[node_id] = asyncio.create_task(
+                self._fetch(node_id, asked, self._max_wait_ms), name=f"fetch-{node_id}"
+            )
 
-    async def _fetch(self, node_id: BrokerId, asked: Mapping[TopicPartition, Offset]) -> _Fetched:
+    async def _fetch(self, node_id: BrokerId, asked: Mapping[TopicPartition, Offset], max_wait_ms: int) -> _Fetched:
         topics: dict[str, FetchTopic] = {}
         for partition, position in asked.items():
             topic = topics.get(partition.topic)
@@ -253,15 +302,15 @@ class Consumer:
                 )
             )
         request = FetchRequest(
-            max_wait_ms=self._max_wait_ms,
+            max_wait_ms=max_wait_ms,
             min_bytes=self._min_bytes,
             max_bytes=self._max_bytes,
             isolation_level=int(self._read_committed),
             topics=list(topics.values()),
         )
         try:
-            connection = await self._cluster.broker(node_id, FETCH_LANE)
-            timeout_ms = self._max_wait_ms + self._cluster.request_timeout_ms
+            connection = await self._cluster.broker(node_id, self._lane)
+            timeout_ms = max_wait_ms + self._cluster.request_timeout_ms
             answer: FetchResponse = await connection.request(ApiKey.FETCH, request, timeout_ms=timeout_ms)
         except (RequestRejected, BrokerUnavailable) as error:
             return _Fetched(asked, {}, error)
@@ -296,12 +345,16 @@ class Consumer:
             elif part.error_code:
                 self._failed(state, refusal(part.error_code, str(partition)))
             else:
-                state.failures = 0
-                state.high_watermark = Offset(part.high_watermark)
-                state.last_stable_offset = Offset(part.last_stable_offset)
-                state.log_start_offset = Offset(part.log_start_offset)
-                moved |= self._take(state, part, batches)
+                moved |= self._accept(state, part, batches)
         return moved
+
+    def _accept(self, state: _Assigned, part: PartitionData, batches: list[FetchedBatch]) -> bool:
+        """Take an answer without an error. Returns whether the position moved."""
+        state.failures = 0
+        state.high_watermark = Offset(part.high_watermark)
+        state.last_stable_offset = Offset(part.last_stable_offset)
+        state.log_start_offset = Offset(part.log_start_offset)
+        return self._take(state, part, batches)
 
     def _take(self, state: _Assigned, part: PartitionData, batches: list[FetchedBatch]) -> bool:
         view = memoryview(part.records or b"")

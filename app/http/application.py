@@ -38,6 +38,7 @@ from app.http.rest_v3 import (
     groups,
     reassignments,
     record_batches,
+    record_reads,
     records,
     share_groups,
     topics,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 _ROUTES: Final = (
     records,
     record_batches,
+    record_reads,
     # Paths with a literal "-" in the place of a name come before those with a name.
     reassignments,
     configs,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -179,6 +179,42 @@ class DuplexAnswer:
             self._start["headers"].append((b"content-length", b"%d" % self._held_bytes))
             await self._send(self._start)
         await self._send({"type": "http.response.body", "body": b"".join(self._held or ()), "more_body": False})
+
+
+Write = Callable[[bytes], Awaitable[None]]
+"""Sends a piece of a response, and waits while the client is slow to read."""
+
+
+class Streamed(Response):
+    """A response that is made while it is sent, and ends early if the client leaves. ``talk`` gets ``Write``."""
+
+    def __init__(
+        self, talk: Callable[[Write], Awaitable[None]], *, headers: Mapping[str, str], media_type: str
+    ) -> None:
+        super().__init__(headers=headers, media_type=media_type)
+        del self.headers["content-length"]
+        self._talk = talk
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def write(piece: bytes) -> None:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+
+        async def left() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        talking, leaving = asyncio.ensure_future(self._talk(write)), asyncio.ensure_future(left())
+        try:
+            await asyncio.wait((talking, leaving), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leaving.cancel()
+            if not talking.done():
+                talking.cancel()
+            await asyncio.gather(talking, leaving, return_exceptions=True)
+        if not talking.cancelled():
+            talking.result()
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def json_response(content: Any, status: int = 200) -> Response:

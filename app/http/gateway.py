@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -37,6 +37,10 @@ RETRY_BUDGET_MS: Final = 10_000
 DELIVERY_TIMEOUT_MS: Final = 30_000
 """From the arrival of a record to its receipt. Few clients wait longer."""
 FLUSH_TIMEOUT_MS: Final = 2_000
+READERS_MAX: Final = 64
+"""Requests that read records at a time. Each has a connection to a broker."""
+CALLER_READERS_MAX: Final = 16
+"""The same, of one caller who logs in."""
 METRICS_TIMEOUT_S: Final = 5.0
 READY_TIMEOUT_S: Final = 2.0
 CLIENT_ID: Final = "firn-http"
@@ -76,6 +80,33 @@ class HttpSettings:
     """None for plain HTTP."""
 
 
+class Lanes:
+    """The connections that readers of records have to themselves, because a long poll holds up all other requests of a connection.
+
+    They stay open for the next reader.
+    """
+
+    def __init__(self, lanes_max: int) -> None:
+        self._lanes_max = lanes_max
+        self._free: list[str] = []
+        self._made = 0
+
+    @contextmanager
+    def taken(self) -> Iterator[str]:
+        """The name of a lane, for the time of the block. Raises: RestError 429 if all are taken."""
+        if self._free:
+            lane = self._free.pop()
+        elif self._made < self._lanes_max:
+            self._made += 1
+            lane = f"read-{self._made}"
+        else:
+            raise RestError(429, f"{self._lanes_max} requests are reading records. Try again later.", error_code=42901)
+        try:
+            yield lane
+        finally:
+            self._free.append(lane)
+
+
 class Gateway:
     """The clients of one HTTP process; where callers log in, those of one caller."""
 
@@ -100,6 +131,7 @@ class Gateway:
         self.cluster = cluster
         self.admin = AdminClient(cluster)
         self.groups = GroupClient(cluster)
+        self.lanes = Lanes(CALLER_READERS_MAX if of_caller else READERS_MAX)
         self.registry = registry
 
     @property

@@ -193,7 +193,7 @@ def _record_steps(decoder: msgspec.json.Decoder[Request], data: bytes) -> Genera
     headers = yield from _headers(request.headers)
     key = yield from _part(request.key, "key")
     value = yield from _part(request.value, "value")
-    return NewRecord(request.partition_id, headers, key, value, _timestamp(request.timestamp))
+    return NewRecord(request.partition_id, headers, key, value, read_timestamp(request.timestamp))
 
 
 def receipt(cluster_id: str, key: PartReceipt | None, value: PartReceipt | None, stored: Acknowledged) -> bytes:
@@ -317,7 +317,8 @@ def _base64_steps(text: str, what: str) -> Generator[None, None, bytes]:
     return b"".join(pieces)
 
 
-def _timestamp(text: str | int | None) -> TimestampMs | None:
+def read_timestamp(text: str | int | None) -> TimestampMs | None:
+    """The time in a request. Raises: ProtocolError."""
     if text is None:
         return None
     if isinstance(text, int):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from fastapi import Request
@@ -46,3 +49,31 @@ def counts_no_more(caller: HttpCaller | None, error: Exception) -> bool:
     if isinstance(error, RequestRejected):
         return error.code is ErrorCode.SASL_AUTHENTICATION_FAILED  # a connection had to be opened again
     return caller.ended and isinstance(error, BrokerUnavailable)  # its connections were closed
+
+
+class CredentialEnded(Exception):
+    """The credential of the request counts no more."""
+
+
+@asynccontextmanager
+async def while_counts(caller: HttpCaller | None) -> AsyncIterator[None]:
+    """Raises: CredentialEnded, also in the middle of the block, once the credential of the caller counts no more."""
+    if caller is None:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    scope = asyncio.timeout(0 if caller.ended else None)
+
+    def tell() -> None:
+        scope.reschedule(loop.time())
+
+    try:
+        async with scope:
+            caller.on_end.add(tell)
+            yield
+    except TimeoutError:
+        if not scope.expired():
+            raise
+        raise CredentialEnded from None
+    finally:
+        caller.on_end.discard(tell)

@@ -157,6 +157,37 @@ def _records(on: Place) -> Iterator[Sent]:
         yield Sent(f"{label}, in gzip", path, lambda body=body: gzip.compress(body(), 1), GZIP, ANY)
 
 
+def _reads(on: Place) -> Iterator[Sent]:
+    """Reads of the partition that has much of everything: small batches, a large one, headers, and a long value."""
+    path = on.filled(_TOPIC + "/partitions/0/records")
+    most = "count=10000&bytes=16777216"
+    yield from _get(_TOPIC + "/partitions/{partition}/records")(on)
+    lines, events = {"Accept": "application/x-ndjson"}, {"Accept": "text/event-stream"}
+    yield Sent("a page", f"{path}?{most}")
+    yield Sent("as lines", f"{path}?{most}", None, lines)
+    yield Sent("as events", f"{path}?count=3000", None, events)
+    yield Sent("a stream", f"{path}?count=3000&follow=true", None, lines)
+    yield Sent("of a key", f"{path}?{most}&key=none")
+    yield Sent("as base64", f"{path}?{most}&rendering=binary")
+    yield Sent("not committed alone", f"{path}?{most}&isolation=read_uncommitted")
+    yield Sent("by time", f"{path}?timestamp=1&count=1")
+    yield Sent("a long key", f"{path}?key={'x' * 40_000}", statuses=frozenset({200}) | BAD)
+    yield Sent("a long token", f"{path}?offset={'9' * 40_000}", statuses=BAD)
+
+
+def fillings(on: Place) -> Iterator[Sent]:
+    """Requests after which the partition has what ``_reads`` reads."""
+    path = f"/v3/clusters/{on.cluster_id}/topics/{on.topic}/records"
+    to = b'{"partition_id":0,'
+    heads = b'{"name":"h","value":"AAAA"},' * 9_000
+    yield Sent("small", path, lambda: (to + b'"value":{"data":{"a":[1,2]}}}') * 3_000, JSON)
+    yield Sent("headers", path, lambda: to + b'"headers":[' + heads + b'{"name":"h"}]}', JSON)
+    long = b"v" * (900 * 1024)
+    yield Sent("long", path, lambda: to + b'"value":{"type":"STRING","data":"' + long + b'"}}', JSON)
+    listed = b"{}," * (300 * 1024) + b"{}"
+    yield Sent("long JSON", path, lambda: to + b'"value":{"data":[' + listed + b"]}}", JSON)
+
+
 def _batches(on: Place) -> Iterator[Sent]:
     path = f"/v3/clusters/{on.cluster_id}/topics/{on.topic}/records:batch"
     room = BATCH_BYTES_MAX // ENTRIES_MAX - 100
@@ -319,6 +350,7 @@ WALKED_ROUTES: Final[Mapping[Route, Entry]] = {
     ("GET", f"{TOPIC}/partitions/{{partition_id}}/replicas/{{broker_id}}"): _get(
         _TOPIC + "/partitions/{partition}/replicas/{broker}", 200, 404
     ),
+    ("GET", f"{TOPIC}/partitions/{{partition_id}}/records"): _reads,
     ("POST", f"{TOPIC}/records"): _records,
     ("POST", f"{TOPIC}/records:batch"): _batches,
     # The broker ends by it.

@@ -177,7 +177,7 @@ async def delete_acls(cluster_id: str, request: Request) -> Response:
     gateway = await checked(request, cluster_id)
     for name in _NEEDED_TO_DELETE:
         if name not in request.query_params:
-            raise RestError(400, f"{name} is missing. Say ANY to delete ACLs whatever their {name} is.")
+            raise RestError(400, f"The parameter {name} is missing. Say ANY to delete ACLs whatever their {name} is.")
     deleted = await ordered(await gateway.admin.delete_acls([_filter_of(request)]), Portion(), _place)
     pieces: list[bytes] = []
     await each(lambda acl: pieces.append(msgspec.json.encode(_resource(request, cluster_id, acl))), deleted)
@@ -192,7 +192,7 @@ def _number(names: type[Names], field: str, text: str) -> int:
     found = names.__members__.get(text.upper())
     if found is None or found.name == "UNKNOWN":
         known = ", ".join(one.name for one in names if one.name != "UNKNOWN")
-        raise RestError(400, f"{field}: {text[:40]!r} is none of {known}.")
+        raise RestError(400, f"The field {field} is {text[:40]!r}, and none of {known}.")
     return int(found)
 
 

@@ -36,6 +36,7 @@ from app.http.rest_v3.resources import (
     page_list,
     page_of,
     part_of,
+    url,
 )
 from app.http.rest_v3.topics import SETTINGS_MAX
 from app.http.schemas import request_body
@@ -166,8 +167,13 @@ async def list_default_configs(cluster_id: str, topic_name: str, request: Reques
     gateway = await checked(request, cluster_id)
     entries = await gateway.admin.default_topic_configs(topic_name)
     path = f"clusters/{cluster_id}/topics/{topic_name}/default-configs"
-    shaped = (_of_topic(request, cluster_id, topic_name, entry) for entry in entries)
-    return await long_list(request, "KafkaTopicConfigList", path, shaped)
+
+    def shaped(entry: ConfigEntry) -> TopicSetting:
+        found = _of_topic(request, cluster_id, topic_name, entry)
+        found.metadata.self_url = url(request, path)  # the topic, and a URL of each setting, need not be there
+        return found
+
+    return await long_list(request, "KafkaTopicConfigList", path, (shaped(entry) for entry in entries))
 
 
 @router.post(

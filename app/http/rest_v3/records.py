@@ -10,8 +10,6 @@ answered 200, and each receipt has its own ``error_code``. Records that were acc
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -38,7 +36,14 @@ from app.http.record_json import (
     record_of,
 )
 from app.http.schemas import content_of, request_body
-from app.http.serving import caller_of, counts_no_more, gateway_of, records_counters
+from app.http.serving import (
+    CredentialEnded,
+    caller_of,
+    counts_no_more,
+    gateway_of,
+    records_counters,
+    while_counts,
+)
 
 if TYPE_CHECKING:
     from app.http.callers import HttpCaller
@@ -120,7 +125,7 @@ class _Conversation:
         splitter = JsonSplitter(self._gateway.settings.record_bytes_max)
         pace = Pace(self._gateway.settings.body_idle_timeout_ms)
         try:
-            async with _while_counts(self._caller):
+            async with while_counts(self._caller):
                 async for chunk in body_chunks(receive, self._headers, pace):
                     if answer.is_full:
                         raise LimitExceeded(
@@ -136,7 +141,7 @@ class _Conversation:
                         await self._accept_all(objects)
                         pace.restart()  # time spent on the broker and the reader of receipts is not the sender's
                 splitter.end()
-        except _CredentialEnded:
+        except CredentialEnded:
             self._broken = True
             await self._outcomes.put(REFUSED)
         except (ProtocolError, LimitExceeded, RestError) as error:
@@ -230,34 +235,6 @@ class _Conversation:
             return REFUSED
         self._gateway.tell(RECORDS, error)
         return answer_of(error)
-
-
-class _CredentialEnded(Exception):
-    """The credential of the request counts no more."""
-
-
-@asynccontextmanager
-async def _while_counts(caller: HttpCaller | None) -> AsyncIterator[None]:
-    """Raises: _CredentialEnded, also in the middle of the block, once the credential of the caller counts no more."""
-    if caller is None:
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    scope = asyncio.timeout(0 if caller.ended else None)
-
-    def tell() -> None:
-        scope.reschedule(loop.time())
-
-    try:
-        async with scope:
-            caller.on_end.add(tell)
-            yield
-    except TimeoutError:
-        if not scope.expired():
-            raise
-        raise _CredentialEnded from None
-    finally:
-        caller.on_end.discard(tell)
 
 
 class _Pending:

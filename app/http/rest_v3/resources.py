@@ -126,8 +126,9 @@ class ResourceMetadata(msgspec.Struct):
 
 
 class RestResource(msgspec.Struct, kw_only=True):
-    """The fields that all resources have. A subclass begins with its ``kind``."""
+    """The fields that all resources have. A subclass says its ``kind``."""
 
+    kind: str
     metadata: ResourceMetadata
 
 
@@ -155,14 +156,16 @@ def page_of(request: Request, size_max: int = PAGE_MAX) -> PageAsked:
     size = size_max
     if (text := request.query_params.get("page_size")) is not None:
         if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) >= 1):
-            raise RestError(400, f"page_size must be a number from 1 to {size_max}.")
+            raise RestError(400, f"The parameter page_size must be a number from 1 to {size_max}.")
         size = min(int(text), size_max)
     after: tuple[str | int, ...] | None = None
     if (token := request.query_params.get("page_token")) is not None:
         try:
             after = msgspec.json.decode(urlsafe_b64decode(token.encode()), type=tuple[str | int, ...])
         except (ValueError, msgspec.MsgspecError, RecursionError):
-            raise RestError(400, "page_token is not one of this server. Take it from the link metadata.next.") from None
+            raise RestError(
+                400, "The parameter page_token is not one of this server. Take it from the link metadata.next."
+            ) from None
     return PageAsked(size, after)
 
 
@@ -178,7 +181,9 @@ def part_of(
         try:
             begin = bisect_right(items, page.after, key=place)
         except TypeError:
-            raise RestError(400, "page_token belongs to another list. Take it from the link metadata.next.") from None
+            raise RestError(
+                400, "The parameter page_token belongs to another list. Take it from the link metadata.next."
+            ) from None
     found = items[begin : begin + page.size]
     return found, place(found[-1]) if begin + page.size < len(items) else None
 

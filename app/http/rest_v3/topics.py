@@ -96,6 +96,7 @@ class PartitionResource(RestResource, kw_only=True):
     replicas: Related
     reassignment: Related
     offset: Related
+    records: Related
 
 
 class PartitionOffsets(RestResource, kw_only=True):
@@ -208,14 +209,15 @@ def _assignments(wanted: CreateTopicBody) -> Mapping[int, list[int]] | None:
         return None
     if wanted.partitions_count is not None or wanted.replication_factor is not None:
         raise RestError(
-            422, "replicas_assignments says the partitions. Leave out partitions_count and replication_factor."
+            422,
+            "The field replicas_assignments says the partitions. Leave out partitions_count and replication_factor.",
         )
     found: dict[int, list[int]] = {}
     for text, brokers in wanted.replicas_assignments.items():
         if not (text.isascii() and text.isdecimal() and len(text) < 10):
-            raise RestError(422, f"replicas_assignments: {text[:20]!r} is not the number of a partition.")
+            raise RestError(422, f"In replicas_assignments, {text[:20]!r} is not the number of a partition.")
         if not all(0 <= broker < 2**31 for broker in brokers):
-            raise RestError(422, f"replicas_assignments: the brokers of partition {text} must be broker ids.")
+            raise RestError(422, f"In replicas_assignments, the brokers of partition {text} must be broker ids.")
         found[int(text)] = brokers
     return found
 
@@ -402,6 +404,7 @@ def _partition(request: Request, cluster_id: str, topic: str, partition: Partiti
         replicas=related(request, f"{path}/replicas"),
         reassignment=related(request, f"{path}/reassignment"),
         offset=related(request, f"{path}/offset"),
+        records=related(request, f"{path}/records"),
     )
 
 

@@ -113,7 +113,7 @@ async def test_a_deletion_that_forgets_a_filter_deletes_nothing(
     filters = {name: "ANY" for name in ("resource_type", "pattern_type", "operation", "permission") if name != missing}
     answer = await http.delete(filled, params=filters)
     assert answer.status_code == 400
-    assert answer.json()["message"].startswith(f"{missing} is missing")
+    assert answer.json()["message"].startswith(f"The parameter {missing} is missing")
     assert len((await http.get(filled)).json()["data"]) == 3
 
 
@@ -141,4 +141,4 @@ async def test_an_acl_that_cannot_be_is_refused_with_the_name_of_the_field_and_n
 async def test_a_search_with_an_unknown_name_is_refused(http: httpx.AsyncClient, cluster: str) -> None:
     answer = await http.get(f"{cluster}/acls?operation=LOOK")
     assert answer.status_code == 400
-    assert answer.json()["message"].startswith("operation: 'LOOK' is none of ANY, ALL, READ")
+    assert answer.json()["message"].startswith("The field operation is 'LOOK', and none of ANY, ALL, READ")

@@ -86,6 +86,7 @@ async def test_the_default_settings_are_those_that_a_new_topic_then_has(
 ) -> None:
     await http.put(f"{cluster}/broker-configs/{SETTING}", json={"value": "8000"})
     told = (await http.get(f"{cluster}/topics/t/default-configs")).json()["data"]
+    assert {one["metadata"]["self"] for one in told} == {f"http://firn{cluster}/topics/t/default-configs"}
     await broker.create_topic("t")
     made = (await http.get(f"{cluster}/topics/t/configs")).json()["data"]
     values = [[(one["name"], one["value"], one["source"]) for one in some] for some in (told, made)]

@@ -1,0 +1,210 @@
+"""Reads the records of one partition: a page of them, or all that come.
+
+A page ends after ``count`` records or ``bytes_max`` bytes, or at the end of the partition once ``max_wait_ms`` have passed. It also
+ends if no more came for ``COLD_WAIT_MS`` though there is more: so long an object store may take. Records that a key filter skips
+count as bytes.
+
+Batches are checked as a consumer does it. They are decompressed in a thread; the rest is done in portions.
+
+Tests: ``tests/http/rest_v3/test_record_reads.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+from app.client.cluster import ClusterClient
+from app.client.consumer import Consumer, FetchedBatch
+from app.core.limits import KIB, MIB
+from app.core.turns import Portion, run
+from app.core.units import LeaderEpoch, Offset, TopicPartition
+from app.http.gateway import Gateway
+from app.http.record_rendering import Rendering, shown_steps
+from app.records.record import iter_decompressed, raw_records
+
+COUNT_MAX: Final = 10_000
+COUNT_DEFAULT: Final = 500
+BYTES_MAX: Final = 16 * MIB
+"""Of keys and values on one page. Base64 makes a third more of them. One record may pass it."""
+BYTES_DEFAULT: Final = 1 * MIB
+WAIT_MS_MAX: Final = 30_000
+FETCH_BYTES_MAX: Final = 256 * KIB
+"""Of one answer of a broker: its batches are checked in one turn. One batch may pass it."""
+FETCH_WAIT_MS_MAX: Final = 500
+"""Of one request. A request whose caller has left holds its connection for so long."""
+COLD_WAIT_MS: Final = 10_000
+
+
+class EndedBy(Enum):
+    """Why a page has no more records."""
+
+    COUNT = "count"
+    BYTES = "bytes"
+    END = "end"
+    TIME = "time"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedRecords:
+    """A read of a partition."""
+
+    partition: TopicPartition
+    offset: Offset
+    end: Offset | None = None
+    """The offset before which to stop."""
+    count: int = COUNT_DEFAULT
+    bytes_max: int = BYTES_DEFAULT
+    max_wait_ms: int = 0
+    read_committed: bool = True
+    key: bytes | None = None
+    """Only records with this key."""
+    rendering: Rendering = Rendering.AUTO
+
+
+@dataclass(slots=True)
+class RecordPage:
+    """Records that were read, each as JSON."""
+
+    records: list[bytes]
+    next_offset: Offset
+    """All records before it that were wanted are on this page or on one before."""
+    ended_by: EndedBy
+    epoch: LeaderEpoch | None
+    """The leader epoch of the last record; None without a record."""
+    stable: bool
+    """Whether all of it lies below the last stable offset."""
+
+
+class ShownAt(NamedTuple):
+    """A record as JSON, with its offset."""
+
+    offset: Offset
+    content: bytes
+
+
+class _Reading:
+    """The state of one read."""
+
+    def __init__(self, consumer: Consumer, wanted: WantedRecords) -> None:
+        self.consumer = consumer
+        self.wanted = wanted
+        self.position = wanted.offset
+        self.count = 0
+        self.bytes = 0
+        self.epoch: LeaderEpoch | None = None
+        self.ended_by: EndedBy | None = None
+        self.portion = Portion()
+        consumer.assign({wanted.partition: wanted.offset})
+
+    async def fetch(self, wait_ms: int) -> list[FetchedBatch]:
+        return await self.consumer.fetch_once(self.wanted.partition, max_wait_ms=min(wait_ms, FETCH_WAIT_MS_MAX))
+
+    def is_done(self) -> bool:
+        return self.ended_by is not None
+
+    @property
+    def at_end(self) -> bool:
+        """Whether this reader can see no further record now."""
+        end = self.consumer.visible_end(self.wanted.partition)
+        return end is not None and self.consumer.position(self.wanted.partition) >= end
+
+    async def shown(self, batches: list[FetchedBatch]) -> AsyncIterator[ShownAt]:
+        """The wanted records of some batches, until ``ended_by`` is set. ``position`` is moved before each."""
+        wanted = self.wanted
+        for batch in batches:
+            header = batch.header
+            data = await asyncio.to_thread(raw_records, batch.view, header) if header.codec else None
+            records = iter_decompressed(raw_records(batch.view, header) if data is None else data, header)
+            for record in records:
+                await self.portion.rest_if_spent()
+                if record.offset < batch.from_offset:
+                    continue
+                if wanted.end is not None and record.offset >= wanted.end:
+                    self.ended_by = EndedBy.COUNT
+                    return
+                if self.count >= wanted.count:
+                    self.ended_by = EndedBy.COUNT
+                    return
+                if self.bytes >= wanted.bytes_max:
+                    self.ended_by = EndedBy.BYTES
+                    return
+                self.bytes += len(record.key or b"") + len(record.value or b"")
+                self.position = Offset(record.offset + 1)
+                if wanted.key is not None and record.key != wanted.key:
+                    continue
+                self.count += 1
+                self.epoch = header.leader_epoch
+                content = await run(shown_steps(record, wanted.partition.partition, wanted.rendering), self.portion)
+                yield ShownAt(record.offset, content)
+            self.position = max(self.position, header.end_offset)
+
+
+async def read_page(consumer: Consumer, wanted: WantedRecords) -> RecordPage:
+    """One page. Raises: RequestRejected (OFFSET_OUT_OF_RANGE…), BrokerUnavailable, CorruptionError."""
+    loop = asyncio.get_running_loop()
+    reading = _Reading(consumer, wanted)
+    deadline_s = loop.time() + wanted.max_wait_ms / 1000
+    records: list[bytes] = []
+    wait_ms = 0
+    cold_since_s = loop.time()
+    while not reading.is_done():
+        before = consumer.position(wanted.partition)
+        batches = await reading.fetch(wait_ms)
+        async for shown in reading.shown(batches):
+            records.append(shown.content)
+        if reading.is_done():
+            break
+        now_s = loop.time()
+        position = reading.position = max(reading.position, consumer.position(wanted.partition))
+        if position > before:
+            cold_since_s = now_s
+        if (wanted.end is not None and position >= wanted.end) or reading.count >= wanted.count:
+            reading.ended_by = EndedBy.COUNT
+        elif reading.bytes >= wanted.bytes_max:
+            reading.ended_by = EndedBy.BYTES
+        elif reading.at_end:
+            if now_s >= deadline_s or records:
+                reading.ended_by = EndedBy.END
+            wait_ms = max(1, int((deadline_s - now_s) * 1000))
+        elif now_s - cold_since_s >= COLD_WAIT_MS / 1000:
+            reading.ended_by = EndedBy.TIME
+        else:
+            wait_ms = FETCH_WAIT_MS_MAX
+    stable_end = consumer.last_stable_offset(wanted.partition)
+    assert reading.ended_by is not None
+    stable = stable_end is not None and reading.position <= stable_end
+    return RecordPage(records, reading.position, reading.ended_by, reading.epoch, stable)
+
+
+async def follow(consumer: Consumer, wanted: WantedRecords) -> AsyncIterator[ShownAt | None]:
+    """All records from an offset on, as they come, up to ``count`` of them if it is less than ``COUNT_MAX``. None stands for half a
+    second without one. Raises: as ``read_page``."""
+    reading = _Reading(consumer, wanted)
+    while True:
+        batches = await reading.fetch(FETCH_WAIT_MS_MAX)
+        async for shown in reading.shown(batches):
+            yield shown
+        if reading.is_done() or reading.count >= wanted.count:
+            return
+        if not batches:
+            yield None
+
+
+@asynccontextmanager
+async def reader(gateway: Gateway, *, read_committed: bool) -> AsyncIterator[Consumer]:
+    """A consumer for one partition, with a lane of its own. Raises: RestError 429 if too many are reading."""
+    cluster: ClusterClient = gateway.cluster
+    with gateway.lanes.taken() as lane:
+        async with Consumer(
+            cluster,
+            max_bytes=FETCH_BYTES_MAX,
+            partition_max_bytes=FETCH_BYTES_MAX,
+            read_committed=read_committed,
+            lane=lane,
+        ) as consumer:
+            yield consumer
