@@ -383,7 +383,7 @@ def test_blocks_of_producer_ids_follow_each_other_until_none_is_left() -> None:
         draft.apply(plan.records)
         blocks.append(plan.answer)
     assert blocks == [range(1000), range(1000, 2000), range(2000, 3000)]
-    draft._producer_id_next = ProducerId(2**63 - 500)
+    draft.producer_id_next = ProducerId(2**63 - 500)
     with pytest.raises(RequestRejected):
         changes.allocate_producer_ids(draft, BrokerId(1))
 
