@@ -21,6 +21,7 @@ from app.coordinator.timers import Timers
 from app.coordinator.topics import SHARE_GROUP_STATE, partition_for
 from app.core.errors import ErrorCode, FirnError, RequestRejected, copy_of
 from app.core.faults import Faults, Limited
+from app.core.turns import Portion
 from app.core.units import BrokerId
 from app.groups.share.core.share_counters import ShareCounters
 from app.groups.share.core.share_partitions import SharePartition, SharePartitions, stored_runs
@@ -332,7 +333,7 @@ class ShareLeader:
             async with asyncio.TaskGroup() as tasks:
                 while True:
                     self._wake.clear()
-                    for place, batch in self._batches().items():
+                    for place, batch in (await self._batches()).items():
                         self._busy.add(place)
                         tasks.create_task(self.send_to(place, batch))
                     await self._wake.wait()
@@ -341,21 +342,36 @@ class ShareLeader:
                 self._timer.cancel()
                 self._timer = None
 
-    def _batches(self) -> dict[BrokerId | None, list[_Outgoing]]:
-        """The unsent changes, by coordinator, except for those that are being written to."""
+    async def _batches(self) -> dict[BrokerId | None, list[_Outgoing]]:
+        """The unsent changes, by coordinator, except for those that are being written to. They are not unsent any more.
+
+        Looks at them in portions (INV-15): clients decide how many share-partitions change together.
+        """
         batches: dict[BrokerId | None, list[_Outgoing]] = {}
+        portion = Portion()
         for key, outgoing in list(self._unsent.items()):
             place = self._states.place_of(key)
-            if place not in self._busy:
+            if place not in self._busy and self._unsent.get(key) is outgoing:
                 del self._unsent[key]
+                outgoing.is_sent = True
                 batches.setdefault(place, []).append(outgoing)
+            if portion.spent_by():
+                await portion.rest()
         return batches
 
     async def send_to(self, place: BrokerId | None, batch: Sequence[_Outgoing]) -> None:
-        """Send writes to the share coordinator at ``place``, and tell the callers that wait for them."""
+        """Send writes to the share coordinator at ``place``, and tell the callers that wait for them.
+
+        Goes in portions (INV-15): a share-partition may have thousands of runs. Each is read, and told of, in one step. Changes
+        that come meanwhile wait for the next write, because ``is_sent`` is set.
+        """
         sent = []
+        portion = Portion()
         for outgoing in batch:
+            await portion.rest_if_spent()
             shared = outgoing.shared
+            if self._outgoing.get(shared.key) is not outgoing:
+                continue  # it was dropped during a rest
             runs, window = stored_runs(shared.window), shared.window
             acked = outgoing.acked
             changed = runs if acked is None else tuple([run for run in runs if run not in acked])
@@ -366,6 +382,7 @@ class ShareLeader:
         answers = await self._states.ask_once([write for _, _, _, write in sent])
         again = False
         for (outgoing, version, runs, _), answer in zip(sent, answers, strict=True):
+            await portion.rest_if_spent()
             outgoing.is_sent = False
             if self._outgoing.get(outgoing.shared.key) is outgoing:
                 again |= self._is_answered(outgoing, version, runs, answer)

@@ -7,14 +7,15 @@ many share-partitions at once. The image of the cluster says which broker is the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
 from app.coordinator.topics import SHARE_GROUP_STATE, partition_for
 from app.core.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected, kafka_code
+from app.core.turns import Portion
 from app.core.units import BrokerId
 from app.groups.share.core.share_state import ShareKey
-from app.groups.share.core.share_state_wire import Asked, StateAnswer, from_response, to_request
+from app.groups.share.core.share_state_wire import Asked, StateAnswer, Write, from_response, to_request
 from app.metadata.image.image import BrokerImage
 from app.metadata.peers.control import NotSent
 from app.metadata.view.view import ClusterView
@@ -30,6 +31,9 @@ NOT_YET: Final = frozenset(
 """The state cannot be read or written now; another coordinator may be able to, soon."""
 REQUEST_STATES_MAX: Final = 500
 """States in one request."""
+REQUEST_RUNS_MAX: Final = 5_000
+"""Runs of the states of one request, if it has several states. A request is encoded in one turn of the loop. One of more than
+``REQUEST_ELEMENTS_MAX`` elements is refused."""
 RETRY_S: Final = 0.05
 """Pause before the coordinator is looked for again."""
 
@@ -92,11 +96,17 @@ class ShareStates:
                 answers[at] = answer
 
     async def ask_once(self, asked: Sequence[Asked]) -> list[StateAnswer]:
-        """Ask the coordinators, all at the same time. All that is asked is of one kind. Does not raise."""
+        """Ask the coordinators, all at the same time. All that is asked is of one kind. Does not raise.
+
+        Works in portions (INV-15). A request has so few states and runs that it can be encoded within one.
+        """
         answers: list[StateAnswer] = [_NOBODY] * len(asked)
         waiting: list[tuple[int, Awaitable[StateAnswer]]] = []
         elsewhere: dict[tuple[BrokerId, str], list[int]] = {}
+        portion = Portion()
         for at, one in enumerate(asked):
+            if portion.spent():
+                await portion.rest()
             place = self.place_of(one.key)
             if place == self._broker_id:
                 found = self._ask_here(one)
@@ -109,9 +119,10 @@ class ShareStates:
         if elsewhere:
             async with asyncio.TaskGroup() as tasks:
                 for (place, group_id), all_at in elsewhere.items():
-                    for first in range(0, len(all_at), REQUEST_STATES_MAX):
-                        part = all_at[first : first + REQUEST_STATES_MAX]
+                    for part in _parts(asked, all_at):
                         tasks.create_task(self._ask_there(place, group_id, asked, part, answers))
+                        if len(part) == REQUEST_STATES_MAX or portion.spent():
+                            await portion.rest()  # the task makes its request in the next turn
         for at, later in waiting:
             answers[at] = await _answer_of(later)
         return answers
@@ -148,6 +159,22 @@ class ShareStates:
 _NOBODY: Final = StateAnswer(
     ErrorCode.COORDINATOR_NOT_AVAILABLE, f"A partition of {SHARE_GROUP_STATE.name} has no leader now. Try again later."
 )
+
+
+def _parts(asked: Sequence[Asked], at: Sequence[int]) -> Iterator[list[int]]:
+    """The places of what is asked of one coordinator, as many together as fit into a request."""
+    part: list[int] = []
+    runs = 0
+    for each in at:
+        one = asked[each]
+        more = len(one.runs) if isinstance(one, Write) else 0
+        if part and (len(part) == REQUEST_STATES_MAX or runs + more > REQUEST_RUNS_MAX):
+            yield part
+            part, runs = [], 0
+        part.append(each)
+        runs += more
+    if part:
+        yield part
 
 
 async def _answer_of(later: Awaitable[StateAnswer]) -> StateAnswer:
