@@ -68,7 +68,7 @@ TIMED_WORK: Final[Mapping[str, str]] = {
     "broker/write_ahead/release.py::leave": PORTIONS,
     "coordinator/shell.py::Coordinator._arm": SLICES,
     "coordinator/shell.py::Coordinator._load_later.wait": ONE,
-    "faults.py::Faults.run": FEW,
+    "core/faults.py::Faults.run": FEW,
     "groups/share/share_leader.py::ShareLeader._arm": SLICES,
     "groups/share/share_leader.py::ShareLeader.send_to": PORTIONS,
     "groups/share/share_states.py::ShareStates.ask": PORTIONS,
@@ -148,7 +148,7 @@ TIMED_WORK: Final[Mapping[str, str]] = {
 }
 
 NOT_OF_THE_LOOP: Final = (
-    "cli", "demo", "cost", "iam", "settings", "objectstore/memory.py", "priority.py", "tiering/store/store_process.py",
+    "cli", "demo", "cost", "iam", "settings", "objectstore/memory.py", "machine/priority.py", "tiering/store/store_process.py",
     "hot/cleaning/process.py",
 )  # fmt: skip
 """Commands, other processes, and what tests alone use."""
