@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from app.configs import BrokerConfig
@@ -254,14 +255,13 @@ class TransactionCoordinator:
         return found
 
     def all(self) -> Iterator[Sequence[Transaction]]:
-        """All transactions that this broker coordinates, stored or not, one partition at a time. Other requests are served in
-        between.
+        """All transactions that this broker coordinates, stored or not, some at a time. Other requests are served in between.
 
         Raises: RequestRejected COORDINATOR_LOAD_IN_PROGRESS while some partitions are not loaded yet.
         """
         if self._coordinator.loading:
             raise RequestRejected(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "Transactions are still being read.")
-        return (tuple(shard.all()) for _, shard in self._coordinator.shards())
+        return chain.from_iterable([shard.all() for _, shard in self._coordinator.shards()])
 
     async def look(self, asked: LookRequest) -> LookResponse:
         """This broker's facts about transactions, for a coordinator whose log may lack its end. Raises: FirnError."""

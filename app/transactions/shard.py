@@ -16,6 +16,7 @@ from app.coordinator.partition import ReplayedBatch
 from app.coordinator.shell import Turn
 from app.core.errors import ErrorCode, RequestRejected
 from app.core.limits import KIB
+from app.core.turns import slices
 from app.core.units import PartitionIndex, ProducerId, TimestampMs, TopicPartition
 from app.transactions import records, state
 from app.transactions.counters import TransactionCounters
@@ -26,6 +27,9 @@ RETRY_MS: Final = 1_000
 
 LOOKED_AT_ONCE: Final = 500
 """Ids that a search for expired ones checks before the event loop serves other work."""
+
+DECODED_AT_ONCE: Final = 64
+"""Ids of a list that are decoded between two looks at the clock: half a millisecond."""
 
 TOMBSTONES_BYTES_MAX: Final = 512 * KIB
 """Maximum bytes of one batch of tombstones, for ids of any length: half of the topic's limit."""
@@ -49,6 +53,7 @@ class TransactionShard:
         "_partition",
         "_transactions",
         "_unread",
+        "_unread_busy",
         "decided_epoch",
     )
 
@@ -71,6 +76,8 @@ class TransactionShard:
         self._unread: dict[str, bytes] = {}
         """By id: undecoded records of inactive ids that were not requested since the load. Decoding all would delay the event
         loop."""
+        self._unread_busy: dict[str, None] = {}
+        """The ids of incomplete transactions whose records are undecoded. Some may be decoded, or gone, meanwhile."""
         self._looking: Iterator[str] | None = None
         """Ids that the present search for expired ones has not checked yet."""
         self.decided_epoch = -1
@@ -85,17 +92,25 @@ class TransactionShard:
             del self._unread[transactional_id]
         return found
 
-    def all(self) -> Collection[Transaction]:
-        for transactional_id in tuple(self._unread):
-            self.get(transactional_id)
-        return self._transactions.values()
+    def all(self) -> Iterator[list[Transaction]]:
+        """All transactions, some at a time: clients decide how many there are.
+
+        An id is decoded when its turn comes, and has the state of that moment. Other requests may be served in between.
+        Raises: CorruptionError.
+        """
+        for some in slices((*self._transactions, *self._unread), DECODED_AT_ONCE):
+            yield [found for each in some if (found := self.get(each)) is not None]
 
     def busy_now(self) -> list[Transaction]:
         """Incomplete transactions, also before ``loaded``."""
-        for transactional_id, value in tuple(self._unread.items()):
-            if not records.is_at_rest(value):
-                self.get(transactional_id)
+        self._read_busy()
         return list(self.busy())
+
+    def _read_busy(self) -> None:
+        """Decode the loaded records of incomplete transactions. Raises: CorruptionError."""
+        for transactional_id in self._unread_busy:
+            self.get(transactional_id)
+        self._unread_busy.clear()
 
     def busy(self) -> Iterator[Transaction]:
         """Incomplete transactions."""
@@ -295,16 +310,19 @@ class TransactionShard:
                 continue
             if value is None:
                 self._unread.pop(transactional_id, None)
+                self._unread_busy.pop(transactional_id, None)
             else:
-                records.is_at_rest(value)  # raises now if the value cannot be read
+                if records.is_at_rest(value):  # raises now if the value cannot be read
+                    self._unread_busy.pop(transactional_id, None)
+                else:
+                    self._unread_busy[transactional_id] = None
                 self._unread[transactional_id] = value
 
     def loaded(self, turn: Turn) -> None:
         """Set the deadlines of open transactions, and end decided ones."""
-        busy = [transactional_id for transactional_id, value in self._unread.items() if not records.is_at_rest(value)]
-        for transactional_id in busy:
-            transaction = self.get(transactional_id)
-            assert transaction is not None
+        self._read_busy()
+        for transaction in self.busy():
+            transactional_id = transaction.transactional_id
             if transaction.deadline_ms is not None:
                 turn.set_timer(transactional_id, transaction.left_ms(turn.now_ms))
             elif transaction.state in PREPARED:
