@@ -221,6 +221,16 @@ def test_a_full_group_takes_nobody_more() -> None:
     assert bench.group.state is ClassicState.STABLE
 
 
+def test_a_group_has_so_few_members_that_its_rebalance_ends_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert classic.members_max(CONFIG) == classic.GROUP_MEMBERS_MAX >= 3_000
+    assert CONFIG.group_max_size > classic.GROUP_MEMBERS_MAX
+    monkeypatch.setattr(classic, "GROUP_MEMBERS_MAX", 2)
+    bench = ShardBench()
+    bench.stable(2)
+    assert answered(bench.join()).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert bench.group.state is ClassicState.STABLE
+
+
 def test_a_group_that_is_loaded_with_too_many_members_joins_anew() -> None:
     bench = ShardBench()
     bench.stable(3)

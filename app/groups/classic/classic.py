@@ -57,8 +57,18 @@ NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
 AWAY_WAIT_MS_MIN: Final = 1_000
 """Minimum wait if all static members are away, also with shorter time-outs: more frequent checks bring no member back."""
 
+GROUP_MEMBERS_MAX: Final = 5_000
+"""Members of a classic group, also if ``group.max.size`` is larger. Generation, members and record change together, so the end of a
+rebalance, of a SyncGroup, and of all sessions at once is one turn of the loop: 2 to 4 µs for each member (INV-15). So many members
+with 140 bytes of subscription and assignment do not fit into the group's record, at the default of ``max.message.bytes``."""
+
 GROUP_METADATA_VERSION: Final = 3
 """Version of group records. Kafka 4 writes the same."""
+
+
+def members_max(config: BrokerConfig) -> int:
+    """How many members a classic group may have."""
+    return min(config.group_max_size, GROUP_MEMBERS_MAX)
 
 
 class ClassicState(StrEnum):
@@ -194,7 +204,7 @@ class ClassicGroup:
         """Give loaded members a session time-out for their next request. If there are too many members, they must rejoin."""
         for member in self.members.values():
             self.keep_alive(turn, member.member_id)
-        if len(self.members) > self._config.group_max_size:
+        if len(self.members) > members_max(self._config):
             self._prepare_rebalance(turn)
 
     # --- members ------------------------------------------------------------------------------------------------------
@@ -340,7 +350,7 @@ class ClassicGroup:
                 self._join_again(turn, join, self.members[member_id], reply)
 
     def _has_room(self, member_id: str) -> bool:
-        most = self._config.group_max_size
+        most = members_max(self._config)
         match self.state:
             case ClassicState.EMPTY:
                 return True

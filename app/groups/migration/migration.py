@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from app.core.errors import ErrorCode, ProtocolError, RequestRejected, clause
-from app.groups.classic.classic import ClassicGroup
+from app.groups.classic.classic import ClassicGroup, members_max
 from app.groups.classic.classic_member import CONSUMER_PROTOCOL, ClassicMember
 from app.groups.classic.embedded import decode_assignment, decode_subscription, encode_assignment, subscription_version
 from app.groups.consumer.assignors import NO_PARTITIONS, Assignment
@@ -106,7 +106,7 @@ def can_downgrade(group: ConsumerGroup, leaving_id: str | None, config: BrokerCo
     """Whether a consumer group becomes classic without ``leaving_id``: then only members of the classic protocol are left."""
     left = [member for member in group.members.values() if member.member_id != leaving_id]
     return (
-        0 < len(left) <= config.group_max_size
+        0 < len(left) <= members_max(config)
         and all(member.is_classic for member in left)
         and config.group_consumer_migration_policy in ("bidirectional", "downgrade")
     )
