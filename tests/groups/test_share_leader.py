@@ -19,7 +19,7 @@ from app.groups.share.core.share_state_wire import Asked, Read, StateAnswer, Wri
 from app.groups.share.core.share_window import RecordState, Run
 from app.groups.share.share_leader import ShareLeader
 from app.groups.share.share_states import REQUEST_RUNS_MAX, REQUEST_STATES_MAX, ShareStates
-from app.metadata.image.cluster import BrokerImage, ClusterImage, PartitionImage, TopicImage
+from app.metadata.image.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
 from tests.support.counted_loop import count_turns
 from tests.support.virtual_loop import VirtualLoop, run_virtual
 
