@@ -8,8 +8,9 @@ seed; the first one that makes a test fail ends the module. The program prints t
 their tests assert too little, or the module names the wrong ones. ``tests/modules_without_found_faults.toml`` lists these modules,
 and ``tests/test_planted_faults.py`` holds the list.
 
-The faults are planted in a copy of the tree, never in the tree itself. A test that runs into the deadline counts as failed: a fault
-can make an endless loop. Tests that are marked ``slow``, ``interop`` or ``faults`` are left out.
+The faults are planted in a copy of the tree, never in the tree itself. A run that takes five times the CPU of one without a fault
+counts as failed: a fault can make an endless loop. A run that only waits is ended, and says nothing. Tests that are marked as
+``slow``, ``interop`` or ``faults`` are left out.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import ast
 import contextlib
 import os
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -38,11 +40,13 @@ from tools.named_tests import found_tests, modules  # noqa: E402
 MARKERS: Final = "not slow and not interop and not faults"
 FAULTS_MAX: Final = 8
 """Faults that are tried in a module before it counts as one where nothing fails."""
-CLEAN_S_MAX: Final = 60.0
-"""Modules whose tests take longer without a fault are not measured."""
-DEADLINE_TIMES: Final = 5
-"""The deadline of a run with a fault, in runs without one."""
-DEADLINE_S_MIN: Final = 30.0
+CPU_S_MAX: Final = 60
+"""Modules whose tests take more CPU without a fault are not measured."""
+CPU_TIMES: Final = 5
+"""The CPU of a run with a fault at most, in runs without one."""
+CPU_S_MIN: Final = 20
+WAIT_S_MAX: Final = 600.0
+"""A run that waits longer is ended."""
 COPIED: Final = ("app", "firn_broker", "pyspark_firn", "tests", "tools", "loadtests", "infra", "docs")
 LEFT_OUT: Final = shutil.ignore_patterns("__pycache__", "*.pyc", ".git", ".terraform", "target")
 NO_TESTS_RAN: Final = 5
@@ -165,6 +169,20 @@ def drawn(faults: Sequence[Fault], count: int, seed: int, module: str) -> list[F
     return order[:count]
 
 
+class Run(NamedTuple):
+    """The end of a run of tests."""
+
+    code: int | None
+    """pytest's exit code; negative if a signal ended it; None if it only waited."""
+    last: str
+    """Its last line."""
+    cpu_s: float
+
+    @property
+    def out_of_cpu(self) -> bool:
+        return self.code in (-signal.SIGXCPU, -signal.SIGKILL)
+
+
 class Copy:
     """A copy of the tree, in which faults are planted.
 
@@ -182,11 +200,8 @@ class Copy:
             if path.is_file():
                 shutil.copy2(path, folder / path.name)
 
-    def run(self, tests: Sequence[str], deadline_s: float) -> tuple[int | None, str]:
-        """Run tests in the copy until the first one fails.
-
-        Returns: pytest's exit code, or None after the deadline; and its last line.
-        """
+    def run(self, tests: Sequence[str], cpu_s_max: int) -> Run:
+        """Run tests in the copy until the first one fails."""
         environment = {
             **os.environ,
             "PYTHONPATH": str(self.root),
@@ -205,6 +220,11 @@ class Copy:
             "-p",
             "no:xdist",
         ]
+
+        def limit() -> None:
+            resource.setrlimit(resource.RLIMIT_CPU, (cpu_s_max, cpu_s_max))
+
+        before = _cpu_of_children_s()
         process = subprocess.Popen(
             [*command, "-m", MARKERS, "--", *tests],
             cwd=self.root,
@@ -215,15 +235,21 @@ class Copy:
             text=True,
             errors="replace",
             start_new_session=True,
+            preexec_fn=limit,  # noqa: PLW1509 - this program has one thread
         )
         try:
-            told, _ = process.communicate(timeout=deadline_s)
+            told, _ = process.communicate(timeout=WAIT_S_MAX)
         except subprocess.TimeoutExpired:
-            return None, f"no end within {deadline_s:.0f} s"
+            return Run(None, f"no end within {WAIT_S_MAX:.0f} s", 0.0)
         finally:
             _end_group(process)
         lines = [line for line in told.splitlines() if line.strip()]
-        return process.returncode, lines[-1] if lines else ""
+        return Run(process.returncode, lines[-1] if lines else "", _cpu_of_children_s() - before)
+
+
+def _cpu_of_children_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _end_group(process: subprocess.Popen[str]) -> None:
@@ -249,21 +275,21 @@ def measure(copy: Copy, module: str, tests: Sequence[str], *, count: int, seed: 
         return Report(module, Outcome.NO_TESTS)
     if not faults:
         return Report(module, Outcome.NOTHING_TO_PLANT)
-    began = time.monotonic()
-    code, last = copy.run(tests, CLEAN_S_MAX)
-    if code is None:
+    clean = copy.run(tests, CPU_S_MAX)
+    if clean.code is None or clean.out_of_cpu:
         return Report(module, Outcome.TOO_LONG)
-    if code == NO_TESTS_RAN:
+    if clean.code == NO_TESTS_RAN:
         return Report(module, Outcome.LEFT_OUT)
-    if code != 0:
-        return Report(module, Outcome.BROKEN, detail=last)
-    deadline_s = max(DEADLINE_S_MIN, DEADLINE_TIMES * (time.monotonic() - began))
+    if clean.code != 0:
+        return Report(module, Outcome.BROKEN, detail=clean.last)
+    cpu_s_max = max(CPU_S_MIN, int(CPU_TIMES * clean.cpu_s))
     try:
         for number, fault in enumerate(faults, 1):
             path.write_text(fault.text)
-            code, last = copy.run(tests, deadline_s)
-            if code != 0:
-                return Report(module, Outcome.FOUND, number, f"{fault.kind} in line {fault.line}: {last}")
+            run = copy.run(tests, cpu_s_max)
+            if run.code not in (0, None):
+                end = f"more than {cpu_s_max} s of CPU" if run.out_of_cpu else run.last
+                return Report(module, Outcome.FOUND, number, f"{fault.kind} in line {fault.line}: {end}")
     finally:
         path.write_text(source)
     tried = ", ".join(f"{fault.kind} in line {fault.line}" for fault in faults)

@@ -1,4 +1,7 @@
-"""docs/limits.md: every API that is served has a row, and what it leaves behind is bounded by a test that exists."""
+"""Limits agree with each other and with Kafka.
+
+docs/limits.md: every API that is served has a row, and what it leaves behind is bounded by a test that exists.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,11 @@ import ast
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+from uuid import UUID
 
 import pytest
 
+from app.core import limits
 from app.handlers.serving.dispatch import Apis
 from app.wire.apikeys import ApiKey
 
@@ -64,3 +69,23 @@ def names_in(path: str) -> frozenset[str]:
 def test_the_test_of_a_bound_exists(test: str) -> None:
     path, _, name = test.strip("`").partition("::")
     assert name in names_in(path)
+
+
+def test_limits_that_kafka_draws_have_its_values() -> None:
+    assert limits.REQUEST_BYTES_MAX == 104_857_600, "socket.request.max.bytes"
+    assert limits.SEGMENT_BYTES_MIN == 1_048_576, "the least segment.bytes"
+    assert limits.TAGGED_FIELDS_MAX == limits.PARTITIONS_MADE_MAX == 10_000
+    assert limits.ARRAY_ELEMENTS_MAX == 1_000_000
+    assert limits.CLIENT_ID_BYTES_MAX == 2**15 - 1, "an int16 has the length"
+    assert len(str(UUID(int=0))) == limits.SHARE_MEMBER_ID_CHARS_MAX
+    assert limits.TOPIC_NAME_CHARS_MAX + len("-") + len("99999") == 255, "the name of a directory"
+
+
+def test_a_limit_leaves_room_for_the_longest_object_of_another_one() -> None:
+    assert limits.CHUNK_BYTES_MAX >= limits.REQUEST_BYTES_MAX, "a chunk holds the longest batch"
+    assert limits.DECOMPRESSED_BATCH_BYTES_MAX >= limits.REQUEST_BYTES_MAX
+    longest = limits.WAL_BYTES_MAX + limits.REQUEST_BYTES_MAX + limits.WAL_FOOTER_BYTES_MAX
+    assert longest <= limits.WAL_OBJECT_BYTES_MAX, "an object with a last batch as long as a request"
+    assert limits.WAL_STATE_BYTES_MAX <= limits.WAL_FOOTER_BYTES_MAX
+    assert limits.REQUEST_ELEMENTS_MAX > limits.PARTITIONS_PER_TOPIC_MAX * 4, "a reassignment to three replicas"
+    assert limits.MESSAGE_ELEMENTS_MAX <= limits.ARRAY_ELEMENTS_MAX

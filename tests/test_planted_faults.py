@@ -1,0 +1,146 @@
+"""A planted fault makes a test of the module fail (``tools/planted_faults.py``).
+
+``tests/modules_without_found_faults.toml`` lists the modules where no planted fault does. That list may only shrink. The slow check
+measures a sample, with a seed that it prints.
+"""
+
+from __future__ import annotations
+
+import ast
+import random
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tools.named_tests import found_tests
+from tools.planted_faults import FAULTS_MAX, Copy, Outcome, drawn, faults_of, measure
+
+ROOT = Path(__file__).parents[1]
+LIST = ROOT / "tests" / "modules_without_found_faults.toml"
+SAMPLE = 6
+"""Modules that the slow check measures. Each takes seconds to a minute."""
+SOURCE = '''"""A module."""
+
+
+def larger(one: int, other: int) -> int:
+    """The larger number."""
+    if not isinstance(one, int):
+        raise TypeError(1 < 2)
+    assert other < 100
+    return one if one > other else other
+
+
+LIMIT: int = 10
+'''
+TEST = """from app.small import larger
+
+
+def test_the_larger_number_is_returned() -> None:
+    assert larger(1, 2) == 2
+    assert larger(4, 3) == 4
+"""
+EMPTY_TEST = """import app.small
+
+
+def test_nothing() -> None:
+    assert app.small
+"""
+
+
+def listed() -> Mapping[str, list[str]]:
+    return tomllib.loads(LIST.read_text())
+
+
+def test_every_kind_of_fault_is_planted_once_at_each_place() -> None:
+    found = [(fault.line, fault.kind) for fault in faults_of(SOURCE)]
+    assert sorted(found) == [
+        (6, "a condition negated"),
+        (9, "a comparison turned"),
+        (9, "a return left out"),
+        (12, "a constant shifted"),
+    ]
+
+
+def test_a_fault_changes_one_place_and_leaves_a_module_that_compiles() -> None:
+    lines = SOURCE.splitlines()
+    for fault in faults_of(SOURCE):
+        ast.parse(fault.text)
+        changed = fault.text.splitlines()
+        assert [n for n, (old, new) in enumerate(zip(lines, changed, strict=True), 1) if old != new] == [fault.line]
+
+
+def test_faults_are_planted_behind_characters_of_several_bytes() -> None:
+    (fault,) = faults_of('name = "äöü…"; limit = 3\n')
+    assert fault.text == 'name = "äöü…"; limit = (4)\n'
+
+
+def test_no_fault_is_planted_in_texts_assertions_errors_and_annotations() -> None:
+    source = 'def f(a: "Literal[1]") -> "Literal[2]":\n    assert a < 3, f"{a + 4}"\n    raise ValueError(5)\n'
+    assert faults_of(source) == []
+
+
+def test_the_same_seed_draws_the_same_faults_and_each_kind_before_a_second_of_one() -> None:
+    faults = faults_of(SOURCE * 3)
+    first = drawn(faults, 8, 1, "app/small.py")
+    assert drawn(faults, 8, 1, "app/small.py") == first
+    assert len({fault.kind for fault in first[:4]}) == 4
+    assert drawn(faults, 100, 2, "app/small.py") != drawn(faults, 100, 1, "app/small.py")
+
+
+def small_tree(folder: Path, test: str) -> Copy:
+    root = folder / "tree"
+    (root / "app").mkdir(parents=True)
+    (root / "tests").mkdir()
+    (root / "app" / "__init__.py").touch()
+    (root / "app" / "small.py").write_text(SOURCE)
+    (root / "tests" / "test_small.py").write_text(test)
+    (root / "pyproject.toml").write_text(
+        '[tool.pytest.ini_options]\npythonpath = ["."]\nmarkers = ["slow: s", "interop: i", "faults: f"]\n'
+    )
+    return Copy(root, folder / "copy")
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("test", "outcome"),
+    [
+        (TEST, Outcome.FOUND),
+        (EMPTY_TEST, Outcome.NOT_FOUND),
+        (TEST.replace("== 4", "== 5"), Outcome.BROKEN),
+        (f"import pytest\n\npytestmark = pytest.mark.slow\n{TEST}", Outcome.LEFT_OUT),
+    ],
+)
+def test_a_module_is_judged_by_its_tests_and_the_tree_is_left_alone(
+    tmp_path: Path, test: str, outcome: Outcome
+) -> None:
+    copy = small_tree(tmp_path, test)
+    report = measure(copy, "app/small.py", ["tests/test_small.py"], count=FAULTS_MAX, seed=1)
+    assert report.outcome is outcome, report
+    assert (tmp_path / "tree" / "app" / "small.py").read_text() == SOURCE
+    assert (copy.root / "app" / "small.py").read_text() == SOURCE
+
+
+def test_listed_modules_are_there_and_name_tests() -> None:
+    known = listed()
+    assert set(known["nothing_fails"]) <= set(known["measured"])
+    gone = [name for name in known["measured"] if not (ROOT / name).is_file()]
+    assert gone == [], f"take these out of {LIST.name}, or follow their new names"
+    assert [name for name in known["measured"] if not found_tests(ROOT / name)] == []
+
+
+@pytest.mark.slow
+def test_planted_faults_are_found_in_a_sample_of_modules_and_in_no_listed_one(tmp_path: Path) -> None:
+    known = listed()
+    seed = random.SystemRandom().randrange(1 << 30)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    copy = Copy(ROOT, tmp_path / "copy")
+    fine = sorted(set(known["measured"]) - set(known["nothing_fails"]))
+    for name in rng.sample(fine, min(SAMPLE, len(fine))):
+        report = measure(copy, name, found_tests(ROOT / name), count=3 * FAULTS_MAX, seed=seed)
+        assert report.outcome is Outcome.FOUND, report
+    for name in rng.sample(known["nothing_fails"], min(1, len(known["nothing_fails"]))):
+        report = measure(copy, name, found_tests(ROOT / name), count=FAULTS_MAX, seed=1)
+        assert report.outcome is Outcome.NOT_FOUND, f"take it out of {LIST.name}: {report}"
