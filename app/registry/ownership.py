@@ -21,6 +21,8 @@ class _Value(msgspec.Struct, frozen=True):
     firn: int
     ids: dict[str, int] = {}
     floor: int = 0
+    owns: bool = True
+    skipped: int = -1
 
 
 class Ownership(NamedTuple):
@@ -30,6 +32,10 @@ class Ownership(NamedTuple):
     """The greatest id of each context, by the context's name; the default context is ``.``."""
     floor: int = 0
     """The greatest id of every context that is not in ``greatest``."""
+    owns: bool = True
+    """Whether the log is Firn's. False: it was written to a log that had lost all records, and any registry may go on."""
+    skipped: int = -1
+    """The leader epoch of the last unclean election after which ids were skipped; -1 for none."""
 
     def greatest_of(self, context: str) -> int:
         """The greatest id that may have been given in a context; the next id is above it."""
@@ -44,12 +50,13 @@ def ownership_of(key: bytes, value: bytes | None) -> Ownership | None:
         found = msgspec.json.decode(value, type=_Value)
     except (msgspec.MsgspecError, RecursionError):
         return None  # the value of another registry
-    return Ownership(found.ids, found.floor) if found.firn == _FORM else None
+    return Ownership(found.ids, found.floor, found.owns, found.skipped) if found.firn == _FORM else None
 
 
 def encode_ownership(ownership: Ownership) -> bytes:
     """The value of the record."""
-    return msgspec.json.encode(_Value(_FORM, dict(ownership.greatest), ownership.floor))
+    greatest, floor, owns, skipped = ownership
+    return msgspec.json.encode(_Value(_FORM, dict(greatest), floor, owns, skipped))
 
 
 def context_of(subject: str) -> str:

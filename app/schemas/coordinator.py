@@ -102,7 +102,7 @@ class SchemaCoordinator:
             log_line=log_line,
             faults=faults,
             stored_within_ms=STORED_WITHIN_MS,
-            hold=self._note_lost_end,
+            hold=self._note_unclean_epoch,
         )
         self._reservations = Reservations()
         self._reading_on = asyncio.Lock()
@@ -111,8 +111,8 @@ class SchemaCoordinator:
         )
 
     @staticmethod
-    def _note_lost_end(partition: Partition, shard: SchemaShard) -> bool:
-        shard.lost_end = 0 <= partition.unclean_epoch == partition.log.leader_epoch
+    def _note_unclean_epoch(partition: Partition, shard: SchemaShard) -> bool:
+        shard.unclean_epoch = partition.unclean_epoch
         return False
 
     def follow(self, image: ClusterImage) -> None:

@@ -29,7 +29,9 @@ KEYS_MAX: Final = 400_000
 CONTEXTS_MAX: Final = 250
 """Each record of the greatest ids names all of them: 70 KB at most."""
 SKIPPED: Final = 1_000
-"""Ids that are never given after the log may have lost its end (SR4)."""
+"""Ids that are never given after the log may have lost its end, for each leader epoch since the last loss that the log knows: a
+second loss may take the record of the first (SR4)."""
+SKIPPED_EPOCHS_MAX: Final = 100
 RETRY_MS: Final = 1_000
 """Pause before the skip of ids is written again."""
 CHECKED_AT_ONCE: Final = 64
@@ -52,7 +54,18 @@ class Admitted(NamedTuple):
 class SchemaShard:
     """The ids and keys of the log."""
 
-    __slots__ = ("_digests", "_floor", "_forms", "_greatest", "_ids", "end", "foreign", "lost_end", "owned")
+    __slots__ = (
+        "_digests",
+        "_floor",
+        "_forms",
+        "_greatest",
+        "_ids",
+        "_skipped",
+        "end",
+        "foreign",
+        "owned",
+        "unclean_epoch",
+    )
 
     def __init__(self) -> None:
         self.end = Offset(0)
@@ -61,8 +74,10 @@ class SchemaShard:
         """Whether the log has a record of Firn's own. From then on, clients cannot produce to it."""
         self.foreign = False
         """Whether another registry has written to the log before Firn did."""
-        self.lost_end = False
-        """Whether ids have to be skipped because the log may lack its end, and the skip is not written yet."""
+        self.unclean_epoch = -1
+        """The leader epoch of the last unclean election of the partition. The log may lack its end since then."""
+        self._skipped = -1
+        """The one after which ids were skipped, as the log says."""
         self._digests: dict[str, dict[int, int]] = {}
         """By context and id: the hash of the schema."""
         self._ids = 0
@@ -71,6 +86,11 @@ class SchemaShard:
         self._floor = 0
         self._forms: dict[int, int | tuple[int, ...]] = {}
         """By the hash of the members of a key: the hashes of the keys that are present, one in most cases."""
+
+    @property
+    def lost_end(self) -> bool:
+        """Whether ids have to be skipped because the log may lack its end, and the log does not say that they were (SR4)."""
+        return self.unclean_epoch > self._skipped
 
     @property
     def key_count(self) -> int:
@@ -97,8 +117,9 @@ class SchemaShard:
     def _take(self, key: bytes, value: bytes | None) -> None:
         ownership = ownership_of(key, value)
         if ownership is not None:
-            self.owned = True
+            self.owned = self.owned or ownership.owns
             self._floor = max(self._floor, ownership.floor)
+            self._skipped = max(self._skipped, ownership.skipped)
             for context, greatest in ownership.greatest.items():
                 self._greatest[context] = max(self._greatest.get(context, 0), greatest)
             return
@@ -138,19 +159,20 @@ class SchemaShard:
     def loaded(self, turn: Turn) -> None:
         """All records are loaded. If the log may lack its end, ids are skipped now, before any id is given."""
         if self.lost_end:
-            self._greatest = {context: min(greatest + SKIPPED, ID_MAX) for context, greatest in self._greatest.items()}
-            self._floor = min(self._floor + SKIPPED, ID_MAX)
+            skip = SKIPPED * min(self.unclean_epoch - self._skipped, SKIPPED_EPOCHS_MAX)
+            self._greatest = {context: min(greatest + skip, ID_MAX) for context, greatest in self._greatest.items()}
+            self._floor = min(self._floor + skip, ID_MAX)
             self.due(turn, _Skip())
 
     def due(self, turn: Turn, key: Any) -> None:
-        """Write the skip of ids, so that the next leader knows of it. A log that is not Firn's yet gets it with Firn's first
-        write."""
+        """Write the skip of ids, so that the next leader knows of it. A log of another registry gets it with Firn's first write."""
         del key
-        if not self.lost_end or not self.owned:
+        if not self.lost_end or (self.foreign and not self.owned):
             return
         try:
-            self.end = turn.append([self._ownership()])
-            self.lost_end = False
+            ownership = Ownership(self._greatest, self._floor, self.owned, self.unclean_epoch)
+            self.end = turn.append([(OWNER_KEY, encode_ownership(ownership))])
+            self._skipped = self.unclean_epoch
         except RequestRejected:
             turn.set_timer(_Skip(), RETRY_MS)
 
@@ -232,12 +254,12 @@ class SchemaShard:
                 gives_ids = True
         written = list(records)
         if gives_ids or not self.owned or self.lost_end:
-            written.append((OWNER_KEY, encode_ownership(Ownership(after, self._floor))))
-        self.end = turn.append(written)
-        self.owned, self.lost_end = True, False
+            skipped = max(self._skipped, self.unclean_epoch)
+            written.append((OWNER_KEY, encode_ownership(Ownership(after, self._floor, True, skipped))))
+            self.end = turn.append(written)
+            self.owned, self._skipped = True, skipped
+        else:
+            self.end = turn.append(written)
         for one in asked:
             self._apply(one)
         return Admitted(self.end, moved=False)
-
-    def _ownership(self) -> RawRecord:
-        return OWNER_KEY, encode_ownership(Ownership(self._greatest, self._floor))

@@ -12,12 +12,16 @@ import pytest
 
 from app.client.cluster import ClusterClient
 from app.client.schema_log import BrokerSchemaLog
-from app.core.errors import ErrorCode, RequestRejected
-from app.metadata.image.records import LEVEL_MAX, REGISTRY_LEVEL
+from app.configs import InternalDurability
+from app.core.errors import BrokerUnavailable, ErrorCode, RequestRejected
+from app.metadata.image.cluster import LEVEL_MAX, REGISTRY_LEVEL
+from app.records.builder import build_batch
 from app.registry.ownership import OWNER_KEY, ownership_of
 from app.registry.schema_log import EndMoved
+from app.wire.private import SchemasRequest, SchemasResponse
+from tests.handlers.conversation import Talk, talk
 from tests.support.broker import RunningBroker, running_broker
-from tests.support.schema_records import schema_record
+from tests.support.schema_records import operator_record, schema_record
 
 
 @asynccontextmanager
@@ -69,3 +73,111 @@ async def test_a_cluster_of_a_lower_level_refuses_with_a_sentence(tmp_path: Path
             await log.append(0, "a-value", [schema_record("a-value", 1)])
         assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION
         assert broker.node.cluster.image.topic("_schemas") is None
+
+
+async def produced(client: Talk) -> ErrorCode:
+    """The answer to a producer of another registry."""
+    batch = build_batch([(1_700_000_000_000, *schema_record("theirs-value", 1), ())])
+    while True:
+        answer = await client.produce(9, [("_schemas", [(0, batch)])])
+        code = ErrorCode(answer.responses[0].partition_responses[0].error_code)
+        if code is not ErrorCode.NOT_ENOUGH_REPLICAS:  # the leader has not read the log yet
+            return code
+
+
+async def test_producers_are_refused_from_firns_first_write_on_also_after_a_restart(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, new_level=LEVEL_MAX) as broker, log_of(broker) as log:
+        await broker.create_topic("_schemas", cleanup_policy="compact", firn_durability="disk")
+        await log.append(0, "a-value", [schema_record("a-value", 1)])
+        async with talk(broker.port) as client:
+            assert await produced(client) is ErrorCode.INVALID_TOPIC_EXCEPTION
+        end = broker.log("_schemas").log_end_offset
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        assert await produced(client) is ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert broker.log("_schemas").log_end_offset == end
+
+
+@pytest.mark.parametrize("durability", list(InternalDurability)[1:3])
+async def test_another_registry_goes_on_until_an_operator_switches(
+    tmp_path: Path, durability: InternalDurability
+) -> None:
+    async with (
+        running_broker(tmp_path, new_level=LEVEL_MAX, firn_internal_durability=durability) as broker,
+        log_of(broker) as log,
+        talk(broker.port) as client,
+    ):
+        await broker.create_topic("_schemas", cleanup_policy="compact", firn_durability=durability.value)
+        assert [await produced(client) for _ in range(3)] == [ErrorCode.NONE] * 3
+        _, end = await log.read(0)
+        with pytest.raises(RequestRejected, match="Another registry has written"):
+            await log.append(end, "a-value", [schema_record("a-value", 2, '"long"')])
+        assert await produced(client) is ErrorCode.NONE
+        switch = [operator_record("MODE", None, mode="READWRITE")]
+        with pytest.raises(EndMoved):
+            await log.append(end, None, switch)
+        _, end = await log.read(end)
+        await log.append(end, None, switch)
+        assert [await produced(client) for _ in range(2)] == [ErrorCode.INVALID_TOPIC_EXCEPTION] * 2
+        _, end = await log.read(0)
+        with pytest.raises(RequestRejected, match="gives the id 1 to another schema"):
+            await log.append(end, "a-value", [schema_record("a-value", 1, '"long"')])
+        await log.append(end, "a-value", [schema_record("a-value", 2, '"long"')])
+
+
+async def test_a_topic_that_is_too_weak_is_not_written_and_the_sentence_says_how_to_mend_it(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, new_level=LEVEL_MAX) as broker, log_of(broker) as log:
+        await broker.create_topic("_schemas", cleanup_policy="compact", firn_durability="memory")
+        with pytest.raises(RequestRejected, match=r"--set firn\.durability=disk") as refused:
+            await log.append(0, "a-value", [schema_record("a-value", 1)])
+        assert refused.value.code is ErrorCode.POLICY_VIOLATION
+        assert broker.log("_schemas").log_end_offset == 0
+
+
+async def test_an_append_whose_answer_was_lost_is_found_and_not_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_broker(tmp_path, new_level=LEVEL_MAX) as broker, log_of(broker) as log:
+        await log.append(0, "a-value", [schema_record("a-value", 1)])
+        _, end = await log.read(0)
+        ask, lost = BrokerSchemaLog._ask, []
+
+        async def lose_the_first_answer(self: BrokerSchemaLog, request: SchemasRequest) -> SchemasResponse:
+            answer = await ask(self, request)
+            if request.step == "append" and not lost:
+                lost.append(answer)
+                raise BrokerUnavailable("The connection was cut.")
+            return answer
+
+        monkeypatch.setattr(BrokerSchemaLog, "_ask", lose_the_first_answer)
+        records = [schema_record("b-value", 2, '"long"')]
+        assert await log.append(end, "b-value", records) == end + 1
+        assert lost[0].end == broker.log("_schemas").log_end_offset == end + 2
+        lost.clear()
+        async with log_of(broker) as other:
+            _, end = await other.read(0)
+            await ask(
+                other, SchemasRequest("append", end, "c-value", [schema_record("c-value", 3, '"int"')], other._history)
+            )
+            lost.append(SchemasResponse())
+            with pytest.raises(EndMoved):
+                await log.append(end, "b-value", [schema_record("b-value", 3, '"float"', 2)])
+
+
+async def test_reads_that_wait_are_one_read_and_each_begins_after_its_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_broker(tmp_path, new_level=LEVEL_MAX) as broker, log_of(broker) as log:
+        await log.append(0, "a-value", [schema_record("a-value", 1)])
+        ask, asked = BrokerSchemaLog._ask, []
+
+        async def count(self: BrokerSchemaLog, request: SchemasRequest) -> SchemasResponse:
+            asked.append(request.step)
+            return await ask(self, request)
+
+        monkeypatch.setattr(BrokerSchemaLog, "_ask", count)
+        first = asyncio.ensure_future(log.read(0))
+        while not asked:
+            await asyncio.sleep(0)
+        found = await asyncio.gather(first, *(log.read(0) for _ in range(20)))
+        assert len(asked) == 2
+        assert all(one == found[0] for one in found)

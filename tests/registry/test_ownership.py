@@ -13,7 +13,7 @@ def test_the_key_is_that_of_a_no_operation_which_other_registries_skip() -> None
 
 def test_what_is_written_is_read_again() -> None:
     written = Ownership({".": 7, ".other": 3}, 1_000)
-    assert encode_ownership(written) == b'{"firn":1,"ids":{".":7,".other":3},"floor":1000}'
+    assert encode_ownership(written) == b'{"firn":1,"ids":{".":7,".other":3},"floor":1000,"owns":true,"skipped":-1}'
     assert ownership_of(OWNER_KEY, encode_ownership(written)) == written
 
 

@@ -48,13 +48,13 @@ class Log:
         raise AssertionError("no timer is cancelled")
 
 
-def loaded(log: Log, *, lost_end: bool = False) -> SchemaShard:
+def loaded(log: Log, *, unclean_epoch: int = -1) -> SchemaShard:
     """The shard of the next leader."""
     shard = SchemaShard()
     if log.records:
         end = Offset(len(log.records))
         shard.load(ReplayedBatch(end, NO_PRODUCER_ID, ProducerEpoch(-1), list(log.records), None))
-    shard.lost_end = lost_end
+    shard.unclean_epoch = unclean_epoch
     shard.loaded(log)
     return shard
 
@@ -139,11 +139,11 @@ def test_only_an_operator_imports_an_id_below_the_greatest() -> None:
 def test_after_a_lost_end_ids_skip_a_thousand_in_every_context_before_any_is_given() -> None:
     log = Log()
     append(loaded(log), log, "a-value", schema_record("a-value", 3))
-    shard = loaded(log, lost_end=True)
-    assert greatest_in(log) == Ownership({".": 3 + SKIPPED}, SKIPPED)
+    shard = loaded(log, unclean_epoch=0)
+    assert greatest_in(log) == Ownership({".": 3 + SKIPPED}, SKIPPED, True, 0)
     assert (shard.greatest("."), shard.greatest(".new")) == (3 + SKIPPED, SKIPPED)
     assert "gives the id 4 again" in refusal(shard, log, "b-value", schema_record("b-value", 4, '"long"'))
-    next_leader = loaded(log)
+    next_leader = loaded(log, unclean_epoch=0)
     assert (next_leader.greatest("."), next_leader.greatest(".new")) == (3 + SKIPPED, SKIPPED)
 
 
@@ -151,7 +151,7 @@ def test_a_skip_that_cannot_be_written_is_tried_again_and_counts_meanwhile() -> 
     log = Log()
     append(loaded(log), log, "a-value", schema_record("a-value", 3))
     log.refuses = True
-    shard = loaded(log, lost_end=True)
+    shard = loaded(log, unclean_epoch=0)
     assert shard.greatest(".") == 3 + SKIPPED
     (timer,) = log.timers
     log.refuses = False
@@ -161,13 +161,42 @@ def test_a_skip_that_cannot_be_written_is_tried_again_and_counts_meanwhile() -> 
     assert shard.end == len(log.records)
 
 
+def test_a_skip_that_was_lost_before_it_was_committed_is_written_by_the_next_leader() -> None:
+    log = Log()
+    append(loaded(log), log, "a-value", schema_record("a-value", 3))
+    loaded(log, unclean_epoch=0)
+    del log.records[2:]
+    assert loaded(log, unclean_epoch=0).greatest(".") == 3 + SKIPPED
+    assert greatest_in(log).skipped == 0
+
+
+def test_a_loss_that_took_the_record_of_an_earlier_loss_skips_further() -> None:
+    log = Log()
+    append(loaded(log), log, "a-value", schema_record("a-value", 3))
+    shard = loaded(log, unclean_epoch=0)
+    append(shard, log, "b-value", schema_record("b-value", 4 + SKIPPED, '"long"'))
+    del log.records[2:]
+    assert loaded(log, unclean_epoch=1).greatest(".") == 3 + 2 * SKIPPED
+
+
+def test_a_log_that_lost_everything_skips_ids_and_belongs_to_no_registry() -> None:
+    log = Log()
+    shard = loaded(log, unclean_epoch=0)
+    assert greatest_in(log) == Ownership({}, SKIPPED, False, 0)
+    assert not shard.owned
+    assert "The next id is 1001" in refusal(shard, log, "a-value", schema_record("a-value", 1))
+    append(shard, log, "a-value", schema_record("a-value", SKIPPED + 1))
+    assert shard.owned
+    assert greatest_in(log) == Ownership({".": SKIPPED + 1}, SKIPPED, True, 0)
+
+
 def test_a_skip_in_a_log_of_another_registry_is_written_with_the_first_record_of_firns_own() -> None:
     log = Log()
     log.records = [schema_record("a-value", 3)]
-    shard = loaded(log, lost_end=True)
+    shard = loaded(log, unclean_epoch=0)
     assert len(log.records) == 1
     append(shard, log, None, operator_record("MODE", None, mode="READWRITE"), operator=True)
-    assert greatest_in(log) == Ownership({".": 3 + SKIPPED}, SKIPPED)
+    assert greatest_in(log) == Ownership({".": 3 + SKIPPED}, SKIPPED, True, 0)
 
 
 def test_a_deletion_covers_every_form_in_which_a_key_is_present() -> None:
