@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from app.client.admin import AdminClient
 from app.client.cluster import ClusterClient
 from app.client.schema_log import BrokerSchemaLog
 from app.configs import InternalDurability
@@ -18,6 +19,7 @@ from app.metadata.image.cluster import LEVEL_MAX, REGISTRY_LEVEL
 from app.records.builder import build_batch
 from app.registry.ownership import OWNER_KEY, ownership_of
 from app.registry.schema_log import EndMoved
+from app.wire.config_resources import ConfigOperation, ConfigResourceType
 from app.wire.private import SchemasRequest, SchemasResponse
 from tests.handlers.conversation import Talk, talk
 from tests.support.broker import RunningBroker, running_broker
@@ -95,6 +97,23 @@ async def test_producers_are_refused_from_firns_first_write_on_also_after_a_rest
     async with running_broker(tmp_path) as broker, talk(broker.port) as client:
         assert await produced(client) is ErrorCode.INVALID_TOPIC_EXCEPTION
         assert broker.log("_schemas").log_end_offset == end
+
+
+async def test_a_topic_that_is_no_longer_compacted_is_not_written_by_the_fast_path_either(tmp_path: Path) -> None:
+    memory = InternalDurability.MEMORY
+    async with (
+        running_broker(tmp_path, new_level=LEVEL_MAX, firn_internal_durability=memory) as broker,
+        log_of(broker) as log,
+        talk(broker.port) as client,
+    ):
+        await log.append(0, "a-value", [schema_record("a-value", 1)])
+        async with ClusterClient([("127.0.0.1", broker.port)], rng=random.Random(1)) as cluster:
+            change = ("cleanup.policy", ConfigOperation.SET, "delete")
+            await AdminClient(cluster).alter_configs(ConfigResourceType.TOPIC, "_schemas", [change])
+        assert [await produced(client) for _ in range(3)] == [ErrorCode.INVALID_TOPIC_EXCEPTION] * 3
+        _, end = await log.read(0)
+        with pytest.raises(RequestRejected, match="by which schemas can be deleted"):
+            await log.append(end, "b-value", [schema_record("b-value", 1)])
 
 
 @pytest.mark.parametrize("durability", list(InternalDurability)[1:3])
