@@ -81,7 +81,7 @@ async def produced(client: Talk) -> ErrorCode:
     """The answer to a producer of another registry."""
     batch = build_batch([(1_700_000_000_000, *schema_record("theirs-value", 1), ())])
     while True:
-        answer = await client.produce(9, [("_schemas", [(0, batch)])])
+        answer = await client.produce(9, [("_schemas", [(0, batch)])], acks=1)
         code = ErrorCode(answer.responses[0].partition_responses[0].error_code)
         if code is not ErrorCode.NOT_ENOUGH_REPLICAS:  # the leader has not read the log yet
             return code

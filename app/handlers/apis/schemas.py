@@ -66,12 +66,6 @@ async def handle_schemas(context: Context, request: Request, message: bytes) -> 
 
 async def _append(context: Context, request: Request, asked: SchemasRequest) -> SchemasResponse:
     """Raises: FirnError."""
-    if context.image.level < REGISTRY_LEVEL:
-        raise RequestRejected(
-            ErrorCode.UNSUPPORTED_VERSION,
-            f"The schema registry needs {LEVEL_FEATURE} {REGISTRY_LEVEL}, and the cluster is at {context.image.level}. Upgrade all"
-            f" brokers, then run `firn cluster features --upgrade {LEVEL_FEATURE}={REGISTRY_LEVEL}`.",
-        )
     if not asked.records:
         raise RequestRejected(ErrorCode.INVALID_RECORD, "The append has no records. Send at least one.")
     portion = Portion()
@@ -80,6 +74,12 @@ async def _append(context: Context, request: Request, asked: SchemasRequest) -> 
         meanings.append(read_one(asked.subject, place, key, value))
         await portion.rest_if_spent()
     is_operator = _check_rights(context, request, asked.subject, meanings)
+    if context.image.level < REGISTRY_LEVEL:
+        raise RequestRejected(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"The schema registry needs {LEVEL_FEATURE} {REGISTRY_LEVEL}, and the cluster is at {context.image.level}. Upgrade all"
+            f" brokers, then run `firn cluster features --upgrade {LEVEL_FEATURE}={REGISTRY_LEVEL}`.",
+        )
     if context.refusal is not None:
         raise copy_of(context.refusal)
     await context.schemas.ensure_topic()
