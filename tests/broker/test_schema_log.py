@@ -15,7 +15,7 @@ from app.client.cluster import ClusterClient
 from app.client.schema_log import BrokerSchemaLog
 from app.configs import InternalDurability
 from app.core.errors import BrokerUnavailable, ErrorCode, RequestRejected
-from app.metadata.image.cluster import LEVEL_MAX, REGISTRY_LEVEL
+from app.metadata.image.records import LEVEL_MAX, REGISTRY_LEVEL
 from app.records.builder import build_batch
 from app.registry.ownership import OWNER_KEY, ownership_of
 from app.registry.schema_log import EndMoved

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from app.client.cluster import ClusterClient
 from app.client.schema_log import BrokerSchemaLog
-from app.metadata.image.cluster import LEVEL_MAX
+from app.metadata.image.records import LEVEL_MAX
 from app.registry.ownership import ownership_of
 from app.registry.schema_log import EndMoved, Entry
 from tests.support.broker import RunningBroker

@@ -26,7 +26,8 @@ from tests.handlers.conversation import Talk, talk
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.callers import Everybody
 from tests.support.schema_records import operator_record, schema_key, schema_record, schema_value
-from tests.support.several import unfenced, until
+from tests.support.several import unfenced
+from tests.support.waiting import until
 
 ADMIN, ALICE = "User:admin", "User:alice"
 TOPIC, CLUSTER = ResourceType.TOPIC, ResourceType.CLUSTER
