@@ -1,0 +1,56 @@
+"""The types that parsers of all schema types share, and the choice of the parser."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from app.registry.parsing import avro
+from app.registry.parsing.limits import SCHEMA_BYTES_MAX, Steps
+from app.registry.refusals import SchemaInvalid
+
+
+class SchemaType(StrEnum):
+    """Types of schemas, by their names in requests."""
+
+    AVRO = "AVRO"
+    JSON = "JSON"
+    PROTOBUF = "PROTOBUF"
+
+
+class Named(NamedTuple):
+    """The text of a referenced schema, and the name by which another schema refers to it."""
+
+    name: str
+    text: str
+
+
+class ParsedSchema(NamedTuple):
+    """A schema that was read."""
+
+    kind: SchemaType
+    canonical: str
+    """The text that is stored and returned: spaces and short forms are gone, the meaning and the documentation are as sent."""
+    normalized: str
+    """The text that is equal for all schemas that differ in the order of members or in the form of names only."""
+    model: Any
+    """For ``app/registry/compatibility``."""
+
+
+def parse(kind: SchemaType, text: str, references: Sequence[Named] = (), *, is_new: bool = True) -> ParsedSchema:
+    """Read a schema. ``references`` are in an order in which each comes after those that it needs.
+
+    ``is_new`` adds the checks that stored schemas of other registries may fail, as that of default values.
+
+    Raises: SchemaInvalid.
+    """
+    if len(text) > SCHEMA_BYTES_MAX or sum(len(one.text) for one in references) > SCHEMA_BYTES_MAX * 4:
+        raise SchemaInvalid(f"the schema is longer than {SCHEMA_BYTES_MAX} characters")
+    steps = Steps()
+    match kind:
+        case SchemaType.AVRO:
+            schema, names = avro.parse(text, [one.text for one in references], steps, is_new=is_new)
+            return ParsedSchema(kind, avro.canonical(schema, names), avro.normalized(schema, names), schema)
+        case _:
+            raise SchemaInvalid(f"schemas of type {kind} are not supported")

@@ -1,0 +1,355 @@
+"""The registry's state, made by replay of `_schemas`: subjects, versions, ids, references, configs and modes.
+
+The view takes in entries in the order of the log and can say nothing else. Entries that cannot be read, and those of unknown kinds,
+are skipped and counted: a malformed record must not stop the registry. Of two records for one key in different forms the later one
+counts. The forms that are present are kept, because a delete must cover all of them (``forms``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from app.registry.compatibility.levels import Level
+from app.registry.ownership import Ownership, ownership_of
+from app.registry.record_json import (
+    Key,
+    KeyType,
+    Malformed,
+    Reference,
+    StoredSchema,
+    read_config,
+    read_deleted_version,
+    read_key,
+    read_mode,
+    read_schema,
+)
+from app.registry.schema_log import Entry
+from app.registry.subjects import DEFAULT_CONTEXT, Subject, read_subject
+
+DEFAULT_LEVEL: Final = Level.BACKWARD
+
+
+class Mode(StrEnum):
+    """Which writes a subject takes."""
+
+    READWRITE = "READWRITE"
+    READONLY = "READONLY"
+    READONLY_OVERRIDE = "READONLY_OVERRIDE"
+    IMPORT = "IMPORT"
+
+    @property
+    def is_read_only(self) -> bool:
+        return self in (Mode.READONLY, Mode.READONLY_OVERRIDE)
+
+
+class Content(NamedTuple):
+    """Everything that makes two schemas the same one."""
+
+    schema_type: str
+    schema: str
+    references: tuple[Reference, ...]
+    extras: bytes
+    """Metadata and rules as JSON; empty if there are none."""
+
+
+class Version(NamedTuple):
+    """One version of a subject."""
+
+    stored: StoredSchema
+    timestamp_ms: int
+
+    @property
+    def content(self) -> Content:
+        stored = self.stored
+        return content_of(stored.schema_type, stored.schema, stored.references, stored.metadata, stored.rule_set)
+
+    @property
+    def guid(self) -> str:
+        """The same in every registry that holds the schema."""
+        return self.stored.guid or guid_of(self.content)
+
+
+def content_of(
+    schema_type: str, schema: str, references: tuple[Reference, ...], metadata: Any = None, rule_set: Any = None
+) -> Content:
+    """The content of a schema with these parts."""
+    extras = b"" if metadata is None and rule_set is None else msgspec.json.encode([metadata, rule_set], order="sorted")
+    return Content(schema_type, schema, references, extras)
+
+
+def guid_of(content: Content) -> str:
+    """A UUID that is made of a schema's content."""
+    digest = hashlib.md5(content.schema.encode("utf-8", "surrogatepass"), usedforsecurity=False)
+    digest.update(msgspec.json.encode([content.schema_type, content.references]))
+    digest.update(content.extras)
+    return str(UUID(bytes=digest.digest()))
+
+
+class _Ids:
+    """Ids of one context."""
+
+    __slots__ = ("by_content", "greatest", "uses")
+
+    def __init__(self) -> None:
+        self.greatest = 0
+        """The greatest id that a record of a schema ever had, as far as the log still says it."""
+        self.uses: dict[int, dict[tuple[str, int], None]] = {}
+        """Subjects and versions by id, in the order of the log."""
+        self.by_content: dict[Content, int] = {}
+
+
+class View:
+    """The state at ``end``."""
+
+    def __init__(self) -> None:
+        self.end = 0
+        self.skipped = 0
+        """Entries that could not be read or were of an unknown kind."""
+        self._subjects: dict[str, dict[int, Version]] = {}
+        self._ids: dict[str, _Ids] = {}
+        self._configs: dict[str | None, Mapping[str, Any]] = {}
+        self._modes: dict[str | None, str] = {}
+        self._forms: dict[Key, dict[bytes, None]] = {}
+        self._referrers: dict[tuple[str, int], dict[tuple[str, int], None]] = {}
+        self._ownership: Ownership | None = None
+        self._has_foreign = False
+
+    # --- replay -------------------------------------------------------------------------------------------------------
+
+    def take(self, entry: Entry) -> None:
+        """Take in the next entry."""
+        self.end = max(self.end, entry.offset + 1)
+        ownership = ownership_of(entry.key, entry.value)
+        if ownership is not None:
+            self._ownership = ownership
+            return
+        try:
+            key = read_key(entry.key)
+            self._apply(key, entry)
+        except Malformed:
+            self.skipped += 1
+            return
+        if key.kind is KeyType.NOOP:
+            return
+        if self._ownership is None:
+            self._has_foreign = True
+        forms = self._forms.setdefault(key, {})
+        if entry.value is None:
+            forms.pop(entry.key, None)
+            if not forms:
+                del self._forms[key]
+        else:
+            forms[entry.key] = None
+
+    def reached(self, end: int) -> None:
+        """The log has no entries below ``end`` that were not taken in."""
+        self.end = max(self.end, end)
+
+    def _apply(self, key: Key, entry: Entry) -> None:
+        """Raises: Malformed."""
+        value = entry.value
+        match key.kind:
+            case KeyType.SCHEMA:
+                assert key.subject is not None
+                if value is None:
+                    self._drop(key.subject, key.version)
+                else:
+                    self._put(Version(read_schema(value, key), entry.timestamp_ms))
+            case KeyType.CONFIG:
+                if value is None:
+                    self._configs.pop(key.subject, None)
+                else:
+                    self._configs[key.subject] = read_config(value)
+            case KeyType.MODE:
+                if value is None:
+                    self._modes.pop(key.subject, None)
+                else:
+                    self._modes[key.subject] = read_mode(value)
+            case KeyType.DELETE_SUBJECT:
+                if value is not None:
+                    self._soft_delete(key.subject or "", read_deleted_version(value))
+            case KeyType.CLEAR_SUBJECT:
+                if value is not None:
+                    self._clear(key.subject)
+            case KeyType.NOOP:
+                pass
+
+    def _put(self, version: Version) -> None:
+        stored = version.stored
+        own = stored.subject, stored.version
+        before = self._subjects.get(stored.subject, {}).get(stored.version)
+        if before is not None and (before.stored.id, before.content) != (stored.id, version.content):
+            self._drop(*own)
+        self._subjects.setdefault(stored.subject, {})[stored.version] = version
+        ids = self._ids.setdefault(read_subject(stored.subject).context, _Ids())
+        ids.greatest = max(ids.greatest, stored.id)
+        ids.uses.setdefault(stored.id, {})[own] = None
+        ids.by_content.setdefault(version.content, stored.id)
+        context = read_subject(stored.subject).context
+        for one in stored.references:
+            target = read_subject(one.subject, context).qualified
+            self._referrers.setdefault((target, one.version), {})[own] = None
+
+    def _drop(self, subject: str, version: int) -> None:
+        versions = self._subjects.get(subject, {})
+        gone = versions.pop(version, None)
+        if gone is None:
+            return
+        if not versions:
+            del self._subjects[subject]
+        context = read_subject(subject).context
+        ids = self._ids[context]
+        uses = ids.uses[gone.stored.id]
+        uses.pop((subject, version), None)
+        if not uses:
+            del ids.uses[gone.stored.id]
+            if ids.by_content.get(gone.content) == gone.stored.id:
+                del ids.by_content[gone.content]
+        for one in gone.stored.references:
+            target = read_subject(one.subject, context).qualified, one.version
+            referrers = self._referrers.get(target, {})
+            referrers.pop((subject, version), None)
+            if not referrers:
+                self._referrers.pop(target, None)
+
+    def _soft_delete(self, subject: str, version_max: int) -> None:
+        versions = self._subjects.get(subject, {})
+        for number, version in versions.items():
+            if number <= version_max and not version.stored.deleted:
+                versions[number] = version._replace(stored=version.stored._replace(deleted=True))
+
+    def _clear(self, subject: str | None) -> None:
+        for name in [subject] if subject is not None else list(self._subjects):
+            for number, version in list(self._subjects.get(name, {}).items()):
+                if version.stored.deleted:
+                    self._drop(name, number)
+
+    # --- subjects and versions ----------------------------------------------------------------------------------------
+
+    def subjects(self, *, deleted: bool = False, deleted_only: bool = False) -> Iterator[str]:
+        """Qualified names, in order. With ``deleted``, also those that have soft-deleted versions only; with ``deleted_only``,
+        those alone."""
+        for name in sorted(self._subjects):
+            live = any(not one.stored.deleted for one in self._subjects[name].values())
+            if deleted_only:
+                if not live:
+                    yield name
+            elif live or deleted:
+                yield name
+
+    def versions(self, subject: str, *, deleted: bool = False) -> list[Version]:
+        """The versions of a subject in the order of their numbers."""
+        found = self._subjects.get(subject, {})
+        return [found[number] for number in sorted(found) if deleted or not found[number].stored.deleted]
+
+    def version(self, subject: str, number: int) -> Version | None:
+        """One version, also a soft-deleted one."""
+        return self._subjects.get(subject, {}).get(number)
+
+    def contexts(self) -> list[str]:
+        """The contexts that hold schemas, and the default one."""
+        return sorted({DEFAULT_CONTEXT, *(context for context, ids in self._ids.items() if ids.uses)})
+
+    def referrers(self, subject: str, number: int) -> list[Version]:
+        """The versions that refer to a version and are not soft-deleted."""
+        found = (self.version(*own) for own in self._referrers.get((subject, number), ()))
+        return [one for one in found if one is not None and not one.stored.deleted]
+
+    # --- ids ----------------------------------------------------------------------------------------------------------
+
+    def uses(self, context: str, number: int) -> list[Version]:
+        """The versions that have an id, also soft-deleted ones."""
+        ids = self._ids.get(context)
+        if ids is None:
+            return []
+        found = (self.version(*own) for own in ids.uses.get(number, ()))
+        return [one for one in found if one is not None]
+
+    def id_of(self, context: str, content: Content) -> int | None:
+        """The id that a context's schema with this content has."""
+        ids = self._ids.get(context)
+        return None if ids is None else ids.by_content.get(content)
+
+    def greatest_id(self, context: str) -> int:
+        """The greatest id that the context may ever have given, as far as the log and its leader say it."""
+        ids = self._ids.get(context)
+        seen = 0 if ids is None else ids.greatest
+        return seen if self._ownership is None else max(seen, self._ownership.greatest_of(context))
+
+    def by_guid(self, guid: str) -> list[Version]:
+        """One version for each context that has the schema."""
+        found: dict[tuple[str, int], Version] = {}
+        for context, ids in self._ids.items():
+            for number, uses in ids.uses.items():
+                version = self.version(*next(iter(uses)))
+                if version is not None and version.guid == guid:
+                    found.setdefault((context, number), version)
+        return list(found.values())
+
+    # --- settings -----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another registry wrote the log and Firn did not yet."""
+        return self._has_foreign and self._ownership is None
+
+    def config(self, name: str | None) -> Mapping[str, Any] | None:
+        """The config that was set for a subject, a context (``:.name:``) or, with None, for all."""
+        return self._configs.get(name)
+
+    def mode_set(self, name: str | None) -> str | None:
+        """The mode that was set, as ``config``."""
+        return self._modes.get(name)
+
+    def level(self, subject: Subject) -> Level:
+        """The level that holds for a subject."""
+        for name in scopes(subject):
+            found = self._configs.get(name, {}).get("compatibilityLevel")
+            if isinstance(found, str) and found in Level.__members__:
+                return Level(found)
+        return DEFAULT_LEVEL
+
+    def setting(self, subject: Subject, member: str) -> Any:
+        """A member of the nearest config that has it; None if no config has."""
+        for name in scopes(subject):
+            found = self._configs.get(name, {}).get(member)
+            if found is not None:
+                return found
+        return None
+
+    def mode(self, subject: Subject | None) -> Mode:
+        """The mode that holds for a subject, or for all."""
+        if self.is_foreign:
+            return Mode.READONLY
+        everywhere = self._modes.get(None)
+        if everywhere == Mode.READONLY_OVERRIDE:
+            return Mode.READONLY_OVERRIDE
+        for name in (None,) if subject is None else scopes(subject):
+            found = self._modes.get(name)
+            if found is not None and found in Mode.__members__:
+                return Mode(found)
+        return Mode.READWRITE
+
+    def forms(self, key: Key) -> list[bytes]:
+        """The bytes of every form in which a key is in the log."""
+        return list(self._forms.get(key, ()))
+
+
+def scopes(subject: Subject) -> tuple[str | None, ...]:
+    """The names that a subject's settings may have, the nearest one first."""
+    of_context = () if subject.context == DEFAULT_CONTEXT else (f":{subject.context}:",)
+    return (*((subject.qualified,) if subject.name else ()), *of_context, None)
+
+
+def replay(entries: Iterable[Entry]) -> View:
+    """The view of a whole log."""
+    view = View()
+    for entry in entries:
+        view.take(entry)
+    return view
