@@ -68,7 +68,9 @@ class Contents:
     """Folders of infra/."""
 
 
-BROKER: Final = Contents("firn-wheelhouse", frozenset({"redis", "security"}), 36, copied=("bootstrap", "systemd"))
+BROKER: Final = Contents(
+    "firn-wheelhouse", frozenset({"redis", "registry", "security"}), 36, copied=("bootstrap", "systemd")
+)
 """For Debian 12, whose glibc is 2.36, with the optional packages that a broker's settings can ask for."""
 SPARK: Final = Contents("firn-spark", frozenset({"spark"}), 34, there=frozenset({"pyspark"}))
 """For Amazon Linux 2023, whose glibc is 2.34, and all that is newer."""

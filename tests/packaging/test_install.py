@@ -21,7 +21,7 @@ from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("index")]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-DEVELOPERS = sorted(set(PROJECT["optional-dependencies"]) - {"demo", "redis", "spark"})
+DEVELOPERS = sorted(set(PROJECT["optional-dependencies"]) - {"demo", "redis", "registry", "spark"})
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 
-from app.registry.compatibility import avro
+from app.registry.compatibility import avro, json_schema
 from app.registry.compatibility.findings import Finding
 from app.registry.parsing.limits import Steps
 from app.registry.parsing.schemas import ParsedSchema, SchemaType
@@ -75,5 +75,7 @@ def findings(reader: ParsedSchema, writer: ParsedSchema, steps: Steps) -> list[F
     match reader.kind:
         case SchemaType.AVRO:
             return avro.findings(reader.model, writer.model, steps)
+        case SchemaType.JSON:
+            return json_schema.findings(reader.model, writer.model, steps)
         case _:
             raise AssertionError(f"no rules for {reader.kind}")

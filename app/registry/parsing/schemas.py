@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from app.registry.parsing import avro
+from app.registry.parsing import avro, json_schema
 from app.registry.parsing.limits import SCHEMA_BYTES_MAX, Steps
 from app.registry.refusals import SchemaInvalid
 
@@ -43,7 +43,7 @@ def parse(kind: SchemaType, text: str, references: Sequence[Named] = (), *, is_n
 
     ``is_new`` adds the checks that stored schemas of other registries may fail, as that of default values.
 
-    Raises: SchemaInvalid.
+    Raises: SchemaInvalid, ParserMissing.
     """
     if len(text) > SCHEMA_BYTES_MAX or sum(len(one.text) for one in references) > SCHEMA_BYTES_MAX * 4:
         raise SchemaInvalid(f"the schema is longer than {SCHEMA_BYTES_MAX} characters")
@@ -52,5 +52,8 @@ def parse(kind: SchemaType, text: str, references: Sequence[Named] = (), *, is_n
         case SchemaType.AVRO:
             schema, names = avro.parse(text, [one.text for one in references], steps, is_new=is_new)
             return ParsedSchema(kind, avro.canonical(schema, names), avro.normalized(schema, names), schema)
+        case SchemaType.JSON:
+            document = json_schema.parse(text, references, steps, is_new=is_new)
+            return ParsedSchema(kind, json_schema.canonical(document), json_schema.normalized(document), document)
         case _:
             raise SchemaInvalid(f"schemas of type {kind} are not supported")
