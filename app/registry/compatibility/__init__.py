@@ -1,4 +1,7 @@
-"""Whether data of one schema can be read with another: one module for each type of schema.
+"""Whether data of one schema can be read with another.
 
-``levels.py`` has the levels and chooses the pairs of schemas that a level compares.
+- ``levels``: the levels, and the pairs of schemas that each compares
+- ``findings``: a reason why data cannot be read
+- ``avro``: Avro's schema resolution
+- ``json_schema``: which data a JSON schema accepts
 """

@@ -90,7 +90,7 @@ def _type_of(value: Any) -> str:
 
 def _same(one: Any, other: Any) -> bool:
     """Whether two JSON values are equal: 1 and true are not."""
-    return _frozen(one) == _frozen(other)
+    return bool(_frozen(one) == _frozen(other))
 
 
 def _frozen(value: Any) -> Any:

@@ -1,5 +1,7 @@
-"""Texts of schemas in, models out: one module for each type of schema.
+"""Texts of schemas in, models out. A parser raises ``SchemaInvalid`` for every text that is no schema, and nothing else.
 
-``schemas.py`` has the types that all share and chooses the module. ``limits.py`` has the bounds of a schema. A parser raises
-``SchemaInvalid`` for every text that is no schema, and nothing else.
+- ``schemas``: the types that all parsers share, and the choice of the parser
+- ``limits``: bytes, depth and steps of a schema
+- ``avro``: Avro
+- ``json_schema``: JSON Schema
 """
