@@ -31,6 +31,7 @@ from app.http.gateway import HttpSettings, open_gateway
 from app.http.guard import Guard
 from app.http.health import Health
 from app.http.health import HealthReader as HealthListener
+from app.http.registry import serving as schema_registry
 from app.http.rest_v3 import (
     acls,
     clusters,
@@ -64,7 +65,7 @@ _ROUTES: Final = (
     compactions,
 )
 """Modules with a router, and with the types of their bodies. The first route whose path matches is taken."""
-_BODIES: Final = (Error, *(body for module in _ROUTES for body in module.BODIES))
+_BODIES: Final = (Error, *(body for module in _ROUTES for body in module.BODIES), *schema_registry.BODIES)
 """Types of bodies whose schemas are in the OpenAPI document."""
 
 DESCRIPTION = """\
@@ -140,12 +141,14 @@ def create_app(
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(ClientLeft, _client_left)
+    schema_registry.add_registry(app)
     if log_in:
         from app.http.login import Login
 
         app.add_middleware(Login, settings=settings)
     app.add_middleware(Guard, access=access, registry=registry)
     app.add_middleware(Measured, registry=registry)
+    schema_registry.add_registry_paths(app)
     app.add_middleware(Conventions)
     _complete_openapi(app)
     return app

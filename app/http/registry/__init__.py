@@ -1,0 +1,13 @@
+"""The schema registry's routes, by the conventions of Confluent's Schema Registry API. Decisions are in ``app/registry``.
+
+- ``serving``: adds all this to the application
+- ``followed``: a caller's view of the log, read on by each request
+- ``service``: what requests do: read to the end, decide, append under the condition, decide again
+- ``parsing_work``: parsing and comparing in threads, with the newest models kept
+- ``asked``: parts of requests: subjects, versions, flags, bodies
+- ``answers``: parts of answers: versions, refusals
+- ``paths``: the base URL of a context, and names with a slash
+- ``subjects``, ``ids``, ``settings``, ``compatibility``, ``elsewhere``: routes
+
+Tests: ``tests/http/registry/test_routes.py``.
+"""

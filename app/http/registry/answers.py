@@ -1,0 +1,73 @@
+"""Parts of the registry's answers. Members that say nothing are left out, because older Java clients refuse members that they do
+not know. So AVRO is not named as a type, and there are no empty references."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from fastapi import Request
+from starlette.responses import Response
+
+from app.core.extras import install_hint
+from app.http.errors import Error
+from app.registry.record_json import shown_references
+from app.registry.refusals import Code, ParserMissing, RegistryRefusal
+from app.registry.view import Version
+
+MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
+EXTRA: Final = "registry"
+
+
+def answered(content: Any, status: int = 200) -> Response:
+    """An answer of one JSON value."""
+    return Response(msgspec.json.encode(content), status, media_type=MEDIA_TYPE)
+
+
+def schema_members(version: Version) -> dict[str, Any]:
+    """The members that say what a schema is."""
+    stored = version.stored
+    made: dict[str, Any] = {}
+    if stored.schema_type != "AVRO":
+        made["schemaType"] = stored.schema_type
+    made["schema"] = stored.schema
+    if stored.references:
+        made["references"] = shown_references(stored.references)
+    if stored.metadata is not None:
+        made["metadata"] = stored.metadata
+    if stored.rule_set is not None:
+        made["ruleSet"] = stored.rule_set
+    return made
+
+
+def version_members(version: Version) -> dict[str, Any]:
+    """A version of a subject."""
+    stored = version.stored
+    made = {
+        "subject": stored.subject,
+        "version": stored.version,
+        "id": stored.id,
+        "guid": version.guid,
+        **schema_members(version),
+    }
+    if stored.deleted:
+        made["deleted"] = True
+    return made
+
+
+def use_members(version: Version) -> dict[str, Any]:
+    """Where a schema is used."""
+    return {"subject": version.stored.subject, "version": version.stored.version}
+
+
+async def refused(request: Request, error: Exception) -> Response:
+    """The answer to a request that the registry refuses."""
+    assert isinstance(error, RegistryRefusal)
+    return answered(Error(int(error.code), error.message), error.status)
+
+
+async def parser_missing(request: Request, error: Exception) -> Response:
+    """The answer to a request with a schema of a type whose package is not installed."""
+    assert isinstance(error, ParserMissing)
+    message = f"Schemas of type {error} need a package that is not installed. Install it by: {install_hint(EXTRA)}."
+    return answered(Error(int(Code.EXTRA_NOT_INSTALLED), message), 501)

@@ -1,0 +1,91 @@
+"""One caller's view of the log of schemas, read on by each request. Tests: ``tests/http/registry/test_service.py``.
+
+The broker shows each caller the records that it may see, so views of two callers differ and are never shared. A view is read anew
+after ``KEPT_S``, because the caller's rights may have changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+from app.core.turns import Portion
+from app.http.gateway import Gateway
+from app.registry.schema_log import SchemaLog
+from app.registry.view import View
+
+KEPT_S: Final = 30.0
+"""Time after which a view is read from the start."""
+VIEWS_MAX: Final = 16
+"""Callers whose views are kept in memory."""
+
+
+class FollowedLog:
+    """A log and its view."""
+
+    def __init__(self, log: SchemaLog) -> None:
+        self.log: Final = log
+        self.view = View()
+        self._since_s = asyncio.get_running_loop().time()
+        self._lock = asyncio.Lock()
+        self._begun = 0
+        """Reads that have begun."""
+        self._whole = 0
+        """The newest read that came to the end of the log."""
+
+    async def refreshed(self) -> View:
+        """The view at an end that was learned after this call. Callers that wait at the same time share one read.
+
+        Raises: FirnError, as ``SchemaLog.read``.
+        """
+        before = self._begun
+        async with self._lock:
+            if self._whole > before:
+                return self.view
+            self._begun += 1
+            reading = self._begun
+            await self._read()
+            self._whole = reading
+            return self.view
+
+    async def _read(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        view = self.view
+        if now_s - self._since_s > KEPT_S:
+            view = View()
+        portion = Portion()
+        while True:
+            entries, end = await self.log.read(view.end)
+            if end < view.end:  # the log has lost its end
+                view = View()
+                continue
+            moved = end > view.end
+            for entry in entries:
+                view.take(entry)
+                await portion.rest_if_spent()
+            view.reached(end)
+            if not moved:
+                break
+        if view is not self.view:
+            self.view, self._since_s = view, now_s
+
+
+class FollowedLogs:
+    """The views of all callers of a process, by their clients."""
+
+    def __init__(self, open_log: Callable[[Gateway], SchemaLog]) -> None:
+        self._open_log = open_log
+        self._logs: OrderedDict[Gateway, FollowedLog] = OrderedDict()
+
+    def of(self, owner: Gateway) -> FollowedLog:
+        """The log of the caller whose clients are ``owner``; opened if it is new, or if it was idle while others were not."""
+        found = self._logs.get(owner)
+        if found is None:
+            found = self._logs[owner] = FollowedLog(self._open_log(owner))
+            if len(self._logs) > VIEWS_MAX:
+                self._logs.popitem(last=False)
+        else:
+            self._logs.move_to_end(owner)
+        return found

@@ -1,0 +1,113 @@
+"""Schemas by id, by GUID and as a list."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from app.http.registry.answers import MEDIA_TYPE, answered, schema_members, use_members, version_members
+from app.http.registry.asked import flag, service_of
+from app.http.registry.paths import context_of
+from app.http.registry.subjects import in_prefix, page
+from app.registry.parsing.schemas import SchemaType
+from app.registry.record_json import INT_MAX
+from app.registry.refusals import Code, RegistryRefusal
+from app.registry.subjects import read_subject
+from app.registry.view import Version, View
+
+router = APIRouter(prefix="/schemas", default_response_class=Response)
+TAGS: Final[list[str | Enum]] = ["Schemas (schema registry)"]
+
+
+@router.get("", summary="List schemas", tags=TAGS)
+async def list_schemas(request: Request) -> Response:
+    view = await service_of(request).view()
+    deleted = flag(request, "deleted")
+    found: list[Version] = []
+    for name in in_prefix(request, view.subjects(deleted=deleted)):
+        versions = view.versions(name, deleted=deleted)
+        found += versions[-1:] if flag(request, "latestOnly") else versions
+    return answered([version_members(one) for one in page(request, found) if isinstance(one, Version)])
+
+
+@router.get("/types", summary="List the types of schemas", tags=TAGS)
+async def list_types() -> Response:
+    return answered([one.value for one in reversed(SchemaType)])
+
+
+@router.get("/ids/{schema_id}", summary="Get a schema by its id", tags=TAGS)
+async def get_schema(schema_id: str, request: Request) -> Response:
+    view, found = await _uses(request, schema_id)
+    made = {**schema_members(found[0]), "guid": found[0].guid}
+    if flag(request, "fetchMaxId"):
+        made["maxId"] = view.greatest_id(_context(request))
+    return answered(made)
+
+
+@router.get("/ids/{schema_id}/schema", summary="Get the text of a schema by its id", tags=TAGS)
+async def get_text(schema_id: str, request: Request) -> Response:
+    _, found = await _uses(request, schema_id)
+    return Response(found[0].stored.schema, media_type=MEDIA_TYPE)
+
+
+@router.get("/ids/{schema_id}/subjects", summary="List the subjects that have a schema", tags=TAGS)
+async def list_subjects(schema_id: str, request: Request) -> Response:
+    _, found = await _uses(request, schema_id)
+    return answered(page(request, sorted({one.stored.subject for one in _asked_for(request, found)})))
+
+
+@router.get("/ids/{schema_id}/versions", summary="List the versions that have a schema", tags=TAGS)
+async def list_versions(schema_id: str, request: Request) -> Response:
+    _, found = await _uses(request, schema_id)
+    return answered(page(request, [use_members(one) for one in _asked_for(request, found)]))
+
+
+@router.get("/guids/{guid}", summary="Get a schema by its GUID", tags=TAGS)
+async def get_schema_of_guid(guid: str, request: Request) -> Response:
+    found = await _of_guid(request, guid)
+    return answered({**schema_members(found[0]), "guid": found[0].guid})
+
+
+@router.get("/guids/{guid}/ids", summary="List the ids of a schema by its GUID", tags=TAGS)
+async def list_ids(guid: str, request: Request) -> Response:
+    found = await _of_guid(request, guid)
+    return answered([{"context": read_subject(one.stored.subject).context, "id": one.stored.id} for one in found])
+
+
+def _context(request: Request) -> str:
+    """The context of an id: that of the parameter ``subject``, or that of the base URL."""
+    return read_subject(request.query_params.get("subject", ""), context_of(request.scope)).context
+
+
+async def _uses(request: Request, schema_id: str) -> tuple[View, list[Version]]:
+    """Raises: RegistryRefusal."""
+    view = await service_of(request).view()
+    found: list[Version] = []
+    if schema_id.isascii() and schema_id.isdigit() and len(schema_id) <= 10 and int(schema_id) <= INT_MAX:
+        found = view.uses(_context(request), int(schema_id))
+    if not found:
+        raise RegistryRefusal(Code.SCHEMA_NOT_FOUND, f"Schema {schema_id[:20]} not found.")
+    return view, found
+
+
+def _asked_for(request: Request, found: list[Version]) -> list[Version]:
+    """The uses that a request's ``deleted`` and ``subject`` select."""
+    named = read_subject(request.query_params.get("subject", ""), context_of(request.scope))
+    return [
+        one
+        for one in found
+        if (flag(request, "deleted") or not one.stored.deleted)
+        and (not named.name or one.stored.subject == named.qualified)
+    ]
+
+
+async def _of_guid(request: Request, guid: str) -> list[Version]:
+    """Raises: RegistryRefusal."""
+    view = await service_of(request).view()
+    found = view.by_guid(guid.lower())
+    if not found:
+        raise RegistryRefusal(Code.SCHEMA_NOT_FOUND, f"Schema {guid[:50]} not found.")
+    return found

@@ -1,0 +1,202 @@
+"""What requests to the registry do. Each one reads the log to its end, decides, and appends under the condition of that end.
+
+A write that loses against another writer reads on and decides again. Its records belong to one end of the log, so that no id can be
+given twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+from app.core.errors import BrokerUnavailable
+from app.http.registry.followed import FollowedLog
+from app.http.registry.parsing_work import ParsingWork, Source
+from app.registry.compatibility.levels import Level
+from app.registry.parsing.schemas import ParsedSchema, SchemaType
+from app.registry.refusals import Code, RegistryRefusal, SchemaInvalid
+from app.registry.registering import (
+    Append,
+    Asked,
+    Registered,
+    check_mode,
+    referenced,
+    register,
+    same_schema,
+    subject_not_found,
+)
+from app.registry.schema_log import EndMoved
+from app.registry.subjects import Subject, read_subject
+from app.registry.view import Mode, Version, View
+
+T = TypeVar("T")
+TRIES_MAX: Final = 50
+"""Appends that one request tries. The leader of the log lets a caller go first after three losses."""
+
+
+class Judged(NamedTuple):
+    """A schema and what the registry has to say of it."""
+
+    parsed: ParsedSchema
+    same: Version | None
+    """The version of the subject that has it already."""
+
+
+class SchemaService:
+    """The registry as one caller uses it."""
+
+    def __init__(self, followed: FollowedLog, work: ParsingWork) -> None:
+        self._followed = followed
+        self._work = work
+
+    async def view(self) -> View:
+        """The view at an end that was learned after this call. Raises: FirnError."""
+        return await self._followed.refreshed()
+
+    # --- schemas ------------------------------------------------------------------------------------------------------
+
+    async def register(self, asked: Asked) -> Registered:
+        """Register a schema. Raises: RegistryRefusal, ParserMissing, FirnError."""
+        for _ in range(TRIES_MAX):
+            view = await self.view()
+            asked_now = _normalizing(view, asked)
+            check_mode(view, asked_now)
+            end = view.end
+            judged = await self._judged(view, asked_now)
+            if judged.same is None and view.mode(asked.subject) is not Mode.IMPORT:
+                await self._check_compatible(view, asked_now, judged.parsed)
+            if view.end != end:
+                continue  # another request has read on while this one was parsing
+            registered = register(view, asked_now, judged.parsed, judged.same)
+            if registered.append is None or await self._appended(end, registered.append):
+                return registered
+        raise _busy()
+
+    async def look_up(self, asked: Asked, *, deleted: bool) -> Version:
+        """The version of the subject that has a schema. Raises: RegistryRefusal, ParserMissing, FirnError."""
+        view = await self.view()
+        asked = _normalizing(view, asked)
+        name = asked.subject.qualified
+        if not view.versions(name, deleted=deleted):
+            raise subject_not_found(name)
+        found = await self._judged(view, asked, deleted=deleted)
+        if found.same is None:
+            raise RegistryRefusal(Code.SCHEMA_NOT_FOUND, "Schema not found.")
+        return found.same
+
+    async def check(self, asked: Asked, against: Callable[[View], Sequence[Version] | None]) -> list[str]:
+        """Why a schema is not compatible; empty if it is. ``against`` gives the versions to compare with, or None for those that
+        the subject's level compares.
+
+        Raises: RegistryRefusal, ParserMissing, FirnError.
+        """
+        view = await self.view()
+        asked = _normalizing(view, asked)
+        versions = against(view)
+        parsed = await self._parsed(view, asked)
+        level = view.level(asked.subject)
+        if versions is None:
+            return await self._incompatibilities(view, level, parsed, view.versions(asked.subject.qualified))
+        return await self._incompatibilities(view, level, parsed, versions)
+
+    async def model_of(self, view: View, version: Version) -> ParsedSchema | None:
+        """The model of a stored version, None if its text cannot be read. Raises: ParserMissing."""
+        source = _source_of(view, version)
+        return None if source is None else (await self._work.readable([source]))[0]
+
+    async def _judged(self, view: View, asked: Asked, *, deleted: bool = False) -> Judged:
+        parsed = await self._parsed(view, asked)
+        same = same_schema(view, asked, parsed, lambda _: None, deleted=deleted)
+        if same is None:
+            # Other registries store texts as they were sent, and a normalised text may equal several canonical ones.
+            models = {
+                version.stored.version: await self.model_of(view, version)
+                for version in view.versions(asked.subject.qualified, deleted=deleted)
+                if version.stored.schema_type == asked.schema_type
+            }
+            same = same_schema(view, asked, parsed, lambda one: models.get(one.stored.version), deleted=deleted)
+        return Judged(parsed, same)
+
+    async def _parsed(self, view: View, asked: Asked) -> ParsedSchema:
+        named = referenced(view, asked.subject, asked.references)
+        try:
+            return await self._work.parsed((asked.schema_type, asked.schema, tuple(named)), is_new=True)
+        except SchemaInvalid as error:
+            raise _invalid(error) from None
+
+    async def _check_compatible(self, view: View, asked: Asked, parsed: ParsedSchema) -> None:
+        name = asked.subject.qualified
+        level = view.level(asked.subject)
+        found = await self._incompatibilities(view, level, parsed, view.versions(name))
+        if found:
+            raise RegistryRefusal(
+                Code.INCOMPATIBLE,
+                f"The schema is incompatible with an earlier schema for subject {name!r}, by the level {level}. {' '.join(found)}",
+            )
+
+    async def _incompatibilities(
+        self, view: View, level: Level, new: ParsedSchema, versions: Sequence[Version]
+    ) -> list[str]:
+        if level is Level.NONE:
+            return []
+        earlier: list[tuple[str, ParsedSchema]] = []
+        for version in versions if level.transitive else versions[-1:]:
+            named = f"version {version.stored.version}"
+            model = await self.model_of(view, version)
+            if model is None:
+                return [
+                    f"The schema of {named} cannot be read. Set the level to NONE to register without a comparison."
+                ]
+            earlier.append((named, model))
+        try:
+            return await self._work.incompatibilities(level, new, earlier)
+        except SchemaInvalid as error:
+            raise _invalid(error) from None
+
+    # --- other writes -------------------------------------------------------------------------------------------------
+
+    async def write(self, decide: Callable[[View], tuple[T, Append]]) -> T:
+        """Append the records that ``decide`` gives at the end of the log. Returns: its other result.
+
+        Raises: RegistryRefusal as ``decide``, FirnError.
+        """
+        for _ in range(TRIES_MAX):
+            view = await self.view()
+            result, append = decide(view)
+            if await self._appended(view.end, append):
+                return result
+        raise _busy()
+
+    async def _appended(self, end: int, append: Append) -> bool:
+        try:
+            await self._followed.log.append(end, append.subject, append.records)
+        except EndMoved:
+            return False
+        return True
+
+
+def _normalizing(view: View, asked: Asked) -> Asked:
+    """The request, normalised if a config asks for it."""
+    if asked.normalize or view.setting(asked.subject, "normalize") is not True:
+        return asked
+    return asked._replace(normalize=True)
+
+
+def _source_of(view: View, version: Version) -> Source | None:
+    stored = version.stored
+    if stored.schema_type not in SchemaType.__members__:
+        return None
+    subject: Subject = read_subject(stored.subject)
+    try:
+        named = referenced(view, subject, stored.references)
+    except RegistryRefusal:
+        return None
+    return SchemaType(stored.schema_type), stored.schema, tuple(named)
+
+
+def _invalid(error: SchemaInvalid) -> RegistryRefusal:
+    return RegistryRefusal(Code.INVALID_SCHEMA, f"Invalid schema: {error}.")
+
+
+def _busy() -> BrokerUnavailable:
+    return BrokerUnavailable("Other writers append to the topic _schemas all the time. Try again in a moment.")

@@ -1,0 +1,42 @@
+"""Adds the registry to the HTTP application. Tests: ``tests/http/registry/test_routes.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from fastapi import FastAPI
+
+from app.http.gateway import Gateway
+from app.http.registry import asked, compatibility, elsewhere, ids, settings, subjects
+from app.http.registry.answers import parser_missing, refused
+from app.http.registry.followed import FollowedLogs
+from app.http.registry.parsing_work import ParsingWork
+from app.http.registry.paths import RegistryPaths
+from app.registry.refusals import ParserMissing, RegistryRefusal
+from app.registry.schema_log import SchemaLog
+
+BODIES: Final = (*asked.BODIES, *settings.BODIES)
+"""Types of bodies whose schemas are in the OpenAPI document."""
+ROUTERS: Final = (subjects.router, ids.router, settings.router, compatibility.router, elsewhere.router)
+
+
+def add_registry(app: FastAPI, open_log: Callable[[Gateway], SchemaLog] | None = None) -> None:
+    """Add routes, refusals and the state that requests share. ``open_log`` gives a caller's log, if not the one of the brokers."""
+    app.state.schema_logs = FollowedLogs(_of_brokers if open_log is None else open_log)
+    app.state.schema_work = ParsingWork()
+    for router in ROUTERS:
+        app.include_router(router)
+    app.add_exception_handler(RegistryRefusal, refused)
+    app.add_exception_handler(ParserMissing, parser_missing)
+
+
+def add_registry_paths(app: FastAPI) -> None:
+    """Add the middleware for the registry's paths. It must run before all that looks at paths."""
+    app.add_middleware(RegistryPaths)
+
+
+def _of_brokers(gateway: Gateway) -> SchemaLog:
+    from app.client.schema_log import BrokerSchemaLog
+
+    return BrokerSchemaLog(gateway.cluster)

@@ -1,0 +1,232 @@
+"""Configs and modes: of all subjects, of a context, and of one subject."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, Final, TypeVar
+
+import msgspec
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from app.http.bodies import small_body
+from app.http.gateway import ADMIN_BODY_BYTES_MAX
+from app.http.registry.answers import answered
+from app.http.registry.asked import flag, service_of, subject_in
+from app.http.registry.paths import context_of
+from app.http.schemas import request_body
+from app.http.serving import gateway_of
+from app.registry.refusals import Code, RegistryRefusal
+from app.registry.registering import Append, delete_config, delete_mode, set_config, set_mode
+from app.registry.subjects import DEFAULT_CONTEXT, Subject
+from app.registry.view import DEFAULT_LEVEL, View, scopes
+
+router = APIRouter(default_response_class=Response)
+T = TypeVar("T")
+TAGS: Final[list[str | Enum]] = ["Configs and modes (schema registry)"]
+
+
+class ConfigBody(msgspec.Struct):
+    """Members of a config. Those that are not sent stay as they are."""
+
+    compatibility: str | None = None
+    normalize: bool | None = None
+    alias: str | None = None
+    validateFields: bool | None = None  # noqa: N815 (as clients write it)
+    compatibilityGroup: str | None = None  # noqa: N815
+    defaultMetadata: dict[str, Any] | None = None  # noqa: N815
+    overrideMetadata: dict[str, Any] | None = None  # noqa: N815
+    defaultRuleSet: dict[str, Any] | None = None  # noqa: N815
+    overrideRuleSet: dict[str, Any] | None = None  # noqa: N815
+
+
+class ModeBody(msgspec.Struct):
+    mode: str = ""
+
+
+BODIES: Final = (ConfigBody, ModeBody)
+
+
+def _scope(request: Request, subject: str | None) -> tuple[str | None, Subject | None]:
+    """The name that a setting is stored under, and the subject whose mode guards it."""
+    named = Subject(context_of(request.scope), "") if subject is None else subject_in(request, subject)
+    if not named.name and named.context == DEFAULT_CONTEXT:
+        return None, None
+    return scopes(named)[0], named
+
+
+# --- configs ----------------------------------------------------------------------------------------------------------
+
+
+@router.get("/config", summary="Get the config of all subjects", tags=TAGS)
+async def get_config(request: Request) -> Response:
+    return await _get_config(request, None)
+
+
+@router.get("/config/{subject}", summary="Get the config of a subject", tags=TAGS)
+async def get_subject_config(subject: str, request: Request) -> Response:
+    return await _get_config(request, subject)
+
+
+@router.put(
+    "/config",
+    summary="Set the config of all subjects",
+    tags=TAGS,
+    openapi_extra=request_body(ConfigBody, {"compatibility": "BACKWARD"}),
+)
+async def put_config(request: Request) -> Response:
+    return await _put_config(request, None)
+
+
+@router.put(
+    "/config/{subject}",
+    summary="Set the config of a subject",
+    tags=TAGS,
+    openapi_extra=request_body(ConfigBody, {"compatibility": "FULL_TRANSITIVE"}),
+)
+async def put_subject_config(subject: str, request: Request) -> Response:
+    return await _put_config(request, subject)
+
+
+@router.delete("/config", summary="Take away the config of all subjects", tags=TAGS)
+async def remove_config(request: Request) -> Response:
+    return await _delete_config(request, None)
+
+
+@router.delete("/config/{subject}", summary="Take away the config of a subject", tags=TAGS)
+async def remove_subject_config(subject: str, request: Request) -> Response:
+    return await _delete_config(request, subject)
+
+
+async def _get_config(request: Request, subject: str | None) -> Response:
+    name, named = _scope(request, subject)
+    view = await service_of(request).view()
+    found = view.config(name)
+    if found is None or "compatibilityLevel" not in found:
+        if name is not None and subject is not None and not flag(request, "defaultToGlobal"):
+            raise _no_level(subject)
+        level = (DEFAULT_LEVEL if named is None else view.level(named)).value
+        found = {**(found or {}), "compatibilityLevel": level}
+    return answered(found)
+
+
+async def _put_config(request: Request, subject: str | None) -> Response:
+    body = await _body(request, ConfigBody)
+    sent = {member: one for member, one in msgspec.to_builtins(body).items() if one is not None}
+    change = {("compatibilityLevel" if member == "compatibility" else member): one for member, one in sent.items()}
+    if isinstance(change.get("compatibilityLevel"), str):
+        change["compatibilityLevel"] = change["compatibilityLevel"].upper()
+        sent["compatibility"] = change["compatibilityLevel"]
+    name, named = _scope(request, subject)
+    await service_of(request).write(lambda view: (None, set_config(view, name, change, named)))
+    return answered(sent)
+
+
+async def _delete_config(request: Request, subject: str | None) -> Response:
+    name, named = _scope(request, subject)
+
+    def decide(view: View) -> tuple[Mapping[str, Any], Append]:
+        found = view.config(name)
+        if found is None:
+            if subject is not None:
+                raise _no_level(subject)
+            found = {"compatibilityLevel": DEFAULT_LEVEL.value}
+        return found, delete_config(view, name, named)
+
+    return answered(await service_of(request).write(decide))
+
+
+def _no_level(subject: str) -> RegistryRefusal:
+    return RegistryRefusal(
+        Code.SUBJECT_HAS_NO_LEVEL, f"Subject '{subject}' does not have subject-level compatibility configured."
+    )
+
+
+# --- modes ------------------------------------------------------------------------------------------------------------
+
+
+@router.get("/mode", summary="Get the mode of all subjects", tags=TAGS)
+async def get_mode(request: Request) -> Response:
+    return await _get_mode(request, None)
+
+
+@router.get("/mode/{subject}", summary="Get the mode of a subject", tags=TAGS)
+async def get_subject_mode(subject: str, request: Request) -> Response:
+    return await _get_mode(request, subject)
+
+
+@router.put(
+    "/mode",
+    summary="Set the mode of all subjects",
+    tags=TAGS,
+    openapi_extra=request_body(ModeBody, {"mode": "READWRITE"}),
+)
+async def put_mode(request: Request) -> Response:
+    return await _put_mode(request, None)
+
+
+@router.put(
+    "/mode/{subject}",
+    summary="Set the mode of a subject",
+    tags=TAGS,
+    openapi_extra=request_body(ModeBody, {"mode": "IMPORT"}),
+)
+async def put_subject_mode(subject: str, request: Request) -> Response:
+    return await _put_mode(request, subject)
+
+
+@router.delete("/mode", summary="Take away the mode of all subjects", tags=TAGS)
+async def remove_mode(request: Request) -> Response:
+    return await _delete_mode(request, None)
+
+
+@router.delete("/mode/{subject}", summary="Take away the mode of a subject", tags=TAGS)
+async def remove_subject_mode(subject: str, request: Request) -> Response:
+    return await _delete_mode(request, subject)
+
+
+async def _get_mode(request: Request, subject: str | None) -> Response:
+    name, named = _scope(request, subject)
+    view = await service_of(request).view()
+    if (
+        name is not None
+        and subject is not None
+        and view.mode_set(name) is None
+        and not flag(request, "defaultToGlobal")
+    ):
+        raise _no_mode(subject)
+    return answered({"mode": view.mode(named).value})
+
+
+async def _put_mode(request: Request, subject: str | None) -> Response:
+    mode = (await _body(request, ModeBody)).mode.upper()
+    force = flag(request, "force")
+    name, named = _scope(request, subject)
+    await service_of(request).write(lambda view: (None, set_mode(view, name, mode, named, force=force)))
+    return answered({"mode": mode})
+
+
+async def _delete_mode(request: Request, subject: str | None) -> Response:
+    name, named = _scope(request, subject)
+
+    def decide(view: View) -> tuple[str, Append]:
+        found = view.mode_set(name)
+        if found is None:
+            if subject is not None:
+                raise _no_mode(subject)
+            found = view.mode(named).value
+        return found, delete_mode(view, name)
+
+    return answered({"mode": await service_of(request).write(decide)})
+
+
+def _no_mode(subject: str) -> RegistryRefusal:
+    return RegistryRefusal(
+        Code.SUBJECT_HAS_NO_MODE, f"Subject '{subject}' does not have subject-level mode configured."
+    )
+
+
+async def _body(request: Request, kind: type[T]) -> T:
+    timeout_ms = gateway_of(request).settings.body_idle_timeout_ms
+    return await small_body(request, kind, bytes_max=ADMIN_BODY_BYTES_MAX, idle_timeout_ms=timeout_ms)

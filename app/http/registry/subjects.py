@@ -1,0 +1,149 @@
+"""Subjects and their versions: register, look up, list, get and delete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from typing import Final
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from app.http.registry.answers import MEDIA_TYPE, answered, version_members
+from app.http.registry.asked import SchemaBody, flag, number, schema_in, service_of, subject_in, version_in
+from app.http.registry.paths import context_of
+from app.http.schemas import request_body
+from app.registry.refusals import Code, RegistryRefusal
+from app.registry.registering import Append, delete_subject, delete_version, subject_not_found
+from app.registry.subjects import DEFAULT_CONTEXT, check_subject, read_subject
+from app.registry.view import Version, View
+
+router = APIRouter(default_response_class=Response)
+TAGS: Final[list[str | Enum]] = ["Subjects (schema registry)"]
+EXAMPLE: Final = {"schema": '{"type":"record","name":"Flight","fields":[{"name":"origin","type":"string"}]}'}
+ALL_CONTEXTS: Final = ":*:"
+
+
+def in_prefix(request: Request, names: Iterable[str]) -> Iterator[str]:
+    """The names of subjects that a request's ``subjectPrefix`` and its base URL select.
+
+    The prefix ``:*:`` selects all contexts, and is that of a request without one.
+    """
+    base = context_of(request.scope)
+    prefix = request.query_params.get("subjectPrefix")
+    if prefix is None and base == DEFAULT_CONTEXT:
+        prefix = ALL_CONTEXTS
+    if prefix is not None and prefix.startswith(ALL_CONTEXTS):
+        rest = prefix.removeprefix(ALL_CONTEXTS)
+        return (name for name in names if read_subject(name).name.startswith(rest))
+    wanted = read_subject(prefix or "", base)
+    return (
+        name
+        for name in names
+        if (one := read_subject(name)).context == wanted.context and one.name.startswith(wanted.name)
+    )
+
+
+def page(request: Request, found: Iterable[object]) -> list[object]:
+    """The part of a list that ``offset`` and ``limit`` name; all without them. Raises: RegistryRefusal."""
+    start = max(0, number(request, "offset", 0))
+    limit = number(request, "limit", -1)
+    whole = list(found)
+    return whole[start:] if limit < 0 else whole[start : start + limit]
+
+
+@router.get("/subjects", summary="List subjects", tags=TAGS)
+async def list_subjects(request: Request) -> Response:
+    view = await service_of(request).view()
+    names = view.subjects(deleted=flag(request, "deleted"), deleted_only=flag(request, "deletedOnly"))
+    return answered(page(request, in_prefix(request, names)))
+
+
+@router.post(
+    "/subjects/{subject}",
+    summary="Find a schema in a subject",
+    tags=TAGS,
+    openapi_extra=request_body(SchemaBody, EXAMPLE),
+)
+async def look_up(subject: str, request: Request) -> Response:
+    asked = await schema_in(request, subject_in(request, subject))
+    found = await service_of(request).look_up(asked, deleted=flag(request, "deleted"))
+    return answered(version_members(found))
+
+
+@router.delete("/subjects/{subject}", summary="Delete a subject", tags=TAGS)
+async def remove_subject(subject: str, request: Request) -> Response:
+    named, permanent = subject_in(request, subject), flag(request, "permanent")
+
+    def decide(view: View) -> tuple[list[int], Append]:
+        return delete_subject(view, named, permanent=permanent)
+
+    return answered(await service_of(request).write(decide))
+
+
+@router.get("/subjects/{subject}/versions", summary="List the versions of a subject", tags=TAGS)
+async def list_versions(subject: str, request: Request) -> Response:
+    view = await service_of(request).view()
+    named = subject_in(request, subject)
+    only = flag(request, "deletedOnly")
+    found = view.versions(named.qualified, deleted=only or flag(request, "deleted"))
+    found = [one for one in found if one.stored.deleted] if only else found
+    if not found:
+        raise subject_not_found(named.qualified)
+    return answered(page(request, [one.stored.version for one in found]))
+
+
+@router.post(
+    "/subjects/{subject}/versions",
+    summary="Register a schema",
+    tags=TAGS,
+    openapi_extra=request_body(SchemaBody, EXAMPLE),
+)
+async def register_schema(subject: str, request: Request) -> Response:
+    asked = await schema_in(request, check_subject(subject_in(request, subject)))
+    registered = await service_of(request).register(asked)
+    return answered({"id": registered.id})
+
+
+@router.get("/subjects/{subject}/versions/{version}", summary="Get a version of a subject", tags=TAGS)
+async def get_version(subject: str, version: str, request: Request) -> Response:
+    return answered(version_members(await _version(request, subject, version)))
+
+
+@router.get("/subjects/{subject}/versions/{version}/schema", summary="Get the schema of a version", tags=TAGS)
+async def get_schema(subject: str, version: str, request: Request) -> Response:
+    found = await _version(request, subject, version)
+    return Response(found.stored.schema, media_type=MEDIA_TYPE)
+
+
+@router.get(
+    "/subjects/{subject}/versions/{version}/referencedby", summary="List the ids that refer to a version", tags=TAGS
+)
+async def list_referrers(subject: str, version: str, request: Request) -> Response:
+    view = await service_of(request).view()
+    named = subject_in(request, subject)
+    found = version_in(view, named, version, deleted=True)
+    return answered([one.stored.id for one in view.referrers(named.qualified, found.stored.version)])
+
+
+@router.delete("/subjects/{subject}/versions/{version}", summary="Delete a version of a subject", tags=TAGS)
+async def remove_version(subject: str, version: str, request: Request) -> Response:
+    named, permanent = subject_in(request, subject), flag(request, "permanent")
+
+    def decide(view: View) -> tuple[int, Append]:
+        every = view.versions(named.qualified, deleted=True)
+        if every and not permanent and version in ("latest", "-1") and not view.versions(named.qualified):
+            raise RegistryRefusal(
+                Code.SUBJECT_SOFT_DELETED,
+                f"Subject '{named.qualified}' was soft deleted. Set permanent=true to delete it permanently.",
+            )
+        newest = version in ("latest", "-1") and not permanent
+        found = version_in(view, named, version, deleted=not newest)
+        return found.stored.version, delete_version(view, named, found, permanent=permanent)
+
+    return answered(await service_of(request).write(decide))
+
+
+async def _version(request: Request, subject: str, version: str) -> Version:
+    view = await service_of(request).view()
+    return version_in(view, subject_in(request, subject), version, deleted=flag(request, "deleted"))

@@ -1,0 +1,280 @@
+"""The routes of the schema registry, by the conventions of Confluent's API documents."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from app.registry.record_json import Key, KeyType, write_key
+from tests.support.registry import schema_record
+from tests.support.registry_routes import Client
+from tests.support.schema_log import MemorySchemaLog
+
+STRING = '"string"'
+
+
+@pytest.fixture(name="client")
+async def _client() -> AsyncIterator[Client]:
+    client = Client()
+    yield client
+    await client.http.aclose()
+
+
+def record(*fields: Any, name: str = "User") -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": list(fields)}
+
+
+A = {"name": "a", "type": "string"}
+B = {"name": "b", "type": "string"}
+
+
+async def test_a_schema_is_registered_got_listed_and_found(client: Client) -> None:
+    assert await client.register("orders-value", '{"type":"string"}') == 1
+    assert await client.register("orders-value", '{"type":"string"}') == 1
+    got = await client.good("GET", "/schemas/ids/1")
+    assert got["schema"] == STRING
+    assert got.keys() == {"schema", "guid"}
+    assert await client.good("GET", "/schemas/ids/1/schema") == "string"
+    assert await client.good("GET", "/subjects") == ["orders-value"]
+    assert await client.good("GET", "/subjects/orders-value/versions") == [1]
+    version = {"subject": "orders-value", "version": 1, "id": 1, "schema": STRING, "guid": got["guid"]}
+    for name in ("1", "latest", "-1"):
+        assert await client.good("GET", f"/subjects/orders-value/versions/{name}") == version
+    assert await client.good("GET", "/subjects/orders-value/versions/1/schema") == "string"
+    assert await client.good("POST", "/subjects/orders-value", {"schema": STRING}) == version
+    assert await client.good("GET", "/schemas") == [version]
+    assert await client.good("GET", "/schemas/ids/1/subjects") == ["orders-value"]
+    assert await client.good("GET", "/schemas/ids/1/versions") == [{"subject": "orders-value", "version": 1}]
+    assert await client.good("GET", f"/schemas/guids/{got['guid']}") == got
+    assert await client.good("GET", f"/schemas/guids/{got['guid']}/ids") == [{"context": ".", "id": 1}]
+    assert (await client.good("GET", "/schemas/ids/1?fetchMaxId=true"))["maxId"] == 1
+    assert await client.good("GET", "/schemas/types") == ["PROTOBUF", "JSON", "AVRO"]
+    assert client.log.subjects == ["orders-value"]
+
+
+async def test_lists_are_filtered_and_paged(client: Client) -> None:
+    for name in ("a", "ab", "b"):
+        await client.register(name, STRING)
+    await client.register("ab", '"bytes"')
+    assert await client.good("GET", "/subjects?subjectPrefix=a") == ["a", "ab"]
+    assert await client.good("GET", "/subjects?offset=1&limit=1") == ["ab"]
+    schemas = await client.good("GET", "/schemas?subjectPrefix=a&latestOnly=true")
+    assert [(one["subject"], one["version"]) for one in schemas] == [("a", 1), ("ab", 2)]
+    assert await client.refused("GET", "/subjects?limit=x") == (422, 42202)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "expected"),
+    [
+        ("GET", "/subjects/none/versions", (404, 40401)),
+        ("GET", "/subjects/none/versions/1", (404, 40401)),
+        ("POST", "/subjects/none", (404, 40401)),
+        ("DELETE", "/subjects/none", (404, 40401)),
+        ("GET", "/subjects/a/versions/2", (404, 40402)),
+        ("DELETE", "/subjects/a/versions/2", (404, 40402)),
+        ("POST", "/compatibility/subjects/a/versions/2", (404, 40402)),
+        ("GET", "/schemas/ids/9", (404, 40403)),
+        ("GET", "/schemas/ids/x", (404, 40403)),
+        ("GET", "/schemas/ids/99999999999999999999", (404, 40403)),
+        ("POST", "/subjects/a", (404, 40403)),
+        ("GET", "/subjects/a/versions/0", (422, 42202)),
+        ("GET", "/subjects/a/versions/x", (422, 42202)),
+        ("GET", "/subjects/a/versions/2147483648", (422, 42202)),
+        ("GET", "/config/a", (404, 40408)),
+        ("DELETE", "/config/a", (404, 40408)),
+        ("GET", "/mode/a", (404, 40409)),
+        ("DELETE", "/mode/a", (404, 40409)),
+        ("DELETE", "/subjects/a?permanent=true", (404, 40405)),
+        ("DELETE", "/subjects/a/versions/1?permanent=true", (404, 40407)),
+        ("GET", "/exporters", (404, 404)),
+        ("GET", "/dek-registry/v1/keks", (404, 404)),
+        ("PUT", "/exporters/a/config", (404, 404)),
+    ],
+)
+async def test_errors_have_the_codes_of_the_api(
+    client: Client, method: str, path: str, expected: tuple[int, int]
+) -> None:
+    await client.register("a", STRING)
+    body = {"schema": '"int"'} if method == "POST" else None
+    assert await client.refused(method, path, body) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"schema": "nonsense"}, (422, 42201)),
+        ({"schema": ""}, (422, 42201)),
+        ({}, (422, 42201)),
+        ({"schema": STRING, "schemaType": "XML"}, (422, 42201)),
+        ({"schema": '"E"', "references": [{"name": "E", "subject": "none", "version": 1}]}, (422, 42201)),
+        ({"schema": STRING, "id": 4}, (422, 42205)),
+        ({"schema": 4}, (422, 422)),
+        (b"{", (400, 400)),
+        (b'{"schema":' + b"[" * 100_000, (422, 422)),
+    ],
+)
+async def test_bodies_that_are_no_schema_are_refused(client: Client, body: Any, expected: tuple[int, int]) -> None:
+    assert await client.refused("POST", "/subjects/a/versions", body) == expected
+    assert client.log.entries == []
+
+
+async def test_an_incompatible_schema_is_refused_with_the_path_in_words(client: Client) -> None:
+    await client.register("a", record(A))
+    status, body = await client.ask("POST", "/subjects/a/versions", {"schema": json.dumps(record(A, B))})
+    assert (status, body["error_code"]) == (409, 409)
+    assert "At field b of record User" in body["message"]
+    asked = {"schema": json.dumps(record(A, B))}
+    for path in ("/compatibility/subjects/a/versions/latest", "/compatibility/subjects/a/versions"):
+        assert await client.good("POST", path, asked) == {"is_compatible": False}
+        verbose = await client.good("POST", f"{path}?verbose=true", asked)
+        assert len(verbose["messages"]) == 1
+    await client.good("PUT", "/config/a", {"compatibility": "FORWARD"})
+    assert await client.good("POST", "/compatibility/subjects/a/versions/1", asked) == {"is_compatible": True}
+    assert await client.register("a", record(A, B)) == 2
+
+
+async def test_transitive_levels_compare_all_versions(client: Client) -> None:
+    await client.good("PUT", "/config", {"compatibility": "none"})
+    for kind in ("double", "int"):
+        await client.register("a", f'"{kind}"')
+    await client.good("PUT", "/config", {"compatibility": "BACKWARD_TRANSITIVE"})
+    assert await client.refused("POST", "/subjects/a/versions", {"schema": '"long"'}) == (409, 409)
+    await client.good("PUT", "/config", {"compatibility": "BACKWARD"})
+    assert await client.register("a", '"long"') == 3
+
+
+async def test_nothing_to_compare_with_is_compatible(client: Client) -> None:
+    found = await client.good("POST", "/compatibility/subjects/none/versions/latest?verbose=true", {"schema": STRING})
+    assert found == {"is_compatible": True, "messages": []}
+
+
+async def test_configs_are_set_got_and_taken_away(client: Client) -> None:
+    assert await client.good("GET", "/config") == {"compatibilityLevel": "BACKWARD"}
+    assert await client.good("PUT", "/config", {"compatibility": "FULL"}) == {"compatibility": "FULL"}
+    assert await client.good("GET", "/config") == {"compatibilityLevel": "FULL"}
+    assert await client.good("GET", "/config/a?defaultToGlobal=true") == {"compatibilityLevel": "FULL"}
+    assert await client.good("PUT", "/config/a", {"compatibility": "NONE"}) == {"compatibility": "NONE"}
+    assert await client.good("GET", "/config/a") == {"compatibilityLevel": "NONE"}
+    assert await client.good("DELETE", "/config/a") == {"compatibilityLevel": "NONE"}
+    assert await client.refused("GET", "/config/a") == (404, 40408)
+    assert await client.refused("PUT", "/config", {"compatibility": "SOME"}) == (422, 42203)
+    assert await client.good("DELETE", "/config") == {"compatibilityLevel": "FULL"}
+    assert await client.good("GET", "/config") == {"compatibilityLevel": "BACKWARD"}
+    assert set(client.log.subjects) == {None}
+
+
+async def test_modes_are_set_got_and_taken_away(client: Client) -> None:
+    assert await client.good("GET", "/mode") == {"mode": "READWRITE"}
+    assert await client.good("PUT", "/mode/a", {"mode": "READONLY"}) == {"mode": "READONLY"}
+    assert await client.good("GET", "/mode/a") == {"mode": "READONLY"}
+    assert await client.refused("POST", "/subjects/a/versions", {"schema": STRING}) == (422, 42205)
+    assert await client.good("GET", "/mode/b?defaultToGlobal=true") == {"mode": "READWRITE"}
+    assert await client.good("DELETE", "/mode/a") == {"mode": "READONLY"}
+    assert await client.register("a", STRING) == 1
+    assert await client.refused("PUT", "/mode", {"mode": "SOME"}) == (422, 42204)
+    assert await client.refused("PUT", "/mode", {"mode": "IMPORT"}) == (422, 42205)
+    assert await client.good("PUT", "/mode?force=true", {"mode": "IMPORT"}) == {"mode": "IMPORT"}
+    assert await client.register("b", '"int"', id=77, version=5) == 77
+    assert await client.good("GET", "/subjects/b/versions") == [5]
+
+
+async def test_versions_and_subjects_are_deleted_softly_and_for_good(client: Client) -> None:
+    await client.good("PUT", "/config", {"compatibility": "NONE"})
+    for kind in ("int", "long", "double"):
+        await client.register("a", f'"{kind}"')
+    assert await client.good("DELETE", "/subjects/a/versions/1") == 1
+    assert await client.refused("DELETE", "/subjects/a/versions/1") == (404, 40406)
+    assert await client.good("GET", "/subjects/a/versions") == [2, 3]
+    assert await client.good("GET", "/subjects/a/versions?deleted=true") == [1, 2, 3]
+    assert await client.good("GET", "/subjects/a/versions?deletedOnly=true") == [1]
+    assert await client.refused("GET", "/subjects/a/versions/1") == (404, 40402)
+    assert (await client.good("GET", "/subjects/a/versions/1?deleted=true"))["deleted"] is True
+    assert (await client.good("GET", "/schemas/ids/1"))["schema"] == '"int"'
+    assert await client.good("GET", "/schemas/ids/1/subjects") == []
+    assert await client.good("GET", "/schemas/ids/1/subjects?deleted=true") == ["a"]
+    assert await client.good("DELETE", "/subjects/a/versions/1?permanent=true") == 1
+    assert await client.refused("GET", "/schemas/ids/1") == (404, 40403)
+    assert await client.good("DELETE", "/subjects/a/versions/latest") == 3
+    assert await client.good("DELETE", "/subjects/a") == [2]
+    assert await client.refused("DELETE", "/subjects/a") == (404, 40404)
+    assert await client.good("GET", "/subjects") == []
+    assert await client.good("GET", "/subjects?deleted=true") == ["a"]
+    assert await client.good("GET", "/subjects?deletedOnly=true") == ["a"]
+    assert await client.refused("POST", "/subjects/a", {"schema": '"long"'}) == (404, 40401)
+    assert (await client.good("POST", "/subjects/a?deleted=true", {"schema": '"long"'}))["version"] == 2
+    assert await client.good("DELETE", "/subjects/a?permanent=true") == [2, 3]
+    assert await client.good("GET", "/subjects?deleted=true") == []
+    assert await client.register("a", '"double"') == 4
+
+
+async def test_references_are_stored_and_shown_from_both_sides(client: Client) -> None:
+    enum = {"type": "enum", "name": "E", "symbols": ["X"]}
+    await client.register("e", enum)
+    references = [{"name": "E", "subject": "e", "version": 1}]
+    number = await client.register("a", {"type": "array", "items": "E"}, references=references)
+    assert (await client.good("GET", f"/schemas/ids/{number}"))["references"] == references
+    assert await client.good("GET", "/subjects/e/versions/1/referencedby") == [number]
+    assert await client.refused("DELETE", "/subjects/e/versions/1") == (422, 42206)
+    asked = {"schema": '{"type":"array","items":"E"}', "references": references}
+    assert (await client.good("POST", "/subjects/a", asked))["id"] == number
+
+
+async def test_metadata_and_rules_are_kept(client: Client) -> None:
+    more: dict[str, Any] = {"metadata": {"properties": {"owner": "me"}}, "ruleSet": {"domainRules": [{"name": "r"}]}}
+    number = await client.register("a", STRING, **more)
+    got = await client.good("GET", f"/schemas/ids/{number}")
+    assert {name: got[name] for name in more} == more
+
+
+async def test_a_normalised_schema_is_found_by_another_form_of_it(client: Client) -> None:
+    first = {"type": "record", "name": "x.R", "fields": [], "b": 1, "a": 2}
+    second = {"a": 2, "b": 1, "type": "record", "name": "R", "namespace": "x", "fields": []}
+    found = await client.good("POST", "/subjects/a/versions?normalize=true", {"schema": json.dumps(first)})
+    again = await client.good("POST", "/subjects/a/versions?normalize=true", {"schema": json.dumps(second)})
+    assert found == again
+    assert await client.refused("POST", "/subjects/a", {"schema": json.dumps(first)}) == (404, 40403)
+    await client.good("PUT", "/config/a", {"normalize": True})
+    assert (await client.good("POST", "/subjects/a", {"schema": json.dumps(first)}))["id"] == found["id"]
+
+
+async def test_a_context_has_ids_and_subjects_of_its_own(client: Client) -> None:
+    await client.register("a", STRING)
+    assert await client.register(":.sales:a", '"int"') == 1
+    assert (await client.good("GET", "/contexts/sales/schemas/ids/1"))["schema"] == '"int"'
+    assert (await client.good("GET", "/schemas/ids/1?subject=:.sales:"))["schema"] == '"int"'
+    assert await client.good("GET", "/contexts/.sales/subjects") == [":.sales:a"]
+    assert await client.good("GET", "/subjects") == [":.sales:a", "a"]
+    assert await client.good("GET", "/subjects?subjectPrefix=:.sales:") == [":.sales:a"]
+    assert (await client.good("GET", "/contexts/sales/subjects/a/versions/1"))["subject"] == ":.sales:a"
+    assert await client.good("GET", "/contexts") == [".", ".sales"]
+    await client.good("PUT", "/contexts/sales/config", {"compatibility": "NONE"})
+    assert await client.good("GET", "/contexts/sales/config/a?defaultToGlobal=true") == {"compatibilityLevel": "NONE"}
+    assert await client.good("GET", "/config") == {"compatibilityLevel": "BACKWARD"}
+
+
+async def test_a_name_with_a_slash_is_one_name(client: Client) -> None:
+    await client.register("a%2Fb", STRING)
+    assert await client.good("GET", "/subjects") == ["a/b"]
+    assert await client.good("GET", "/subjects/a%2Fb/versions") == [1]
+
+
+async def test_a_log_of_another_registry_is_served_and_read_only_until_an_operator_switches() -> None:
+    log = MemorySchemaLog()
+    log.put((b"\x00garbage", b"\xff"), schema_record("a", 1, 12, '{"type": "string"}'))
+    client = Client(log)
+    assert (await client.good("GET", "/schemas/ids/12"))["schema"] == '{"type": "string"}'
+    assert await client.good("GET", "/mode") == {"mode": "READONLY"}
+    assert await client.refused("POST", "/subjects/a/versions", {"schema": '"int"'}) == (422, 42205)
+    assert (await client.good("POST", "/subjects/a", {"schema": STRING}))["id"] == 12
+    assert await client.good("PUT", "/mode", {"mode": "READWRITE"}) == {"mode": "READWRITE"}
+    assert log.entries[-1].key == write_key(Key(KeyType.MODE))
+    await client.http.aclose()
+
+
+async def test_head_and_slashes_at_the_end_are_served(client: Client) -> None:
+    assert await client.good("GET", "/subjects/") == []
+    answer = await client.http.head("/subjects")
+    assert (answer.status_code, answer.content) == (200, b"")

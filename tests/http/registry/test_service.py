@@ -1,0 +1,146 @@
+"""Writes under a condition, reads that requests share, and parsing in threads."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from app.core.errors import BrokerUnavailable
+from app.http.registry.followed import FollowedLog
+from app.http.registry.parsing_work import KEPT_CHARS_MAX, ParsingWork
+from app.http.registry.service import SchemaService
+from app.registry.parsing.schemas import SchemaType
+from app.registry.refusals import Code, RegistryRefusal
+from app.registry.registering import Asked
+from app.registry.schema_log import Entry
+from app.registry.subjects import read_subject
+from tests.support.registry import schema_record
+from tests.support.registry_routes import OwnedLog
+from tests.support.schema_log import MemorySchemaLog
+
+
+def service(log: MemorySchemaLog) -> SchemaService:
+    return SchemaService(FollowedLog(log), ParsingWork())
+
+
+def asked(schema: str, subject: str = "a") -> Asked:
+    return Asked(read_subject(subject), SchemaType.AVRO, schema)
+
+
+async def test_a_writer_that_loses_decides_again_and_gives_no_id_twice() -> None:
+    log = OwnedLog()
+    log.moves = [[schema_record("b", 1, 1, '"long"')], [schema_record("b", 2, 2, '"double"')]]
+    registered = await service(log).register(asked('"int"'))
+    assert (registered.id, registered.version) == (3, 1)
+
+
+async def test_a_writer_that_loses_against_the_same_schema_takes_its_id() -> None:
+    log = OwnedLog()
+    log.moves = [[schema_record("a", 1, 1, '"int"')]]
+    registered = await service(log).register(asked('"int"'))
+    assert (registered.id, registered.version, registered.append) == (1, 1, None)
+
+
+async def test_a_writer_that_loses_against_an_incompatible_schema_is_refused() -> None:
+    log = OwnedLog()
+    log.moves = [[schema_record("a", 1, 1, '"string"')]]
+    with pytest.raises(RegistryRefusal) as refused:
+        await service(log).register(asked('"int"'))
+    assert refused.value.code is Code.INCOMPATIBLE
+
+
+async def test_a_writer_that_always_loses_is_told_to_try_again() -> None:
+    log = OwnedLog()
+    log.moves = [[schema_record("b", n, n, f'{{"type":"fixed","name":"F{n}","size":{n}}}')] for n in range(1, 80)]
+    with pytest.raises(BrokerUnavailable):
+        await service(log).register(asked('"int"'))
+
+
+async def test_many_writers_at_once_give_each_schema_one_id() -> None:
+    log = OwnedLog()
+    one = service(log)
+    other = service(log)
+    made = await asyncio.gather(
+        *(
+            (one if n % 2 else other).register(asked(f'{{"type":"fixed","name":"F","size":{n % 10}}}', f"s{n}"))
+            for n in range(30)
+        )
+    )
+    assert {found.id for found in made} == set(range(1, 11))
+    assert all(made[n].id == made[n + 10].id == made[n + 20].id for n in range(10))
+
+
+class _Slow(MemorySchemaLog):
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = asyncio.Event()
+
+    async def read(self, start: int) -> tuple[list[Entry], int]:
+        found = await super().read(start)
+        await self.go.wait()
+        return found
+
+
+async def test_callers_that_wait_share_a_read_that_begins_after_them() -> None:
+    log = _Slow()
+    followed = FollowedLog(log)
+    first = asyncio.create_task(followed.refreshed())
+    await asyncio.sleep(0)
+    log.put(schema_record("a", 1, 1))
+    others = [asyncio.create_task(followed.refreshed()) for _ in range(20)]
+    await asyncio.sleep(0)
+    log.go.set()
+    await first
+    for found in await asyncio.gather(*others):
+        assert found.version("a", 1) is not None
+    assert log.reads <= 4
+
+
+async def test_a_failed_read_fails_its_caller_and_no_other() -> None:
+    class Failing(MemorySchemaLog):
+        failures = 1
+
+        async def read(self, start: int) -> tuple[list[Entry], int]:
+            if self.failures:
+                self.failures -= 1
+                raise BrokerUnavailable("No broker answers.")
+            return await super().read(start)
+
+    followed = FollowedLog(Failing())
+    results = await asyncio.gather(followed.refreshed(), followed.refreshed(), return_exceptions=True)
+    assert isinstance(results[0], BrokerUnavailable)
+    assert results[1] is followed.view
+
+
+async def test_parts_without_entries_for_the_caller_do_not_end_the_read() -> None:
+    class Filtered(MemorySchemaLog):
+        async def read(self, start: int) -> tuple[list[Entry], int]:
+            found, end = await super().read(start)
+            return [one for one in found if b'"hidden"' not in one.key], end
+
+    log = Filtered(part=1)
+    log.put(schema_record("hidden", 1, 1), schema_record("hidden", 2, 2), schema_record("a", 1, 3))
+    view = await FollowedLog(log).refreshed()
+    assert list(view.subjects()) == ["a"]
+    assert view.end == 3
+
+
+async def test_a_log_that_lost_its_end_is_read_anew() -> None:
+    log = MemorySchemaLog()
+    log.put(schema_record("a", 1, 1), schema_record("b", 1, 2, '"int"'))
+    followed = FollowedLog(log)
+    await followed.refreshed()
+    log.entries, log.end = log.entries[:1], 1
+    view = await followed.refreshed()
+    assert list(view.subjects()) == ["a"]
+    assert view.end == 1
+
+
+async def test_the_texts_of_kept_models_are_bounded() -> None:
+    work = ParsingWork()
+    pad = "x" * 100_000
+    for n in range(60):
+        await work.parsed((SchemaType.AVRO, f'{{"type":"string","n":{n},"pad":"{pad}"}}', ()), is_new=True)
+    assert work._chars <= KEPT_CHARS_MAX
+    assert len(work._kept) < 60
