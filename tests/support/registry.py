@@ -64,7 +64,9 @@ def read_version(view: View, version: Version) -> ParsedSchema | None:
         return None
 
 
-def schema_record(subject: str, version: int, number: int, schema: str = '"string"', **more: Any) -> tuple[bytes, bytes]:
+def schema_record(
+    subject: str, version: int, number: int, schema: str = '"string"', **more: Any
+) -> tuple[bytes, bytes]:
     """A record as another registry writes it."""
     key = write_key(Key(KeyType.SCHEMA, subject, version))
     return key, write_schema(StoredSchema(subject, version, number, schema, **more))

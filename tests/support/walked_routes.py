@@ -257,10 +257,94 @@ SHARE: Final = CLUSTER + "/share-groups/{group_id}"
 _SHARE: Final = CLUSTER + "/share-groups/{group}"
 CONSUMER: Final = "/consumers/{consumer_id}"
 _CONSUMER: Final = "/consumers/{member}"
+
+
+SUBJECT: Final = "/subjects/{subject}"
+_SUBJECT: Final = "/subjects/walked-value"
+
+
+def _schema(text: Callable[[], str], **more: Any) -> Callable[[], bytes]:
+    return lambda: json.dumps({"schema": text(), **more}).encode()
+
+
+def _schemas(path: str) -> Entry:
+    fields = [{"name": f"f{index}", "type": ["null", "string"], "default": None} for index in range(5_000)]
+    record = {"type": "record", "name": "R", "fields": fields}
+    return _admin(
+        path,
+        ("a schema", _schema(lambda: '"string"')),
+        ("a wide record", _schema(lambda: json.dumps(record))),
+        (
+            "a wide object",
+            _schema(lambda: json.dumps({"properties": {str(n): {} for n in range(20_000)}}), schemaType="JSON"),
+        ),
+        ("levels", _schema(lambda: "[" * 500_000)),
+        ("a long text", _schema(lambda: "x" * 900_000)),
+        ("references", _schema(lambda: '"R"', references=[{"name": "R", "subject": "a", "version": 1}] * 10_000)),
+    )
+
+
+_READS: Final = (
+    "/subjects",
+    SUBJECT + "/versions",
+    SUBJECT + "/versions/{version}",
+    SUBJECT + "/versions/{version}/schema",
+    SUBJECT + "/versions/{version}/referencedby",
+    "/schemas",
+    "/schemas/types",
+    "/schemas/ids/{schema_id}",
+    "/schemas/ids/{schema_id}/schema",
+    "/schemas/ids/{schema_id}/subjects",
+    "/schemas/ids/{schema_id}/versions",
+    "/schemas/guids/{guid}",
+    "/schemas/guids/{guid}/ids",
+    "/config",
+    "/config/{subject}",
+    "/mode",
+    "/mode/{subject}",
+    "/contexts",
+    "/v1/metadata/id",
+    "/v1/metadata/version",
+)
+_DELETIONS: Final = (
+    SUBJECT,
+    SUBJECT + "/versions/{version}",
+    "/config",
+    "/config/{subject}",
+    "/mode",
+    "/mode/{subject}",
+)
+
+
+def _filled(path: str) -> str:
+    for name, value in (("subject", "walked-value"), ("version", "1"), ("schema_id", "1"), ("guid", "x")):
+        path = path.replace("{" + name + "}", value)
+    return path
+
+
+def _registry() -> Iterator[tuple[Route, Entry]]:
+    """The routes of the schema registry."""
+    for path in _READS:
+        yield ("GET", path), _get(_filled(path), *ANY)
+    for path in _DELETIONS:
+        yield ("DELETE", path), _get(_filled(path), *ANY)
+    for path in (SUBJECT, SUBJECT + "/versions", "/compatibility" + SUBJECT + "/versions"):
+        yield ("POST", path), _schemas(_filled(path))
+    yield ("POST", f"/compatibility{SUBJECT}/versions/{{version}}"), _schemas(f"/compatibility{_SUBJECT}/versions/1")
+    for path in ("/config", "/config/{subject}"):
+        yield ("PUT", path), _admin(_filled(path), ("a level", lambda: b'{"compatibility":"NONE"}'))
+    for path in ("/mode", "/mode/{subject}"):
+        yield ("PUT", path), _admin(_filled(path), ("a mode", lambda: b'{"mode":"READWRITE"}'))
+    for path in ("/exporters", "/exporters/{rest:path}", "/dek-registry", "/dek-registry/{rest:path}"):
+        for method in ("GET", "POST", "PUT", "DELETE"):
+            yield (method, path), _get(path.replace("{rest:path}", "a/b"), 404)
+
+
 TOPIC: Final = "/v3/clusters/{cluster_id}/topics/{topic_name}"
 _TOPIC: Final = "/v3/clusters/{cluster_id}/topics/{topic}"
 
 WALKED_ROUTES: Final[Mapping[Route, Entry]] = {
+    **dict(_registry()),
     ("GET", "/"): _get("/"),
     ("GET", "/docs"): _get("/docs"),
     ("GET", "/openapi.json"): _get("/openapi.json"),

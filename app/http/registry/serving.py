@@ -7,6 +7,7 @@ from typing import Final
 
 from fastapi import FastAPI
 
+from app.client.schema_log import BrokerSchemaLog
 from app.http.gateway import Gateway
 from app.http.registry import asked, compatibility, elsewhere, ids, settings, subjects
 from app.http.registry.answers import parser_missing, refused
@@ -37,6 +38,4 @@ def add_registry_paths(app: FastAPI) -> None:
 
 
 def _of_brokers(gateway: Gateway) -> SchemaLog:
-    from app.client.schema_log import BrokerSchemaLog
-
     return BrokerSchemaLog(gateway.cluster)
