@@ -3,7 +3,7 @@
 All state of a log changes synchronously on the event loop. A sync is planned on the loop, executed on a pool thread, and its
 result is applied on the loop. Files and indexes have Kafka's formats.
 
-- ``log``: ``PartitionLog``, the public face: append, read, truncate, offsets
+- ``log``: ``PartitionLog``, the public face: settings, leadership, reads
 - ``manager``: ``LogManager``, all logs of a data directory; ``directory``: the parts that these logs share
 
 The parts of a log:
@@ -12,7 +12,8 @@ The parts of a log:
 - ``segment_holds``: uploads and compactions that hold segments; ``swapping``: replaces segments after a compaction
 - ``indexes``, ``epochs``, ``producers``, ``snapshots``: offsets, leader epochs, producer state
 - ``durability``, ``syncing``: how much of a log is synced; ``journal``: the seam to a write-ahead log
-- ``acceptance``: whether the log accepts appends
+- ``log_offsets``: the offsets and parts of a log, and the callbacks that wait for it; ``acceptance``: which work it accepts
+- ``appending``: appends; ``truncating``: the removal of records at both ends
 - ``reader``, ``reads``: lookups that do not wait for the disk; ``unreadable``: batches that cannot be decoded
 - ``preparation``: work on a batch before its append
 

@@ -237,7 +237,7 @@ async def test_a_batch_that_decompresses_beyond_the_limit_is_refused_with_a_sent
 async def test_what_can_be_refused_unseen_is_not_decompressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with prepared_broker(tmp_path) as (broker, client):
         prepared: list[str] = []
-        monkeypatch.setattr("app.hot.log.prepare", lambda *_, **__: prepared.append("prepared"))
+        monkeypatch.setattr("app.hot.appending.prepare", lambda *_, **__: prepared.append("prepared"))
         records = bomb(MIB)
         assert await refused(client, OFFSETS, records) is ErrorCode.INVALID_TOPIC_EXCEPTION
         assert await refused(client, "compacted", records, acks=5) is ErrorCode.INVALID_REQUIRED_ACKS
@@ -268,7 +268,7 @@ async def test_a_batch_of_a_compacted_topic_is_looked_into_once_and_not_on_the_l
         threads.append(current_thread() is main_thread())
         return prepare(*args, **kwargs)
 
-    monkeypatch.setattr("app.hot.log.prepare", counted)
+    monkeypatch.setattr("app.hot.appending.prepare", counted)
     async with prepared_broker(tmp_path) as (_, client):
         assert await refused(client, "compacted", plain(key=b"k")) is ErrorCode.NONE
         assert threads == [False]

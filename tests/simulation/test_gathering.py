@@ -14,7 +14,7 @@ import pytest
 
 from app.handlers.produce.gathering import Gathering
 from app.handlers.serving import server as service
-from app.hot import log as hot_log
+from app.hot import appending
 from app.machine.files import File
 from app.transport.server import Server
 from tests.cluster_simulation.world import run_seed as run_cluster
@@ -88,8 +88,8 @@ def _kept_in_place(server: Server) -> bool:
 @pytest.mark.parametrize(
     ("where", "name", "planted"),
     [
-        (hot_log, "write_all", _first_alone),
-        (hot_log, "write_all", _swapped),
+        (appending, "write_all", _first_alone),
+        (appending, "write_all", _swapped),
         (Server, "set_scratch_aside", _kept_in_place),
     ],
 )
