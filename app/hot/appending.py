@@ -9,7 +9,6 @@ Tests: ``tests/hot/test_append.py``, ``tests/hot/test_produced_records.py``, ``t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from struct import Struct
 from typing import Final, NamedTuple
 
 from app.configs import TimestampType, TopicConfig
@@ -29,6 +28,9 @@ from app.records.batch import (
     HEADER_BYTES,
     LENGTH_PREFIX_BYTES,
     LOG_APPEND_TIME,
+    PLACE,
+    TIMESTAMPS,
+    TIMESTAMPS_POSITION,
     TRANSACTIONAL,
     BatchHeader,
     HeaderFields,
@@ -42,13 +44,6 @@ from app.records.batch import (
 )
 from app.records.control import ControlType, build_marker, parse_marker
 
-_PLACE: Final = Struct(">qii")
-"""The first fields of a batch: base offset, batch length, leader epoch."""
-_BASE_OFFSET: Final = Struct(">q")
-_EPOCH: Final = Struct(">i")
-_TIMESTAMPS: Final = Struct(">qq")
-_TIMESTAMPS_POSITION: Final = 27
-"""Where the first and the greatest timestamp of a batch are."""
 RUN_BATCHES_MAX: Final = 1000
 """Batches of one write: systems take 1,024 buffers (IOV_MAX of Linux)."""
 ORDINARY_AGE_MS: Final = 20 * 365 * 86_400_000
@@ -118,7 +113,7 @@ class AppendedLog(LogOffsets):
             return True
         if self._append_time or len(records) < HEADER_BYTES:
             return False
-        base_timestamp, max_timestamp = _TIMESTAMPS.unpack_from(records, _TIMESTAMPS_POSITION)
+        base_timestamp, max_timestamp = TIMESTAMPS.unpack_from(records, TIMESTAMPS_POSITION)
         return bool(max_timestamp < 0 or max_timestamp < base_timestamp)
 
     def prepare_append(self, records: memoryview, *, raw_bytes_max: int = DECOMPRESSED_BATCH_BYTES_MAX) -> bytearray:
@@ -187,7 +182,7 @@ class AppendedLog(LogOffsets):
                 and last_offset - segment.base_offset <= RELATIVE_OFFSET_MAX
                 and leader_epoch == self._noted_epoch
             ):
-                _PLACE.pack_into(records, 0, base, batch_length, leader_epoch)
+                PLACE.pack_into(records, 0, base, batch_length, leader_epoch)
                 file = handle.file
                 assert file is not None
                 try:
@@ -307,7 +302,7 @@ class AppendedLog(LogOffsets):
                 and last_offset <= last_of_segment
             ):
                 break
-            _PLACE.pack_into(records, 0, base, batch_length, leader_epoch)
+            PLACE.pack_into(records, 0, base, batch_length, leader_epoch)
             buffers.append(records)
             results.append(_new_result(AppendResult, (base, last_offset + 1, NO_TIMESTAMP, False)))
             base = last_offset + 1
@@ -408,8 +403,7 @@ class AppendedLog(LogOffsets):
         base = end = self._end_offset
         leader_epoch = self.leader_epoch
         for position, header in found:
-            _BASE_OFFSET.pack_into(records, position, end)
-            _EPOCH.pack_into(records, position + LENGTH_PREFIX_BYTES, leader_epoch)
+            PLACE.pack_into(records, position, end, header[1], leader_epoch)
             end += header[6] + 1
         if self._append_time:
             found = [
@@ -529,8 +523,7 @@ class AppendedLog(LogOffsets):
             self._note_epoch(self.leader_epoch, Offset(self._end_offset))
         base = self._end_offset
         end = base + header.last_offset_delta + 1
-        _BASE_OFFSET.pack_into(batch, 0, base)
-        _EPOCH.pack_into(batch, LENGTH_PREFIX_BYTES, self.leader_epoch)
+        PLACE.pack_into(batch, 0, base, header.batch_length, self.leader_epoch)
         self._write(batch, [(0, header)], base, end, now_ms, False)
         return AppendResult(Offset(base), Offset(end), NO_TIMESTAMP, False)
 

@@ -9,6 +9,7 @@ from app.core.errors import ErrorCode, LimitExceeded, ProtocolError, RequestReje
 from app.core.limits import DECOMPRESSED_BATCH_BYTES_MAX
 from app.core.units import TimestampMs
 from app.records.batch import (
+    ATTRIBUTES_LOW_BYTE,
     CODEC_MASK,
     HEADER_BYTES,
     BatchHeader,
@@ -49,7 +50,7 @@ def needs_preparation(records: memoryview, config: TopicConfig, codec: Codec | N
         return False
     if len(records) < HEADER_BYTES:
         return True
-    return records[22] & CODEC_MASK != codec or parse_header(records).size_bytes != len(records)
+    return records[ATTRIBUTES_LOW_BYTE] & CODEC_MASK != codec or parse_header(records).size_bytes != len(records)
 
 
 class DecompressesTooFar(RequestRejected):

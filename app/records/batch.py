@@ -49,8 +49,18 @@ _PRODUCED_ATTRIBUTES: Final = frozenset(codec | bit for codec in range(_CODEC_MA
 """The attributes that a client may set."""
 _LENGTH_MIN: Final = HEADER_BYTES - LENGTH_PREFIX_BYTES
 """Smallest value of the length field."""
+BATCH_LENGTH_POSITION: Final = 8
 _MAGIC_POSITION: Final = 16
 _CRC_POSITION: Final = 17
+ATTRIBUTES_LOW_BYTE: Final = 22
+"""The byte of the attributes that has all bits in use."""
+TIMESTAMPS_POSITION: Final = 27
+PRODUCER_POSITION: Final = 43
+SEQUENCE_POSITION: Final = 53
+PLACE: Final = Struct(">qii")
+"""The first fields of a batch: base offset, batch length, leader epoch. The CRC covers none of them."""
+TIMESTAMPS: Final = Struct(">qq")
+"""The base timestamp and the greatest timestamp, at ``TIMESTAMPS_POSITION``."""
 _RECORD_BYTES_MIN: Final = 7
 """A record's length, attributes, two deltas, two null lengths and header count, of a byte each."""
 _RECORDS_MAX: Final = DECOMPRESSED_BATCH_BYTES_MAX // _RECORD_BYTES_MIN

@@ -20,7 +20,7 @@ from app.core.limits import BATCH_OVERHEAD_BYTES
 from app.core.units import PartitionIndex, TopicPartition
 from app.handlers.base.partitions import topic_name
 from app.hot.producers import TransactionGuard
-from app.records.batch import TRANSACTIONAL
+from app.records.batch import ATTRIBUTES_LOW_BYTE, PRODUCER_POSITION, SEQUENCE_POSITION, TRANSACTIONAL
 from app.transactions.coordinator import check_coordinator_epoch
 from app.transactions.link import AddAsked
 from app.transactions.state import VERSION_2, ProducerIdentity, Transaction
@@ -42,11 +42,8 @@ ASK_AGAIN_S: Final = 0.02
 ASKED_MAX: Final = 5
 """How often a coordinator on another broker is asked for one request, and the pause while it writes markers, as in Kafka."""
 
-ATTRIBUTES_LOW_BYTE: Final = 22
 PRODUCER: Final = Struct(">qh")
-PRODUCER_POSITION: Final = 43
 SEQUENCE: Final = Struct(">i")
-SEQUENCE_POSITION: Final = 53
 
 ASK_AGAIN: Final = frozenset(
     {

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from app.core.errors import RETRIABLE, FirnError, SequenceRefused, copy_of, kafka_code
 from app.core.limits import BATCH_OVERHEAD_BYTES
-from app.handlers.clients.admission import PRODUCER_POSITION
 from app.hot.producers import SEQUENCE_MASK
+from app.records.batch import PRODUCER_POSITION
 from app.wire.produce import TopicRef
 
 if TYPE_CHECKING:

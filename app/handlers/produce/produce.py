@@ -36,9 +36,7 @@ from app.handlers.base.authorising import denial, may
 from app.handlers.base.partitions import check_writable, hint, node_endpoints, topic_name
 from app.handlers.base.portions import look_at_error
 from app.handlers.clients.admission import (
-    ATTRIBUTES_LOW_BYTE,
     PRODUCER,
-    PRODUCER_POSITION,
     Verdicts,
     admit,
     check_admitted,
@@ -54,7 +52,15 @@ from app.handlers.state.zones import record_bytes
 from app.hot.preparation import looks_at_records
 from app.hot.producers import TransactionGuard
 from app.metadata.image.image import GUARDED_TOPICS
-from app.records.batch import CODEC_MASK, CONTROL, LENGTH_PREFIX_BYTES, TRANSACTIONAL
+from app.records.batch import (
+    ATTRIBUTES_LOW_BYTE,
+    BATCH_LENGTH_POSITION,
+    CODEC_MASK,
+    CONTROL,
+    LENGTH_PREFIX_BYTES,
+    PRODUCER_POSITION,
+    TRANSACTIONAL,
+)
 from app.records.compression import Codec
 from app.security.acls import Operation, ResourceType
 from app.security.noting import AUDIT_TOPIC, Resource
@@ -82,7 +88,6 @@ if TYPE_CHECKING:
 
 BASE_OFFSET: Final = Struct(">q")
 BATCH_LENGTH: Final = Struct(">i")
-BATCH_LENGTH_POSITION: Final = 8
 ZSTD_FIRST_VERSION: Final = 7
 """Clients of older versions do not know the codec (KIP-110)."""
 ALL_IN_SYNC: Final = -1
