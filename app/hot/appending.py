@@ -18,6 +18,7 @@ from app.core.limits import DECOMPRESSED_BATCH_BYTES_MAX
 from app.core.units import NO_TIMESTAMP, Offset, ProducerEpoch, ProducerId, TimestampMs
 from app.hot.acceptance import LogWork
 from app.hot.durability import WRITE_BACK_BYTES
+from app.hot.indexes import SegmentIndex
 from app.hot.log_offsets import LogOffsets
 from app.hot.preparation import codec_of, looks_at_records, needs_preparation, prepare
 from app.hot.producers import BATCHES_KEPT, SEQUENCE_MASK, aborted_entry
@@ -139,7 +140,8 @@ class AppendedLog(LogOffsets):
             self._check(LogWork.LEAD, len(records))
         fields = check_single(records, self._max_batch_bytes)
         # The way that nearly all appends go: one batch that is next in order, into a segment with room, its file open. Everything
-        # else takes the general way, which does the same in the same order; a test holds the two against each other.
+        # else takes the general way, which does the same in the same order; a test holds the two against each other. This way also
+        # has its own copy of ``_advance``: a call of it would be a third one for each append.
         writer = self._writer
         segment = writer.segment
         handle = segment.handle
@@ -267,7 +269,10 @@ class AppendedLog(LogOffsets):
         roll_after, room = segment.roll_after_timestamp, writer.segment_bytes - size
         last_of_segment = segment.base_offset + RELATIVE_OFFSET_MAX
         base = self._end_offset
-        for records, fields in run[: max(1, min(writer.index_room, RUN_BATCHES_MAX))]:
+        room_in_indexes = min(
+            writer.index_entries_max - len(index.offsets), writer.time_entries_max - len(index.times), RUN_BATCHES_MAX
+        )
+        for records, fields in run[: max(1, room_in_indexes)]:
             (
                 _,
                 batch_length,
@@ -314,43 +319,7 @@ class AppendedLog(LogOffsets):
             write_all(file, buffers, size)
         except OSError as error:
             raise self._undo_write(file, error) from error
-        position = size
-        for (records, fields), (base, end, _, _) in zip(run, results, strict=False):
-            length = len(records)
-            max_timestamp, producer_id = fields[8], fields[9]
-            if max_timestamp > segment.max_timestamp:
-                segment.max_timestamp = max_timestamp
-                segment.max_timestamp_offset = end - 1
-            if segment.bytes_since_index_entry > writer.index_interval_bytes:
-                writer.add_index_entry(index, end - 1, position)
-                segment.bytes_since_index_entry = length
-            else:
-                segment.bytes_since_index_entry += length
-            if producer_id >= 0:
-                entry = entries[producer_id]
-                sequence = fields[11]
-                entry.last_sequence = last_sequence = (sequence + fields[6]) & SEQUENCE_MASK
-                entry.last_timestamp = max_timestamp
-                batches = entry.batches
-                batches.append((sequence, last_sequence, base, end - 1, max_timestamp))
-                if len(batches) > BATCHES_KEPT:
-                    del batches[0]
-            position += length
-        segment.size_bytes = position
-        segment.last_append_ms = now_ms
-        segment.end_offset = self._end_offset = end
-        durability = self._durability
-        durability.unsaved_bytes += position - size
-        if durability.unsaved_bytes >= WRITE_BACK_BYTES or self._flushes_early:
-            durability.request_if_due(end, self._flush_messages)
-        if self._commits_at_append:
-            self._high_watermark = end
-            if self._producers.undecided:
-                self._producers.decide_below(end)
-            if self._waiters:
-                self._notify()
-        elif self._tells_of_appends:
-            self._tell_of_append()
+        self._advance(segment, index, run[: len(results)], self._end_offset, False, None, now_ms)
         return results
 
     def append_generally(
@@ -578,7 +547,7 @@ class AppendedLog(LogOffsets):
         now_ms: int,
         placed: bool,
     ) -> None:
-        """Append checked and patched batches: roll if necessary, write once, then update all state, which cannot fail.
+        """Append checked and patched batches: roll if necessary, write once, then ``_advance``.
 
         ``placed``: the headers were read after the offsets were set; otherwise offsets follow one another from ``base``.
         """
@@ -606,8 +575,30 @@ class AppendedLog(LogOffsets):
             self._durability.dirty_since_ms = now_ms
         if size == 0:
             writer.note_first_append(found[0][1].max_timestamp, now_ms)
-        offset = base
-        for position, header in found:
+        self._advance(segment, index, found, base, placed, records, now_ms)
+
+    def _advance(
+        self,
+        segment: Segment,
+        index: SegmentIndex,
+        batches: Sequence[tuple[object, HeaderFields]],
+        base: int,
+        placed: bool,
+        records: memoryview | None,
+        now_ms: int,
+    ) -> None:
+        """Apply batches that were just written at the end of ``segment`` to all state of the log. It cannot fail.
+
+        ``batches``: at least one, each with the fields of its header. ``placed``: the fields were read after the offsets were set;
+        otherwise offsets follow one another from ``base``. ``records``: the bytes of the batches; None for a run, which has no
+        control batches and no journal.
+        """
+        writer = self._writer
+        producers = self._producers
+        entries = producers.entries
+        start = position = segment.size_bytes
+        end = base
+        for _, fields in batches:
             (
                 header_offset,
                 batch_length,
@@ -622,37 +613,52 @@ class AppendedLog(LogOffsets):
                 epoch,
                 sequence,
                 record_count,
-            ) = header
-            if placed:
-                offset = header_offset
+            ) = fields
+            offset = header_offset if placed else end
             last_offset = offset + delta
+            length = batch_length + LENGTH_PREFIX_BYTES
             if max_timestamp > segment.max_timestamp and record_count:
                 segment.max_timestamp = max_timestamp
                 segment.max_timestamp_offset = last_offset
             if segment.bytes_since_index_entry > writer.index_interval_bytes:
-                writer.add_index_entry(index, last_offset, size + position)
-                segment.bytes_since_index_entry = 0
-            segment.bytes_since_index_entry += batch_length + LENGTH_PREFIX_BYTES
+                writer.add_index_entry(index, last_offset, position)
+                segment.bytes_since_index_entry = length
+            else:
+                segment.bytes_since_index_entry += length
             if producer_id >= 0:
                 if attributes & CONTROL:
-                    self._apply_marker(segment, records[position:])
+                    assert records is not None, "a run has no control batches"
+                    self._apply_marker(segment, records[position - start :])
+                elif (
+                    producer_id in entries
+                    and (entry := entries[producer_id]).epoch == epoch
+                    and sequence >= 0
+                    and (entry.transaction_first_offset >= 0 or not attributes & TRANSACTIONAL)
+                ):
+                    # As ``apply`` does it for a producer that goes on. The call would cost more than the work.
+                    entry.last_sequence = last_sequence = (sequence + delta) & SEQUENCE_MASK
+                    entry.last_timestamp = max_timestamp
+                    kept = entry.batches
+                    kept.append((sequence, last_sequence, offset, last_offset, max_timestamp))
+                    if len(kept) > BATCHES_KEPT:
+                        del kept[0]
                 else:
-                    self._producers.apply(
+                    producers.apply(
                         producer_id, epoch, sequence, offset, last_offset, max_timestamp, attributes & TRANSACTIONAL
                     )
-            offset = last_offset + 1
-        segment.size_bytes = size + length
+            position += length
+            end = last_offset + 1
+        segment.size_bytes = position
         segment.last_append_ms = now_ms
-        segment.end_offset = end
-        self._end_offset = end
+        segment.end_offset = self._end_offset = end
         durability = self._durability
-        durability.unsaved_bytes += length
+        durability.unsaved_bytes += position - start
         if durability.unsaved_bytes >= WRITE_BACK_BYTES or self._flushes_early:
             durability.request_if_due(end, self._flush_messages)
         if self._commits_at_append:
             self._high_watermark = end
-            if self._producers.undecided:
-                self._producers.decide_below(end)
+            if producers.undecided:
+                producers.decide_below(end)
             if self._waiters:
                 self._notify()
         elif self._tells_of_appends:

@@ -26,12 +26,12 @@ class SegmentWriter:
         "_config",
         "_directory",
         "_files",
-        "_index_entries_max",
         "_path",
-        "_time_entries_max",
+        "index_entries_max",
         "index_interval_bytes",
         "segment",
         "segment_bytes",
+        "time_entries_max",
         "torn",
     )
 
@@ -49,8 +49,8 @@ class SegmentWriter:
         self._config = config
         self.segment_bytes = config.segment_bytes
         self.index_interval_bytes = config.index_interval_bytes
-        self._index_entries_max = max(1, config.segment_index_bytes // OFFSET_ENTRY_BYTES)
-        self._time_entries_max = max(1, config.segment_index_bytes // TIME_ENTRY_BYTES)
+        self.index_entries_max = max(1, config.segment_index_bytes // OFFSET_ENTRY_BYTES)
+        self.time_entries_max = max(1, config.segment_index_bytes // TIME_ENTRY_BYTES)
         if self.segment.size_bytes:
             self._set_roll_times()
 
@@ -113,15 +113,8 @@ class SegmentWriter:
         index.add_time(segment.max_timestamp, segment.max_timestamp_offset - segment.base_offset)
         self._roll_if_full(index)
 
-    @property
-    def index_room(self) -> int:
-        """Entries that the indexes of the active segment have room for."""
-        index = self.segment.index
-        assert index is not None
-        return min(self._index_entries_max - len(index.offsets), self._time_entries_max - len(index.times))
-
     def _roll_if_full(self, index: SegmentIndex) -> None:
-        if len(index.offsets) >= self._index_entries_max or len(index.times) >= self._time_entries_max:
+        if len(index.offsets) >= self.index_entries_max or len(index.times) >= self.time_entries_max:
             # Full: the next batch goes to a new segment.
             self.segment.roll_after_now_ms = -1
 
