@@ -17,10 +17,17 @@ from app.core.errors import (
     StorageUnavailable,
 )
 from app.core.limits import KIB
-from app.core.units import LeaderEpoch, ProducerEpoch, ProducerId
+from app.core.units import LeaderEpoch, Offset, ProducerEpoch, ProducerId
 from app.hot.log import PartitionLog
 from app.hot.producers import ProducerStates
-from app.records.batch import LOG_APPEND_TIME, HeaderFields, check_stored_batch, iter_headers, parse_header
+from app.records.batch import (
+    LOG_APPEND_TIME,
+    HeaderFields,
+    check_stored_batch,
+    iter_headers,
+    parse_header,
+    patch_batch,
+)
 from app.records.builder import build_batch
 from app.records.control import ControlType
 from app.records.record import iter_records
@@ -213,6 +220,15 @@ async def test_an_open_transaction_holds_the_last_stable_offset_until_its_marker
     )
     assert log.aborted_transactions(5, 100) == []
     assert log.last_stable_offset == 7
+
+
+async def test_a_producer_that_wrote_outside_a_transaction_may_begin_one() -> None:
+    log = new_log(manager_over(sim()))
+    append(log, idempotent(0))
+    append(log, idempotent(1, transactional=True))
+    append(log, idempotent(2, transactional=True))
+    assert log.producers.open_transactions == {1: 1}
+    assert (log.last_stable_offset, log.high_watermark) == (1, 3)
 
 
 async def test_markers_of_an_old_epoch_or_coordinator_are_refused() -> None:
@@ -466,6 +482,24 @@ async def test_a_log_that_is_sealed_or_led_no_more_takes_nothing_together() -> N
     assert log.append_run(run, now_ms=NOW) == []
     assert log.check_plain(batch()) is None
     assert log.log_end_offset == 1
+
+
+@pytest.mark.parametrize("way", ["alone", "together", "followed"])
+async def test_each_way_keeps_the_last_five_batches_of_a_producer(way: str) -> None:
+    log = new_log(manager_over(sim()))
+    append(log, idempotent(0))
+    sent = [idempotent(sequence) for sequence in range(1, 7)]
+    if way == "alone":
+        for records in sent:
+            append(log, records)
+    elif way == "together":
+        assert len(log.append_run([plain(log, records) for records in sent], now_ms=NOW)) == 6
+    else:
+        for offset, records in enumerate(sent, start=1):
+            patch_batch(records, 0, Offset(offset), LeaderEpoch(0))
+            log.append_as_follower(records, now_ms=NOW)
+    kept = log.producers.entries[1].batches
+    assert kept == [(number, number, number, number, NOW) for number in range(2, 7)]
 
 
 # --- a disk that is full, or broken ---------------------------------------------------------------------------------
