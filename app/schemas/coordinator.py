@@ -21,6 +21,7 @@ from app.core.seams import Clock
 from app.core.turns import Portion, run
 from app.core.units import BrokerId, PartitionIndex
 from app.metadata.changes.internal_topics import InternalTopic
+from app.metadata.image.records import REGISTRY_LEVEL
 from app.records.batch import iter_headers
 from app.records.record import iter_records
 from app.replication.reading import Awaited
@@ -130,8 +131,8 @@ class SchemaCoordinator:
 
         Raises: RequestRejected INVALID_TOPIC_EXCEPTION, NOT_ENOUGH_REPLICAS.
         """
-        if topic != TOPIC:
-            return
+        if topic != TOPIC or self._cluster.image.level < REGISTRY_LEVEL:
+            return  # at a lower level Firn writes nothing there
         try:
             owned = self._coordinator.look(ZERO, lambda shard: shard.owned)
         except RequestRejected as error:
@@ -229,7 +230,13 @@ class SchemaCoordinator:
         def decide(shard: SchemaShard, turn: Turn) -> Admitted:
             return shard.append(turn, expected_end, records, asked)
 
-        result = self._coordinator.perform(ZERO, decide)
+        try:
+            result = self._coordinator.perform(ZERO, decide)
+        except RequestRejected as error:
+            log_error = error.__cause__
+            if isinstance(log_error, RequestRejected) and log_error.code is ErrorCode.MESSAGE_TOO_LARGE:
+                raise RequestRejected(log_error.code, str(log_error)) from None
+            raise
         try:
             admitted = await result if isinstance(result, Awaitable) else result
         except RequestRejected as error:

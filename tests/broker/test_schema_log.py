@@ -19,6 +19,7 @@ from app.metadata.image.records import LEVEL_MAX, REGISTRY_LEVEL
 from app.records.builder import build_batch
 from app.registry.ownership import OWNER_KEY, ownership_of
 from app.registry.schema_log import EndMoved
+from app.schemas import reservations
 from app.wire.config_resources import ConfigOperation, ConfigResourceType
 from app.wire.private import SchemasRequest, SchemasResponse
 from tests.handlers.conversation import Talk, talk
@@ -200,3 +201,36 @@ async def test_reads_that_wait_are_one_read_and_each_begins_after_its_call(
         found = await asyncio.gather(first, *(log.read(0) for _ in range(20)))
         assert len(asked) == 2
         assert all(one == found[0] for one in found)
+
+
+async def test_a_caller_who_lost_three_times_is_admitted_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reservations, "RESERVED_MS", 600_000)
+    async with running_broker(tmp_path, new_level=LEVEL_MAX) as broker, log_of(broker) as log:
+        await log.append(0, "a-value", [schema_record("a-value", 1)])
+        _, end = await log.read(0)
+        slow, fast = [schema_record("slow-value", 2, '"long"')], [schema_record("fast-value", 3, '"int"')]
+        for _ in range(reservations.LOSSES_MAX):
+            with pytest.raises(EndMoved):
+                await log.append(0, "slow-value", slow)
+        refused = await log._ask(SchemasRequest("append", end, "fast-value", fast, log._history))
+        assert refused.wait_ms > 0
+        assert broker.log("_schemas").log_end_offset == end
+        end = await log.append(end, "slow-value", slow)
+        assert await log.append(end, "fast-value", fast) == end + 2
+
+
+async def test_a_batch_that_the_topic_does_not_take_is_refused_as_too_large(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, new_level=LEVEL_MAX) as broker, log_of(broker) as log:
+        await broker.create_topic(
+            "_schemas", cleanup_policy="compact", firn_durability="disk", max_message_bytes="1000"
+        )
+        with pytest.raises(RequestRejected, match=r"over max\.message\.bytes") as refused:
+            await log.append(0, "a-value", [schema_record("a-value", 1, "x" * 2_000)])
+        assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
+        await log.append(0, "a-value", [schema_record("a-value", 1)])
+
+
+async def test_below_the_level_of_the_registry_producers_write_as_before(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, new_level=REGISTRY_LEVEL - 1) as broker, talk(broker.port) as client:
+        await broker.create_topic("_schemas", cleanup_policy="compact")
+        assert [await produced(client) for _ in range(2)] == [ErrorCode.NONE] * 2
