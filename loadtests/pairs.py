@@ -1,11 +1,12 @@
 """CPU time that a broker of this tree needs for a request, and a broker of another commit, in pairs.
 
-    python -m loadtests.pairs 6f15e7d1 [--pairs 15] [--only "produce 1 KB, 1 connection"]
+    python -m loadtests.pairs 6f15e7d1 [--starts 7] [--pairs 5] [--only "produce 1 KB, 1 connection"]
 
 Both brokers run at the same time on one core, and the client on another one. A pair is the same requests to one broker, then to the
 other one, in changing order. The CPU time is that of all threads of the broker and of its child processes, kernel included.
-It prints the median of each side, and the median of the pairs' ratios with an interval of at least 95 % (by ranks, so no
-distribution is assumed).
+Two processes of one program differ by several percent in where their memory lies, so brokers are started anew ``--starts`` times.
+It prints the median of each side, and the median of the ratios of all starts with an interval (by ranks, so no distribution is
+assumed). The ratio of a start is the median of its pairs.
 """
 
 from __future__ import annotations
@@ -125,7 +126,8 @@ def produce_work(port: int, batch_bytes: int, connections: int) -> Work:
 
 
 def fetch_work(port: int, max_bytes: int) -> Work:
-    """Fetch requests of the topic's first records, which a Produce has written just before."""
+    """Fetch requests of the topic's first records, which Produce requests have written just before."""
+    produce_work(port, 16_000, 1)(2 * max_bytes // 16_000)
     wire = Wire("127.0.0.1", port)
     partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=max_bytes)
     message = FetchRequest(
@@ -201,22 +203,31 @@ def compare(before: Broker, now: Broker, shape: Shape, pairs: int) -> tuple[list
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("commit", help="what to compare with")
-    parser.add_argument("--pairs", type=int, default=15)
+    parser.add_argument("--starts", type=int, default=7)
+    parser.add_argument("--pairs", type=int, default=5, help="of each start")
     parser.add_argument("--only", action="append", choices=list(SHAPES))
     options = parser.parse_args()
     client_core, broker_core = sorted(os.sched_getaffinity(0))[:2]
     os.sched_setaffinity(0, {client_core})
-    print(f"CPU us of a request, medians of {options.pairs} pairs; in brackets the interval of the ratio's median")
-    with worktree(options.commit) as tree, brokers([tree, HERE], broker_core) as (before, now):
-        for name in options.only or SHAPES:
-            was, is_now = compare(before, now, SHAPES[name], options.pairs)
-            ratios = [after / earlier for earlier, after in zip(was, is_now, strict=True)]
-            least, most = interval(ratios)
-            print(
-                f"{name:30} before {statistics.median(was) * 1e6:6.2f} now {statistics.median(is_now) * 1e6:6.2f}"
-                f"   {statistics.median(ratios):.3f} x ({least:.3f} to {most:.3f})",
-                flush=True,
-            )
+    names = options.only or list(SHAPES)
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    with worktree(options.commit) as tree:
+        for start in range(options.starts):
+            trees = [tree, HERE]
+            with brokers(trees if start % 2 else trees[::-1], broker_core) as started:
+                before, now = started if start % 2 else started[::-1]
+                for name in names:
+                    was, is_now = compare(before, now, SHAPES[name], options.pairs)
+                    found[name].append((statistics.median(was), statistics.median(is_now)))
+    print(f"CPU us of a request, medians of {options.starts} starts; in brackets the interval of the ratio's median")
+    for name in names:
+        ratios = [after / earlier for earlier, after in found[name]]
+        least, most = interval(ratios)
+        was_s, now_s = (statistics.median(side) for side in zip(*found[name], strict=True))
+        print(
+            f"{name:30} before {was_s * 1e6:6.2f} now {now_s * 1e6:6.2f}"
+            f"   {statistics.median(ratios):.3f} x ({least:.3f} to {most:.3f})"
+        )
 
 
 if __name__ == "__main__":
