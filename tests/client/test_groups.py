@@ -1,0 +1,47 @@
+"""Assignments of the consumer protocol are written by clients: any bytes are read, within a bounded number of steps."""
+
+from __future__ import annotations
+
+from itertools import islice
+from struct import pack
+
+import pytest
+
+from app.client.groups import PARTITIONS_A_STEP, assigned_partitions
+from app.core.units import PartitionIndex, TopicPartition
+
+
+def assignment(*topics: tuple[str, list[int]]) -> bytes:
+    found = pack(">hi", 0, len(topics))
+    for name, partitions in topics:
+        found += pack(">h", len(name)) + name.encode() + pack(f">i{len(partitions)}i", len(partitions), *partitions)
+    return found + pack(">i", -1)
+
+
+def test_the_partitions_of_all_topics_are_found() -> None:
+    found = assigned_partitions(assignment(("a", [0, 2]), ("b", [1])))
+    assert found == tuple(TopicPartition(name, PartitionIndex(index)) for name, index in (("a", 0), ("a", 2), ("b", 1)))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x00",
+        pack(">hi", 0, 2**31 - 1),
+        # The length of a name that leads back to the same place, two thousand million times.
+        pack(">hihih", 0, 2**31 - 1, 0, 0, -6),
+        pack(">hihi", 0, 1, 0, -1),
+        pack(">hihi", 0, 1, 0, 2**31 - 1),
+        pack(">hih", 0, 1, 1) + b"\xff" + pack(">i", 0),
+    ],
+)
+def test_a_malformed_assignment_has_no_partitions_and_ends_soon(data: bytes) -> None:
+    assert len(list(islice(assigned_partitions.steps(data), 10))) < 10
+    assert assigned_partitions(data) == ()
+
+
+def test_a_long_assignment_is_read_in_steps() -> None:
+    count = 10 * PARTITIONS_A_STEP
+    steps = assigned_partitions.steps(assignment(("a", list(range(count)))))
+    assert sum(1 for _ in steps) >= 10
