@@ -28,7 +28,7 @@ from app.metadata.image.image import ClusterImage
 from app.metadata.image.records import OBJECT_LEVEL
 
 if TYPE_CHECKING:
-    from app.metadata.controller.cluster_changes import ClusterChanges
+    from app.metadata.controller.controller import Controller
     from app.metadata.image.image import TopicImage
     from app.metadata.view.view import ClusterView
 
@@ -115,7 +115,7 @@ MADE_WITHIN_S: Final = 15.0
 """How long a client waits until an internal topic is made: less than its own patience, 30 s in Kafka."""
 
 
-async def ensure_topic(cluster: ClusterView, controller: ClusterChanges, topic: InternalTopic) -> TopicImage:
+async def ensure_topic(cluster: ClusterView, controller: Controller, topic: InternalTopic) -> TopicImage:
     """The topic. Creates it if it does not exist.
 
     Raises: RequestRejected COORDINATOR_NOT_AVAILABLE if it cannot be created, or not in time; StorageUnavailable; FencedError.

@@ -31,7 +31,7 @@ from app.schemas.shard import Admitted, SchemaShard
 from app.schemas.strength import TOPIC, configs_of, strongest, weakness
 
 if TYPE_CHECKING:
-    from app.metadata.controller.cluster_changes import ClusterChanges
+    from app.metadata.controller.controller import Controller
     from app.metadata.image.image import ClusterImage
     from app.metadata.view.view import ClusterView
     from app.replication.partition import Partition, PartitionTable
@@ -80,7 +80,7 @@ class SchemaCoordinator:
         config: Callable[[], BrokerConfig],
         broker_id: BrokerId,
         cluster: ClusterView,
-        controller: ClusterChanges,
+        controller: Controller,
         partitions: PartitionTable,
         reads: PartitionReads,
         clock: Clock,

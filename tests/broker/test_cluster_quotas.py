@@ -13,7 +13,7 @@ import pytest
 from app.broker.quota_tokens import RedisTokens
 from app.core.errors import StorageUnavailable
 from app.handlers.policy.quota_leases import Ask
-from app.metadata.changes.quotas import QuotaOperation
+from app.metadata.changes.quotas import QuotaOperation, alter_quotas
 from app.metadata.image.records import SECURITY_LEVEL, QuotaEntity
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker
@@ -55,8 +55,10 @@ async def sharing(path: Path, redis: RedisServer) -> AsyncIterator[Sequence[Runn
     ) as brokers:
         controller = next(one for one in brokers if one.node.membership.controller.active)
         await controller.node.membership.controller.create_topic("t", 3, {"retention.ms": "-1"})
-        await controller.node.membership.controller.alter_quotas(
-            CLIENT, [QuotaOperation("producer_byte_rate", float(RATE))]
+        await controller.node.membership.controller.submit(
+            lambda draft, around: alter_quotas(
+                draft, around, CLIENT, [QuotaOperation("producer_byte_rate", float(RATE))]
+            )
         )
         await until(lambda: all(one.node.context.quotas is not None for one in brokers))
         await until(lambda: all(led(one) for one in brokers))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.handlers.policy.client_quotas import ClientQuotas
-from app.metadata.changes.quotas import QuotaOperation
+from app.metadata.changes.quotas import QuotaOperation, alter_quotas
 from app.metadata.image.records import SECURITY_LEVEL, QuotaEntity
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest
@@ -34,7 +34,9 @@ async def serving(path: Path, seed: int = 7) -> AsyncIterator[RunningBroker]:
 
 async def limit(broker: RunningBroker, entity: QuotaEntity, **limits: float | None) -> None:
     operations = [QuotaOperation(key, value) for key, value in limits.items()]
-    await broker.node.membership.controller.alter_quotas(entity, operations)
+    await broker.node.membership.controller.submit(
+        lambda draft, around: alter_quotas(draft, around, entity, operations)
+    )
 
 
 async def produced(broker: RunningBroker) -> int:

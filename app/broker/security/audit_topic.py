@@ -18,7 +18,7 @@ from app.security.noting import AUDIT_TOPIC
 
 if TYPE_CHECKING:
     from app.core.seams import BlockingPool, Clock
-    from app.metadata.controller.cluster_changes import ClusterChanges
+    from app.metadata.controller.controller import Controller
     from app.metadata.image.image import BrokerImage, TopicImage
     from app.metadata.view.view import ClusterView
     from app.replication.partition import PartitionTable
@@ -51,7 +51,7 @@ class TopicPlace:
         broker_id: int,
         *,
         cluster: ClusterView,
-        controller: ClusterChanges,
+        controller: Controller,
         partitions: PartitionTable,
         link: ProduceLink | None,
         clock: Clock,

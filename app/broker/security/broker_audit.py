@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from app.core.metrics import Registry
     from app.core.seams import BlockingPool, Clock
     from app.handlers.policy.callers import Caller
-    from app.metadata.controller.cluster_changes import ClusterChanges
+    from app.metadata.controller.controller import Controller
     from app.metadata.view.view import ClusterView
     from app.replication.partition import PartitionTable
     from app.security.authorizer import Authorizer
@@ -49,7 +49,7 @@ class BrokerAudit:
         self,
         *,
         cluster: ClusterView,
-        controller: ClusterChanges,
+        controller: Controller,
         partitions: PartitionTable,
         link: object,
         authorizer: Authorizer | None,

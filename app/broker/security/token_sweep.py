@@ -8,6 +8,7 @@ from collections.abc import Callable
 from app.core.errors import FirnError
 from app.core.faults import Faults
 from app.core.seams import Clock
+from app.metadata.changes import token_changes
 from app.metadata.controller.controller import Controller
 from app.metadata.view.view import ClusterView
 
@@ -30,7 +31,7 @@ async def sweep_tokens(
             continue
         count = 0
         try:
-            while swept := await controller.sweep_tokens():
+            while swept := await controller.submit(token_changes.sweep_tokens):
                 count += len(swept)
         except FirnError as error:
             faults.met_error("sweeping", "delegation tokens", error)  # the next sweep finds the remaining ones

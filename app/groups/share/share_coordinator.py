@@ -53,7 +53,7 @@ from app.metadata.changes.group_configs import (
     RENEW_ENABLE,
     config_of_group,
 )
-from app.metadata.controller.cluster_changes import ClusterChanges
+from app.metadata.controller.controller import Controller
 from app.metadata.image.image import ClusterImage, ImageDelta
 from app.metadata.view.view import ClusterView
 from app.replication.partition import PartitionTable
@@ -77,7 +77,7 @@ class ShareCoordinator:
         *,
         config: Callable[[], BrokerConfig],
         cluster: ClusterView,
-        controller: ClusterChanges,
+        controller: Controller,
         broker_id: BrokerId,
         partitions: PartitionTable,
         clock: Clock,

@@ -9,6 +9,7 @@ from app.core.turns import Portion
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.context import Context, Request
 from app.handlers.base.mutations import Refusal, refusal
+from app.metadata.changes import acl_changes
 from app.security.acls import Acl, AclFilter, Pattern, Rule, exact_filter
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
@@ -90,7 +91,7 @@ async def create_acls(context: Context, request: Request, message: CreateAclsReq
         for one in message.creations
     ]
     try:
-        outcomes = await context.controller.create_acls(asked)
+        outcomes = await context.controller.submit(lambda draft, _: acl_changes.create_acls(draft, asked))
     except FirnError as error:
         return refuse_create_acls(request, message, *refusal(error))
     return CreateAclsResponse(
@@ -139,7 +140,10 @@ async def delete_acls(context: Context, request: Request, message: DeleteAclsReq
                 )
             await portion.rest_if_spent()
         exact = list(dict.fromkeys(acl for found in meant.values() for acl in found))
-        outcomes = await context.controller.delete_acls([exact_filter(acl) for acl in exact]) if exact else []
+        filters = [exact_filter(acl) for acl in exact]
+        outcomes = (
+            await context.controller.submit(lambda draft, _: acl_changes.delete_acls(draft, filters)) if exact else []
+        )
     except FirnError as error:
         return refuse_delete_acls(request, message, *refusal(error))
     gone = {

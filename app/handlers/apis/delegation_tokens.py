@@ -11,6 +11,7 @@ from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.authorising import may, refuse
 from app.handlers.base.context import Context, Request
 from app.handlers.policy.callers import ANONYMOUS
+from app.metadata.changes import token_changes
 from app.metadata.changes.token_changes import TokenAsked, check_principals
 from app.security.acls import Operation, ResourceType
 from app.security.delegation import DelegationToken, TokenSecrets
@@ -85,7 +86,9 @@ async def create(
     check_principals(asked)
     secrets = _secrets(context)
     token_id = urlsafe_b64encode(context.random_bytes(ID_BYTES)).rstrip(b"=").decode()
-    _, token = await context.controller.create_token(token_id, asked)
+    _, token = await context.controller.submit(
+        lambda draft, around: token_changes.create_token(draft, around, token_id, asked)
+    )
     response = _about(owner, request)
     response.issue_timestamp_ms = token.issued_ms
     response.expiry_timestamp_ms = token.expires_ms
@@ -130,7 +133,11 @@ async def renew(
     """Raises: RequestRejected."""
     _check_not_by_token(request)
     token_id = request.about = _secrets(context).find(bytes(message.hmac), context.image.tokens)
-    ends_ms = await context.controller.renew_token(token_id, request.caller.principal, message.renew_period_ms)
+    ends_ms = await context.controller.submit(
+        lambda draft, around: token_changes.renew_token(
+            draft, around, token_id, request.caller.principal, message.renew_period_ms
+        )
+    )
     return RenewDelegationTokenResponse(expiry_timestamp_ms=ends_ms)
 
 
@@ -145,7 +152,11 @@ async def expire(
     """Raises: RequestRejected."""
     _check_not_by_token(request)
     token_id = request.about = _secrets(context).find(bytes(message.hmac), context.image.tokens)
-    ends_ms = await context.controller.expire_token(token_id, request.caller.principal, message.expiry_time_period_ms)
+    ends_ms = await context.controller.submit(
+        lambda draft, around: token_changes.expire_token(
+            draft, around, token_id, request.caller.principal, message.expiry_time_period_ms
+        )
+    )
     return ExpireDelegationTokenResponse(expiry_timestamp_ms=ends_ms)
 
 

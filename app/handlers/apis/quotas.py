@@ -14,6 +14,7 @@ from app.metadata.changes.quotas import (
     Component,
     Match,
     QuotaOperation,
+    alter_quotas,
     matching_quotas,
     quota_entity,
 )
@@ -80,7 +81,9 @@ async def alter_client_quotas(
             raise RequestRejected(ErrorCode.INVALID_REQUEST, "The request names an entity twice.")
         seen.add(entity)
         operations = [QuotaOperation(op.key, None if op.remove else op.value) for op in entry.ops]
-        await context.controller.alter_quotas(entity, operations, validate_only=message.validate_only)
+        await context.controller.submit(
+            lambda draft, around: alter_quotas(draft, around, entity, operations), validate_only=message.validate_only
+        )
 
     response = altering.AlterClientQuotasResponse()
     for entry, answer in zip(message.entries, await each(message.entries, alter), strict=True):

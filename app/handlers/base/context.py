@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from app.handlers.state.metrics import ApiMetrics
     from app.handlers.state.producer_id_block import ProducerIds
     from app.hot.manager import LogManager
-    from app.metadata.controller.cluster_changes import ClusterChanges
+    from app.metadata.controller.controller import Controller
     from app.metadata.controller.desk import Desk
     from app.metadata.image.image import ClusterImage
     from app.metadata.manifest.manifest_entries import ManifestEntries
@@ -96,7 +96,7 @@ class Context:
     registry: Registry
     cluster: ClusterView
     """This broker's copy of the cluster's metadata."""
-    controller: ClusterChanges
+    controller: Controller
     """Makes changes of the cluster: here, or on the broker that is the controller."""
     logs: LogManager
     """The logs on the disk, their directories, and the free space. ``partitions`` decides which of them may be read and written."""

@@ -9,7 +9,7 @@ from app.core.errors import ErrorCode, RequestRejected
 from app.core.units import ProducerId
 
 if TYPE_CHECKING:
-    from app.metadata.controller.cluster_changes import ClusterChanges
+    from app.metadata.controller.controller import Controller
 
 TAKEN_WITHIN_S: Final = 15.0
 """How long a client waits for a new block, with all who wait before it: less than its own patience, 30 s in Kafka."""
@@ -19,7 +19,7 @@ AGAIN_S: Final = 0.1
 class ProducerIds:
     """This broker's block of producer ids."""
 
-    def __init__(self, controller: ClusterChanges) -> None:
+    def __init__(self, controller: Controller) -> None:
         self._controller = controller
         self._next = 0
         self._end = 0

@@ -5,7 +5,7 @@ It groups the requested changes: while one entry is under way, changes wait, and
 the seal, and ends when another broker takes over. Of several brokers each has a controller, and one of them is *active*: it ``takes
 office`` with a seal, and when another has sealed it steps down and goes on as a broker (ADR 0023, C1, C2, C8).
 
-Handlers and coordinators ask for changes by ``ClusterChanges`` (``cluster_changes.py``). They do not know whether the controller
+Handlers call ``submit`` with a plan, a pure function in ``app/metadata/changes/``. They do not know whether the controller
 is on this broker. While this controller is not active, a broker's own requests go ``elsewhere``. Its clients' requests are passed
 on before they come here.
 """
@@ -37,24 +37,18 @@ from app.core.seams import Clock
 from app.core.turns import Portion, Steps, run
 from app.core.units import BrokerId, LeaderEpoch, LogSequence, TopicId, TopicIdPartition
 from app.metadata.changes import (
-    acl_changes,
     broker_changes,
     features,
     leader_changes,
-    quotas,
     reassignments,
-    token_changes,
 )
 from app.metadata.changes import topic_changes as changes
 from app.metadata.changes.broker_changes import BrokersChanged, RegistrationAnswer, RegistrationAsked
 from app.metadata.changes.features import FeatureAsked
 from app.metadata.changes.leader_changes import Election
-from app.metadata.changes.quotas import QuotaOperation
 from app.metadata.changes.reassignments import ReassignmentAnswer, ReassignmentAsked
 from app.metadata.changes.scram_changes import ScramAnswer, ScramAsked, alter_scram_users
-from app.metadata.changes.token_changes import MadeToken, TokenAsked
 from app.metadata.changes.topic_changes import DEFAULT, Assignments, ConfigChange, LeaderEpochs, PlanInputs, Planned
-from app.metadata.controller.cluster_changes import ClusterChanges
 from app.metadata.controller.decisions import GROUP_CHANGES_MAX, Answer, Decisions
 from app.metadata.image.draft import ImageDraft
 from app.metadata.image.image import TopicImage
@@ -64,7 +58,6 @@ from app.metadata.image.records import (
     OBJECT_LEVEL,
     ClusterRecord,
     ControllerRecord,
-    QuotaEntity,
     broker_configs_change,
     cluster_change,
     controller_change,
@@ -75,7 +68,6 @@ from app.metadata.log.log_format import KeyValue
 from app.metadata.log.numbered_log import LONG_RECORDS_MIN
 from app.metadata.view.registration import Registration, StartRefused
 from app.metadata.view.view import ClusterView
-from app.security.acls import Acl, AclFilter
 
 T = TypeVar("T")
 
@@ -102,7 +94,7 @@ def _pages(named: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 class Elsewhere(Protocol):
-    """The active controller on another broker, for a broker's own requests. Raises: as ``ClusterChanges``."""
+    """The active controller on another broker, for a broker's own requests. Raises: as ``Controller``."""
 
     async def create_topic(
         self, name: str, partitions: int, configs: Mapping[str, str | None], factor: int, fewer_replicas: bool
@@ -117,8 +109,16 @@ class Elsewhere(Protocol):
     async def make_first_users(self, asked: Sequence[ScramAsked]) -> Sequence[ScramAnswer]: ...
 
 
-class Controller(ClusterChanges):
-    """Makes changes of the cluster, one entry at a time. Belongs to one event loop: call ``start``, then keep ``run`` running."""
+class Controller:
+    """Makes changes of the cluster, one entry at a time. Belongs to one event loop: call ``start``, then keep ``run`` running.
+
+    When a method that changes the cluster returns, the change is durable and in this broker's image. Each raises RequestRejected
+    (nothing changed), FencedError (another broker has taken over for good), StorageUnavailable (the outcome is unknown; the image
+    will show it), LimitExceeded. The cancellation of a caller does not undo its change.
+
+    ``submit`` makes any change. A change that needs more than a plan has a method of its own: it needs several entries, a wait, a
+    log line, or the controller on another broker. So has a change that several parts of the program ask for.
+    """
 
     def __init__(
         self,
@@ -358,6 +358,13 @@ class Controller(ClusterChanges):
         fewer_replicas: bool = False,
         validate_only: bool = False,
     ) -> TopicImage:
+        """Create a topic, or only check it (``validate_only``). -1 is the broker's default.
+
+        The default factor, and with ``fewer_replicas`` any, is lowered to the number of live brokers.
+
+        Rejected with INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR,
+        INVALID_REPLICA_ASSIGNMENT, INVALID_CONFIG or INVALID_REQUEST.
+        """
         if self.elsewhere is not None and not self.active:
             return await self.elsewhere.create_topic(
                 name, partitions, configs or {}, replication_factor, fewer_replicas
@@ -381,6 +388,10 @@ class Controller(ClusterChanges):
         return topic
 
     async def delete_topic(self, name: str | None = None, *, topic_id: UUID | None = None) -> TopicImage:
+        """Delete a topic by name or id. It moves to ``image.deleting``. Returns: the deleted topic.
+
+        Rejected with UNKNOWN_TOPIC_OR_PARTITION or UNKNOWN_TOPIC_ID.
+        """
         return await self.submit(lambda draft, _: changes.delete_topic.steps(draft, name=name, topic_id=topic_id))
 
     async def finish_topic_deletion(self, topic_id: UUID) -> None:
@@ -395,6 +406,10 @@ class Controller(ClusterChanges):
         assignments: Sequence[Sequence[int]] | None = None,
         validate_only: bool = False,
     ) -> TopicImage:
+        """Raise a topic's partitions to ``count`` in all.
+
+        Rejected with UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS or INVALID_REPLICA_ASSIGNMENT.
+        """
         topic = await self.submit(
             lambda draft, around: changes.create_partitions.steps(
                 draft, around, name=name, count=count, assignments=assignments
@@ -417,6 +432,12 @@ class Controller(ClusterChanges):
         validate_only: bool = False,
         nothing_tiered: LeaderEpochs | None = None,
     ) -> Mapping[str, str]:
+        """Change configs of a topic, a broker, or (a broker named "") all brokers. Returns: the overrides afterwards.
+
+        Rejected with UNKNOWN_TOPIC_OR_PARTITION, BROKER_ID_NOT_REGISTERED, INVALID_CONFIG or INVALID_REQUEST; with
+        TierMustBeEmpty unless ``nothing_tiered``, if the caller must ensure an empty tier and keep it empty; with
+        LeadersHaveChanged if the leader epochs in ``nothing_tiered`` are not those of the topic.
+        """
         return await self.submit(
             lambda draft, around: changes.alter_configs.steps(
                 draft,
@@ -438,6 +459,7 @@ class Controller(ClusterChanges):
         validate_only: bool = False,
         nothing_tiered: LeaderEpochs | None = None,
     ) -> Mapping[str, str]:
+        """Set exactly these overrides (AlterConfigs). Rejected as ``alter_configs``."""
         return await self.submit(
             lambda draft, around: changes.replace_configs.steps(
                 draft,
@@ -451,9 +473,14 @@ class Controller(ClusterChanges):
         )
 
     async def settle(self) -> None:
+        """Wait until the image contains the outcome of all earlier changes, also of those whose outcome was unknown.
+
+        Raises: StorageUnavailable, FencedError.
+        """
         await self.submit(lambda _draft, _around: changes.Planned((), None))
 
     async def allocate_producer_ids(self, broker_id: BrokerId | None = None) -> range:
+        """Allocate a block of producer ids. No other caller ever gets them."""
         if self.elsewhere is not None and not self.active:
             return await self.elsewhere.allocate_producer_ids()
         owner = broker_id if broker_id is not None else self._view.identity.broker_id
@@ -483,6 +510,10 @@ class Controller(ClusterChanges):
     async def elect_leaders(
         self, partitions: Sequence[tuple[str, int]] | None, *, unclean: bool = False
     ) -> Sequence[Election]:
+        """Have preferred leaders lead. With ``unclean``, let any living replica lead a partition without a leader.
+
+        ``partitions``: by topic and index; None for all. The refusals are in the answer.
+        """
         elections: list[Election] = []
         for page in [None] if partitions is None else _pages(partitions):
             made = await self.submit(
@@ -497,6 +528,7 @@ class Controller(ClusterChanges):
     async def alter_reassignments(
         self, asked: Sequence[ReassignmentAsked], *, allow_factor_change: bool = True
     ) -> Sequence[ReassignmentAnswer]:
+        """Begin, replace or cancel reassignments. The refusals are in the answer."""
         answers: list[ReassignmentAnswer] = []
         for page in _pages(asked):
             made = await self.submit(
@@ -509,49 +541,27 @@ class Controller(ClusterChanges):
         return answers
 
     async def update_features(self, asked: Sequence[FeatureAsked], *, validate_only: bool = False) -> None:
+        """Change the levels of features: all of them, or none. Rejected with INVALID_REQUEST or INVALID_UPDATE_VERSION."""
         await self.submit(
             lambda draft, around: features.update_features.steps(draft, around, asked), validate_only=validate_only
         )
 
-    async def create_acls(self, asked: Sequence[Acl]) -> Sequence[RequestRejected | None]:
-        return await self.submit(lambda draft, _: acl_changes.create_acls(draft, asked))
-
-    async def delete_acls(self, asked: Sequence[AclFilter]) -> Sequence[list[Acl] | RequestRejected]:
-        return await self.submit(lambda draft, _: acl_changes.delete_acls(draft, asked))
-
     async def alter_scram_users(self, asked: Sequence[ScramAsked], secret: bytes) -> Sequence[ScramAnswer]:
+        """Add, change and remove SCRAM credentials. The refusals are in the answer.
+
+        ``secret``: random bytes that cannot be guessed, kept if the cluster has none yet. Rejected with UNSUPPORTED_VERSION at a
+        level below ``SECURITY_LEVEL``.
+        """
         return await self.submit(lambda draft, _: alter_scram_users(draft, asked, secret))
 
     async def make_first_users(self, asked: Sequence[ScramAsked], secret: bytes) -> Sequence[ScramAnswer]:
+        """As ``alter_scram_users``, for users that were left in this broker's data directory. All have a ``credential``."""
         if self.elsewhere is not None and not self.active:
             return await self.elsewhere.make_first_users(asked)
         return await self.alter_scram_users(asked, secret)
 
-    async def create_token(self, token_id: str, asked: TokenAsked) -> MadeToken:
-        return await self.submit(lambda draft, around: token_changes.create_token(draft, around, token_id, asked))
-
-    async def renew_token(self, token_id: str | None, principal: str, period_ms: int) -> int:
-        return await self.submit(
-            lambda draft, around: token_changes.renew_token(draft, around, token_id, principal, period_ms)
-        )
-
-    async def expire_token(self, token_id: str | None, principal: str, period_ms: int) -> int:
-        return await self.submit(
-            lambda draft, around: token_changes.expire_token(draft, around, token_id, principal, period_ms)
-        )
-
-    async def sweep_tokens(self) -> Sequence[str]:
-        """Remove some of the delegation tokens that have ended. Returns: their ids; none if there are no more."""
-        return await self.submit(token_changes.sweep_tokens)
-
-    async def alter_quotas(
-        self, entity: QuotaEntity, operations: Sequence[QuotaOperation], *, validate_only: bool = False
-    ) -> None:
-        await self.submit(
-            lambda draft, around: quotas.alter_quotas(draft, around, entity, operations), validate_only=validate_only
-        )
-
     async def unregister_broker(self, broker_id: int) -> BrokersChanged:
+        """Take a broker out of the cluster. Rejected with BROKER_ID_NOT_REGISTERED, or INVALID_REQUEST in a cluster of one."""
         made = await self.submit(lambda draft, around: broker_changes.unregister_broker.steps(draft, around, broker_id))
         self._tell_unclean(made.unclean)
         return made

@@ -228,7 +228,7 @@ class ChangeResponse(msgspec.Struct, array_like=True, frozen=True):
 
 
 class CreateTopicChange(msgspec.Struct, array_like=True, frozen=True):
-    """Body of the change ``create-topic``: as ``ClusterChanges.create_topic``."""
+    """Body of the change ``create-topic``: as ``Controller.create_topic``."""
 
     name: str
     partitions: int
