@@ -6,51 +6,15 @@ package do not matter: the tests of ``app/hot/cleaning/selection.py`` may lie in
 
 from __future__ import annotations
 
-import ast
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
-from functools import cache
-from pathlib import Path
+from collections.abc import Mapping
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-TESTS = ROOT / "tests"
+from tools.named_tests import ROOT, TESTS, docstring_of, found_tests, modules, named_in
+
 LIST = TESTS / "modules_without_tests.toml"
-NAMED = re.compile(r"Tests?: (``tests/[\w/]+\.py``(?:, ``tests/[\w/]+\.py``)*)")
-LOOSE = "app"
-"""In the list: modules that are in no package of ``app/``."""
-
-
-def modules() -> Iterator[tuple[str, Path]]:
-    """Modules of ``app/`` with their package."""
-    for path in sorted((ROOT / "app").rglob("*.py")):
-        inside = path.relative_to(ROOT / "app")
-        if path.name not in ("__init__.py", "__main__.py"):
-            yield inside.parts[0] if len(inside.parts) > 1 else LOOSE, path
-
-
-@cache
-def stems_of(package: str) -> frozenset[str]:
-    found = TESTS.glob("test_*.py") if package == LOOSE else (TESTS / package).rglob("test_*.py")
-    return frozenset(path.stem.removeprefix("test_") for path in found)
-
-
-def named_in(docstring: str) -> list[str]:
-    """The tests that a docstring names, in its sentence ``Tests: …``."""
-    named = NAMED.search(docstring)
-    return [] if named is None else re.findall(r"``(tests/[\w/]+\.py)``", named[1])
-
-
-@cache
-def docstring_of(path: Path) -> str:
-    return ast.get_docstring(ast.parse(path.read_text())) or ""
-
-
-def named_tests(path: Path) -> list[str]:
-    """Of a module, or of its folder: generated modules have no docstring of their own."""
-    return named_in(docstring_of(path)) or named_in(docstring_of(path.with_name("__init__.py")))
 
 
 def listed() -> Mapping[str, list[str]]:
@@ -60,7 +24,7 @@ def listed() -> Mapping[str, list[str]]:
 def without_tests() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for package, path in modules():
-        if path.stem not in stems_of(package) and not named_tests(path):
+        if not found_tests(path):
             found.setdefault(package, set()).add(path.stem)
     return found
 
@@ -118,6 +82,7 @@ def test_the_readme_names_every_folder_of_tests_and_no_other() -> None:
             "Does it.\n\nTests: ``tests/hot/test_append.py``, ``tests/core/test_turns.py``.",
             ["tests/hot/test_append.py", "tests/core/test_turns.py"],
         ),
+        ("Does it. Tests:\n``tests/hot/test_append.py``.", ["tests/hot/test_append.py"]),
         ("See ``tests/hot/test_append.py``.", []),
     ],
 )

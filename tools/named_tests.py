@@ -16,7 +16,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TESTS: Final = ROOT / "tests"
-NAMED: Final = re.compile(r"Tests?: (``tests/[\w/]+\.py``(?:, ``tests/[\w/]+\.py``)*)")
+NAMED: Final = re.compile(r"Tests?:\s(``tests/[\w/]+\.py``(?:,\s``tests/[\w/]+\.py``)*)")
 LOOSE: Final = "app"
 """The package of modules that are in no package of ``app/``."""
 

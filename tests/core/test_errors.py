@@ -1,4 +1,4 @@
-"""Errors that are kept, to be told later or more than once."""
+"""Errors that are kept, to be told later or more than once. Kafka's code of each error."""
 
 from __future__ import annotations
 
@@ -7,7 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from app.core.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, StorageFull, copy_of, without_frames
+from app.core.errors import (
+    KAFKA_CODE,
+    BrokerUnavailable,
+    ConfigError,
+    ConflictError,
+    CorruptionError,
+    ErrorCode,
+    FencedError,
+    FirnError,
+    LimitExceeded,
+    ProtocolError,
+    RequestRejected,
+    StorageFull,
+    StorageUnavailable,
+    copy_of,
+    kafka_code,
+    without_frames,
+)
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ("app", "firn_broker", "pyspark_firn")
@@ -36,6 +53,36 @@ def test_a_copy_of_an_error_says_the_same_and_holds_no_frames(error: FirnError) 
     copy = copy_of(raised(error))
     assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
     assert (copy.__traceback__, copy.__cause__, copy.__context__) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (FencedError("x"), 6),
+        (ConflictError("x"), 7),
+        (BrokerUnavailable("x"), 13),
+        (StorageUnavailable("x"), 56),
+        (StorageFull("x"), 56),
+        (CorruptionError("x"), 56),
+        (LimitExceeded("x"), 44),
+        (ConfigError("x"), 40),
+        (ProtocolError("x", ErrorCode.CORRUPT_MESSAGE), 2),
+        (RequestRejected(ErrorCode.INVALID_RECORD), 87),
+        (ValueError("x"), -1),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_error_has_kafkas_code(error: BaseException, code: int) -> None:
+    assert kafka_code(error) == code
+
+
+def test_each_error_of_the_table_has_its_code_and_no_earlier_entry_takes_it() -> None:
+    assert {kind: kafka_code(kind("x")) for kind, _ in KAFKA_CODE} == dict(KAFKA_CODE)
+
+
+def test_the_codes_have_kafkas_numbers_without_a_gap() -> None:
+    assert [int(code) for code in ErrorCode] == list(range(-1, len(ErrorCode) - 1))
+    assert (ErrorCode.NONE, ErrorCode.NOT_CONTROLLER, ErrorCode.FENCED_LEADER_EPOCH) == (0, 41, 74)
 
 
 def test_an_error_without_frames_is_the_same_error() -> None:
