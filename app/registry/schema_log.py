@@ -1,7 +1,8 @@
 """The seam between the registry and its log: partition 0 of the topic `_schemas`.
 
-A ``SchemaLog`` belongs to one request: it reads and writes with the rights of the caller who sent the request. Tests:
-``tests/registry/test_schema_log_in_memory.py``.
+A ``SchemaLog`` belongs to one request: it reads and writes with the rights of the caller who sent the request.
+
+Tests: ``tests/registry/test_schema_log_in_memory.py``.
 """
 
 from __future__ import annotations
