@@ -1,6 +1,6 @@
 """The tests of each module of ``app/``: of its name, or named by its docstring.
 
-The tests of ``app/hot/cleaning/selection.py`` lie in ``tests/hot/`` or in a folder of it, in ``test_selection.py``. Otherwise the
+The tests of ``app/hot/cleaning/selection.py`` lie in ``tests/hot/`` or in a folder of it, in ``test_<module>.py``. Otherwise the
 module's docstring, or that of its folder, names them in a sentence ``Tests: …``. ``tests/test_names.py`` holds it, and
 ``tools/planted_faults.py`` runs them.
 """
