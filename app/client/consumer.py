@@ -227,7 +227,7 @@ class Consumer:
             leader = await self._cluster.leader_id(partition)
             fetched = await self._fetch(leader, {partition: state.position}, max_wait_ms)
             if fetched.error is not None:
-                raise fetched.error
+                raise copy_of(fetched.error)
             part = fetched.parts.get(partition)
             if part is None:
                 raise BrokerUnavailable(f"The broker did not answer for {partition}.")

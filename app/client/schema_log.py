@@ -86,7 +86,7 @@ class BrokerSchemaLog:
         attempt = 0
         while True:
             try:
-                answer = await self._ask(request)
+                answer = await self.ask(request)
                 if start and answer.history != self._history:
                     self._history = ""
                     return [], 0  # what was read below ``start`` may be gone
@@ -108,7 +108,7 @@ class BrokerSchemaLog:
         lost = False
         while True:
             try:
-                answer = await self._ask(request)
+                answer = await self.ask(request)
             except (BrokerUnavailable, RequestRejected) as error:
                 lost = lost or isinstance(error, BrokerUnavailable | _OutcomeUnknown)
                 attempt += 1
@@ -155,7 +155,7 @@ class BrokerSchemaLog:
             raise error
         await asyncio.sleep(pause_s)
 
-    async def _ask(self, request: SchemasRequest) -> SchemasResponse:
+    async def ask(self, request: SchemasRequest) -> SchemasResponse:
         """The answer of the broker that leads the topic, as far as it is known. Raises: RequestRejected, BrokerUnavailable."""
         try:
             connection = await self._connection()

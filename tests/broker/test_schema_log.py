@@ -159,7 +159,7 @@ async def test_an_append_whose_answer_was_lost_is_found_and_not_written_again(
     async with running_broker(tmp_path, new_level=LEVEL_MAX) as broker, log_of(broker) as log:
         await log.append(0, "a-value", [schema_record("a-value", 1)])
         _, end = await log.read(0)
-        ask, lost = BrokerSchemaLog._ask, []
+        ask, lost = BrokerSchemaLog.ask, []
 
         async def lose_the_first_answer(self: BrokerSchemaLog, request: SchemasRequest) -> SchemasResponse:
             answer = await ask(self, request)
@@ -168,7 +168,7 @@ async def test_an_append_whose_answer_was_lost_is_found_and_not_written_again(
                 raise BrokerUnavailable("The connection was cut.")
             return answer
 
-        monkeypatch.setattr(BrokerSchemaLog, "_ask", lose_the_first_answer)
+        monkeypatch.setattr(BrokerSchemaLog, "ask", lose_the_first_answer)
         records = [schema_record("b-value", 2, '"long"')]
         assert await log.append(end, "b-value", records) == end + 1
         assert lost[0].end == broker.log("_schemas").log_end_offset == end + 2
@@ -188,13 +188,13 @@ async def test_reads_that_wait_are_one_read_and_each_begins_after_its_call(
 ) -> None:
     async with running_broker(tmp_path, new_level=LEVEL_MAX) as broker, log_of(broker) as log:
         await log.append(0, "a-value", [schema_record("a-value", 1)])
-        ask, asked = BrokerSchemaLog._ask, []
+        ask, asked = BrokerSchemaLog.ask, []
 
         async def count(self: BrokerSchemaLog, request: SchemasRequest) -> SchemasResponse:
             asked.append(request.step)
             return await ask(self, request)
 
-        monkeypatch.setattr(BrokerSchemaLog, "_ask", count)
+        monkeypatch.setattr(BrokerSchemaLog, "ask", count)
         first = asyncio.ensure_future(log.read(0))
         while not asked:
             await asyncio.sleep(0)
@@ -212,7 +212,7 @@ async def test_a_caller_who_lost_three_times_is_admitted_alone(tmp_path: Path, m
         for _ in range(reservations.LOSSES_MAX):
             with pytest.raises(EndMoved):
                 await log.append(0, "slow-value", slow)
-        refused = await log._ask(SchemasRequest("append", end, "fast-value", fast, log._history))
+        refused = await log.ask(SchemasRequest("append", end, "fast-value", fast, log._history))
         assert refused.wait_ms > 0
         assert broker.log("_schemas").log_end_offset == end
         end = await log.append(end, "slow-value", slow)
