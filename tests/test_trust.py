@@ -283,10 +283,129 @@ CHANGES_TOPICS = Served(
 )
 CHANGES_CONFIGS = Served(CHANGES_TOPICS.trusts, (DOOR, ERRORS, CONFIGS, PAGE_ELSEWHERE))
 
+REST = "http/rest_v3/"
+CHANGES_BROKERS = Served(
+    "whoever reaches the port may change settings of brokers; the body is checked, the broker decides as for Kafka",
+    (
+        DOOR,
+        ERRORS,
+        f"{REST}test_settings.py::test_settings_of_brokers_are_set_changed_together_and_taken_back",
+        f"{REST}test_settings.py::test_a_setting_that_was_not_made_for_all_brokers_and_a_broker_that_is_not_there_are_404",
+    ),
+)
+GROUPS_LOOKED_UP = Served(
+    "names of the path are looked up; assignments that members wrote are bounded, and decoded in portions",
+    (
+        DOOR,
+        f"{REST}test_groups.py::test_groups_members_and_lags_that_there_are_not_are_404",
+        f"{REST}test_groups.py::test_a_group_is_found_by_its_link_whatever_its_id_is",
+    ),
+)
+ACLS = Served(
+    "names of types and operations are those that there are; a deletion names all its filters; the broker decides",
+    (
+        DOOR,
+        f"{REST}test_acls.py::test_a_deletion_that_forgets_a_filter_deletes_nothing",
+        f"{REST}test_acls.py::test_an_acl_that_cannot_be_is_refused_with_the_name_of_the_field_and_none_of_its_batch_is_made",
+        f"{REST}test_acls.py::test_a_search_with_an_unknown_name_is_refused",
+    ),
+)
+MOVES_LOOKED_UP = Served(
+    LOOKED_UP.trusts,
+    (DOOR, f"{REST}test_reassignments.py::test_a_partition_that_rests_has_a_reassignment_without_changes"),
+)
+REGISTRY_RIGHTS = "http/registry/test_broker.py::test_a_caller_sees_and_writes_the_subjects_of_its_topics_alone"
+REGISTRY_ERRORS = "http/registry/test_routes.py::test_errors_have_the_codes_of_the_api"
+SCHEMAS_LOOKED_UP = Served(
+    "names and numbers are looked up; the broker leaves out schemas that the caller may not see",
+    (DOOR, REGISTRY_ERRORS, REGISTRY_RIGHTS),
+)
+CHANGES_SCHEMAS = Served(
+    "schemas are bounded and parsed off the loop; the broker decides rights, and whether the end that was read holds",
+    (
+        DOOR,
+        REGISTRY_ERRORS,
+        REGISTRY_RIGHTS,
+        "http/registry/test_routes.py::test_bodies_that_are_no_schema_are_refused",
+        "http/registry/test_broker.py::test_two_processes_at_once_give_no_id_twice",
+    ),
+)
+CHANGES_REGISTRY = Served(
+    "levels and modes are those that there are; the broker decides",
+    (
+        DOOR,
+        REGISTRY_RIGHTS,
+        "http/registry/test_routes.py::test_configs_are_set_got_and_taken_away",
+        "http/registry/test_routes.py::test_modes_are_set_got_and_taken_away",
+    ),
+)
+NOT_OFFERED = Served("nothing: it is answered that there is no such service", (DOOR, REGISTRY_ERRORS))
+
 CLUSTER = "/v3/clusters/{cluster_id}"
 BROKER = f"{CLUSTER}/brokers/{{broker_id}}"
 TOPIC = f"{CLUSTER}/topics/{{topic_name}}"
 PARTITION = f"{TOPIC}/partitions/{{partition_id}}"
+CONSUMER_GROUP = f"{CLUSTER}/consumer-groups/{{consumer_group_id}}"
+MEMBER = f"{CONSUMER_GROUP}/consumers/{{consumer_id}}"
+SHARE_GROUP = f"{CLUSTER}/share-groups/{{group_id}}"
+VERSION = "/subjects/{subject}/versions/{version}"
+OF_PARTITION = "{topic_name}/partitions/{partition_id}"
+REGISTRY_ROUTES: dict[tuple[str, str], Served] = {
+    **dict.fromkeys(
+        (
+            ("GET", path)
+            for path in (
+                "/config",
+                "/config/{subject}",
+                "/contexts",
+                "/mode",
+                "/mode/{subject}",
+                "/schemas",
+                "/schemas/guids/{guid}",
+                "/schemas/guids/{guid}/ids",
+                "/schemas/ids/{schema_id}",
+                "/schemas/ids/{schema_id}/schema",
+                "/schemas/ids/{schema_id}/subjects",
+                "/schemas/ids/{schema_id}/versions",
+                "/subjects",
+                "/subjects/{subject}/versions",
+                VERSION,
+                f"{VERSION}/referencedby",
+                f"{VERSION}/schema",
+            )
+        ),
+        SCHEMAS_LOOKED_UP,
+    ),
+    **dict.fromkeys((("GET", path) for path in ("/schemas/types", "/v1/metadata/id", "/v1/metadata/version")), NOTHING),
+    **dict.fromkeys(
+        (
+            ("POST", "/compatibility/subjects/{subject}/versions"),
+            ("POST", "/compatibility/subjects/{subject}/versions/{version}"),
+            ("POST", "/subjects/{subject}"),
+            ("POST", "/subjects/{subject}/versions"),
+            ("DELETE", "/subjects/{subject}"),
+            ("DELETE", VERSION),
+        ),
+        CHANGES_SCHEMAS,
+    ),
+    **dict.fromkeys(
+        (
+            (method, path)
+            for method in ("PUT", "DELETE")
+            for path in ("/config", "/config/{subject}", "/mode", "/mode/{subject}")
+        ),
+        CHANGES_REGISTRY,
+    ),
+    **dict.fromkeys(
+        (
+            (method, f"{path}{rest}")
+            for method in ("GET", "POST", "PUT", "DELETE")
+            for path in ("/dek-registry", "/exporters")
+            for rest in ("", "/{rest:path}")
+        ),
+        NOT_OFFERED,
+    ),
+}
 HTTP_ROUTES = {
     ("GET", "/"): NOTHING,
     ("GET", "/docs"): NOTHING,
@@ -315,14 +434,72 @@ HTTP_ROUTES = {
     ("GET", f"{TOPIC}/configs/{{name}}"): LOOKED_UP,
     ("PUT", f"{TOPIC}/configs/{{name}}"): CHANGES_CONFIGS,
     ("DELETE", f"{TOPIC}/configs/{{name}}"): CHANGES_CONFIGS,
+    **REGISTRY_ROUTES,
+    **dict.fromkeys(((method, f"{CLUSTER}/acls") for method in ("GET", "POST", "DELETE")), ACLS),
+    ("POST", f"{CLUSTER}/acls:batch"): ACLS,
+    ("GET", f"{CLUSTER}/broker-configs"): LOOKED_UP,
+    ("GET", f"{CLUSTER}/broker-configs/{{name}}"): LOOKED_UP,
+    ("GET", f"{CLUSTER}/brokers/-/configs"): LOOKED_UP,
+    ("GET", f"{CLUSTER}/topics/-/configs"): LOOKED_UP,
+    ("GET", f"{TOPIC}/default-configs"): LOOKED_UP,
+    ("GET", f"{BROKER}/partition-replicas"): LOOKED_UP,
+    ("GET", f"{PARTITION}/offset"): LOOKED_UP,
+    **dict.fromkeys(
+        (
+            (method, f"{place}/{{name}}")
+            for method in ("PUT", "DELETE")
+            for place in (f"{CLUSTER}/broker-configs", f"{BROKER}/configs")
+        ),
+        CHANGES_BROKERS,
+    ),
+    ("POST", f"{CLUSTER}/broker-configs:alter"): CHANGES_BROKERS,
+    ("POST", f"{BROKER}/configs:alter"): CHANGES_BROKERS,
+    **dict.fromkeys(
+        (
+            ("GET", path)
+            for path in (
+                f"{CLUSTER}/consumer-groups",
+                CONSUMER_GROUP,
+                f"{CONSUMER_GROUP}/consumers",
+                MEMBER,
+                f"{MEMBER}/assignments",
+                f"{MEMBER}/assignments/{OF_PARTITION}",
+                f"{CONSUMER_GROUP}/lag-summary",
+                f"{CONSUMER_GROUP}/lags",
+                f"{CONSUMER_GROUP}/lags/{OF_PARTITION}",
+                f"{CLUSTER}/share-groups",
+                SHARE_GROUP,
+                f"{SHARE_GROUP}/consumers",
+                f"{SHARE_GROUP}/consumers/{{consumer_id}}",
+                f"{SHARE_GROUP}/consumers/{{consumer_id}}/assignments",
+            )
+        ),
+        GROUPS_LOOKED_UP,
+    ),
+    ("DELETE", SHARE_GROUP): Served(
+        "the name is looked up; the broker decides, and keeps a group that has members",
+        (DOOR, f"{REST}test_groups.py::test_a_share_group_shows_its_members_and_is_deleted_only_without_them"),
+    ),
+    ("GET", f"{CLUSTER}/topics/-/partitions/-/reassignment"): MOVES_LOOKED_UP,
+    ("GET", f"{TOPIC}/partitions/-/reassignment"): MOVES_LOOKED_UP,
+    ("GET", f"{PARTITION}/reassignment"): MOVES_LOOKED_UP,
+    ("GET", f"{PARTITION}/records"): Served(
+        "places, counts, bytes and waits are bounded; a permanent URL is compared with the topic and the leader epoch",
+        (
+            DOOR,
+            f"{REST}test_record_reads.py::test_a_wrong_parameter_is_refused_by_its_name",
+            f"{REST}test_record_reads.py::test_an_offset_outside_of_the_partition_is_refused",
+            f"{REST}test_record_reads.py::test_a_permanent_url_never_shows_the_records_of_another_topic_or_of_another_leader",
+        ),
+    ),
     ("POST", f"{TOPIC}/records:batch"): Served(
         "whoever reaches the port may write; entries, their number and the body are bounded, and each entry has a receipt",
         (
             DOOR,
             ERRORS,
             PAGE_ELSEWHERE,
-            "http/test_record_batches.py::test_an_entry_that_fails_keeps_no_other_from_being_stored",
-            "http/test_record_batches.py::test_a_batch_that_cannot_be_told_apart_stores_nothing",
+            "http/rest_v3/test_record_batches.py::test_an_entry_that_fails_keeps_no_other_from_being_stored",
+            "http/rest_v3/test_record_batches.py::test_a_batch_that_cannot_be_told_apart_stores_nothing",
         ),
     ),
     ("POST", f"{TOPIC}/records"): Served(
