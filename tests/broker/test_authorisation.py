@@ -46,6 +46,7 @@ from tests.handlers.conversation import batch, talk
 from tests.support.audited import Heard
 from tests.support.broker import running_broker
 from tests.support.rights import GROUP, OTHER, SEEN, STEPS, TRANSACTION, refusals, told
+from tests.support.schema_records import operator_record
 from tests.support.several import cluster_on, unfenced
 from tests.support.waiting import until
 
@@ -133,6 +134,9 @@ async def test_what_brokers_and_operators_ask_is_refused_to_others(tmp_path: Pat
             ApiKey.FIRN_TRANSACTIONS: LookRequest(cluster_id, 0),
             ApiKey.FIRN_HOLD: HoldRequest(cluster_id, HoldId(TopicId(uuid), 0, 1), 0, ((0, 0),)),
             ApiKey.FIRN_PULSE: control.PulseRequest(cluster_id, broker_id, 0, True, 0),
+            ApiKey.FIRN_SCHEMAS: own.SchemasRequest(
+                "append", 0, None, [operator_record("CONFIG", None, compatibilityLevel="NONE")]
+            ),
             ApiKey.ALTER_PARTITION: AlterPartitionRequest(broker_id=1),
             ApiKey.BROKER_HEARTBEAT: BrokerHeartbeatRequest(broker_id=1),
             ApiKey.ENVELOPE: EnvelopeRequest(b"", b"", b""),
@@ -159,6 +163,7 @@ async def test_what_brokers_and_operators_ask_is_refused_to_others(tmp_path: Pat
             ApiKey.FIRN_REGISTER,
             ApiKey.FIRN_CHANGE,
             ApiKey.FIRN_PULSE,
+            ApiKey.FIRN_SCHEMAS,
         }:
             raw = await alice.ask(key, 0, own.pack(message))
             assert ErrorCode.CLUSTER_AUTHORIZATION_FAILED in own_codes(raw)
