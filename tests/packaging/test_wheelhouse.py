@@ -29,6 +29,7 @@ PINS = (
     "optional",
     "valkey",
     "signer",
+    "validator",
     "frames",
 )
 
@@ -45,7 +46,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_wheel(folder, "native", "cp311-cp311-manylinux_2_39_x86_64")  # for a newer glibc
     make_wheel(folder, "frames", needs=("pyspark>=4", "inner"))
     make_wheel(folder, "native", "cp312-cp312-manylinux_2_17_x86_64")
-    for name in ("arm_only", "before_3_11_3", "optional", "valkey", "signer"):
+    for name in ("arm_only", "before_3_11_3", "optional", "valkey", "signer", "validator"):
         make_wheel(folder, name)
     return folder
 
@@ -65,6 +66,7 @@ def checkout(root: Path, packages: Path, *, dependencies: str = '"plain", "nativ
     project = re.sub(r"^dependencies = \[.*?^\]", f"dependencies = [{dependencies}]", project, flags=re.M | re.S)
     project = re.sub(r"^redis = .*$", 'redis = ["valkey"]', project, flags=re.M)
     project = re.sub(r"^security = .*$", 'security = ["signer"]', project, flags=re.M)
+    project = re.sub(r"^registry = .*$", 'registry = ["validator"]', project, flags=re.M)
     project = re.sub(r"^spark = \[.*?^\]", 'spark = ["frames", "pyspark>=4.2"]', project, flags=re.M | re.S)
     (root / "pyproject.toml").write_text(project)
     pins = [f"{name}==1.0\n" for name in PINS]
@@ -119,7 +121,7 @@ def test_a_wheelhouse_holds_what_the_target_needs_and_pip_installs_it_by_hash(tm
         "native-1.0-cp311-cp311-manylinux_2_28_x86_64.whl",
         *(
             f"{name}-1.0-py3-none-any.whl"
-            for name in ("plain", "inner", "before_3_11_3", "optional", "valkey", "signer")
+            for name in ("plain", "inner", "before_3_11_3", "optional", "valkey", "signer", "validator")
         ),
     }
     with tarfile.open(archive) as packed:
