@@ -229,7 +229,7 @@ PLANTED: Final[dict[str, Planted]] = {
         forgets_who_has_what_with_every_restart, "INV-11", 30, ("kill leader", "restart"), _ASSIGNED | _LONG
     ),
     "G2 what was loaded counts as committed": Planted(
-        answers_what_it_has_loaded, "INV-8", 10, ("coordinators fall",), _GROUPS | _APART | {"brokers": 5}
+        answers_what_it_has_loaded, "INV-8", 30, ("coordinators fall",), _GROUPS | _APART | {"brokers": 5}
     ),
     "G3 waits over the end of a leadership": Planted(
         waits_over_the_end_of_a_leadership, "INV-8", 10, ("coordinator apart",), _GROUPS | _APART
