@@ -4,6 +4,8 @@ A segment's file is a ``FileHandle``, open or closed. The cache opens it on dema
 the file that has been unused for the longest time. It also closes files that have been unused for long. Two kinds of files stay
 open: files that are being read (``users``), and files with unsynced bytes (``pinned``). The kernel reports a write-back error only
 to descriptors that were open when the error happened, so closing a pinned file could lose the only report of lost data.
+
+One request may read thousands of files. Its reader asks ``crowded`` after each and stops, so that appends find descriptors.
 """
 
 from __future__ import annotations
@@ -41,6 +43,8 @@ class FileHandle:
         file = self.file
         if file is None:
             file = self.cache.open(self)
+        if not self.users:
+            self.cache.read += 1
         self.users += 1
         self.touched = True
         return file
@@ -48,8 +52,10 @@ class FileHandle:
     def release(self) -> None:
         self.users -= 1
         assert self.users >= 0, self.path
-        if self.deleted and self.users == 0:
-            self.cache.close(self)
+        if not self.users:
+            self.cache.read -= 1
+            if self.deleted:
+                self.cache.close(self)
 
 
 class DescriptorCache:
@@ -59,6 +65,9 @@ class DescriptorCache:
         assert descriptors_max > 0
         self._fs = fs
         self._descriptors_max = descriptors_max
+        self.read = 0
+        """Files that have readers."""
+        self._read_max = descriptors_max * 3 // 4
         self._idle: dict[FileHandle, None] = {}
         """Open files that are not pinned, in the order in which eviction checks them."""
         self._pinned: dict[FileHandle, None] = {}
@@ -72,6 +81,11 @@ class DescriptorCache:
     @property
     def open_count(self) -> int:
         return len(self._idle) + len(self._pinned)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether readers have three quarters of all descriptors. A request that has records should take no more then."""
+        return self.read >= self._read_max
 
     def open(self, handle: FileHandle, *, create: bool = False) -> File:
         """The handle's open file. Raises StorageUnavailable, StorageFull."""

@@ -40,7 +40,7 @@ from app.machine.files import File, storage_error
 
 
 class LogOffsets:
-    """What appends, truncations and the public face of one log have in common."""
+    """The state and the queries that appends, truncations and the public face of one log share."""
 
     __slots__ = (
         "__weakref__",
@@ -403,7 +403,7 @@ class LogOffsets:
             self._producers.decide_below(Offset(offset))
         self._notify()
 
-    # --- what is stored ---------------------------------------------------------------------------------------------
+    # --- stored records ---------------------------------------------------------------------------------------------
 
     def wait_stored(self, offset_end: int) -> Awaitable[None] | None:
         """None if all records below ``offset_end`` are stored here under the topic's durability; else an awaitable until they are.

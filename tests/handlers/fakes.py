@@ -28,7 +28,9 @@ from app.handlers.serving.server import KafkaServer
 from app.handlers.state.fetch_sessions import FetchSessions
 from app.handlers.state.metrics import ApiMetrics
 from app.handlers.state.producer_id_block import ProducerIds
+from app.hot.descriptors import DescriptorCache
 from app.hot.producers import ProducerStates
+from app.machine.files import PosixFileSystem
 from app.records.batch import HeaderFields, check_batches, check_single, iter_headers, parse_header, patch_batch
 from app.records.builder import recompress
 from app.records.compression import Codec
@@ -372,6 +374,7 @@ class FakeImage:
 class FakeLogs:
     def __init__(self, image: FakeImage) -> None:
         self.all: dict[tuple[str, int], FakeLog] = {}
+        self.log_directory = SimpleNamespace(descriptors=DescriptorCache(PosixFileSystem(), 1000))
         self._image = image
         self.table = PartitionTable(BrokerId(1), lambda: image)  # type: ignore[arg-type,return-value]
 

@@ -50,6 +50,24 @@ def test_files_with_readers_or_unsynced_bytes_stay_open() -> None:
     assert cache.open_count == 2
 
 
+def test_readers_crowd_the_cache_when_they_have_three_quarters_of_it_and_each_file_counts_once() -> None:
+    cache, files = handles(4, 4)
+    for file in files[:2]:
+        file.acquire()
+        file.acquire()
+    assert not cache.crowded
+    files[2].acquire()
+    assert cache.crowded
+    files[0].release()
+    assert cache.crowded
+    files[0].release()
+    assert not cache.crowded
+    cache.delete(files[1])
+    files[1].release()
+    files[1].release()
+    assert cache.read == 1
+
+
 def test_a_deleted_file_closes_after_its_last_reader() -> None:
     cache, files = handles(1, 2)
     file = files[0].acquire()

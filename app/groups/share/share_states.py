@@ -162,7 +162,7 @@ _NOBODY: Final = StateAnswer(
 
 
 def _parts(asked: Sequence[Asked], at: Sequence[int]) -> Iterator[list[int]]:
-    """The places of what is asked of one coordinator, as many together as fit into a request."""
+    """Split ``at``, the places in ``asked`` that concern one coordinator, into parts that each fit into a request."""
     part: list[int] = []
     runs = 0
     for each in at:

@@ -718,7 +718,10 @@ def look(
     if followed is not None:
         attempt.moves_left = share_of_moves(followed, context.metrics.bytes_in.value, attempt.now_ms)
         partitions = followed.to_look_at(None if attempt.moves_left is None else MOVES_AT_ONCE)
+    descriptors = context.logs.log_directory.descriptors
     left = max(0, max_bytes - attempt.record_bytes)
+    if attempt.record_bytes and descriptors.crowded:
+        left = 0
     from_consumer = request.replica_id < 0
     require = context.partitions.require
     if from_consumer:
@@ -766,6 +769,9 @@ def look(
             attempt.record_bytes += found.record_bytes
             attempt.offset_span += found.offset_span
             left = max(0, left - found.record_bytes)
+            if descriptors.crowded:
+                left = 0  # The next request reads on. Appends of others need descriptors, too.
+                attempt.at_once = True
         elif found.diverging is not None:
             attempt.at_once = True
     return attempt
