@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -186,16 +187,27 @@ Write = Callable[[bytes], Awaitable[None]]
 
 
 class Streamed(Response):
-    """A response that is made while it is sent, and ends early if the client leaves. ``talk`` gets ``Write``."""
+    """A response that is made while it is sent, and ends early if the client leaves."""
 
     def __init__(
-        self, talk: Callable[[Write], Awaitable[None]], *, headers: Mapping[str, str], media_type: str
+        self,
+        talk: Callable[[Write], Awaitable[None]],
+        held: AsyncExitStack,
+        *,
+        headers: Mapping[str, str],
+        media_type: str,
     ) -> None:
+        """``talk`` writes the body. ``held`` has what it needs, and is closed when the response has ended in any way."""
         super().__init__(headers=headers, media_type=media_type)
         del self.headers["content-length"]
         self._talk = talk
+        self._held = held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._held:
+            await self._send(receive, send)
+
+    async def _send(self, receive: Receive, send: Send) -> None:
         async def write(piece: bytes) -> None:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
 

@@ -83,17 +83,28 @@ class HttpSettings:
 class Lanes:
     """The connections that readers of records have to themselves, because a long poll holds up all other requests of a connection.
 
-    They stay open for the next reader.
+    They stay open for the next reader. A quarter of them are kept for reads that end by themselves.
     """
 
     def __init__(self, lanes_max: int) -> None:
         self._lanes_max = lanes_max
+        self._endless_max = lanes_max - lanes_max // 4
+        self._endless = 0
         self._free: list[str] = []
         self._made = 0
 
     @contextmanager
-    def taken(self) -> Iterator[str]:
-        """The name of a lane, for the time of the block. Raises: RestError 429 if all are taken."""
+    def taken(self, *, endless: bool) -> Iterator[str]:
+        """The name of a lane, for the time of the block. ``endless``: the reader stays for as long as its client wants.
+
+        Raises: RestError 429 if all are taken, or if endless readers have their share.
+        """
+        if endless and self._endless >= self._endless_max:
+            raise RestError(
+                429,
+                f"{self._endless_max} requests follow records. Read in pages, or try again later.",
+                error_code=42901,
+            )
         if self._free:
             lane = self._free.pop()
         elif self._made < self._lanes_max:
@@ -101,9 +112,11 @@ class Lanes:
             lane = f"read-{self._made}"
         else:
             raise RestError(429, f"{self._lanes_max} requests are reading records. Try again later.", error_code=42901)
+        self._endless += endless
         try:
             yield lane
         finally:
+            self._endless -= endless
             self._free.append(lane)
 
 

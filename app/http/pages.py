@@ -1,8 +1,11 @@
 """Reads the records of one partition: a page of them, or all that come.
 
-A page ends after ``count`` records or ``bytes_max`` bytes, or at the end of the partition once ``max_wait_ms`` have passed. It also
-ends if no more came for ``COLD_WAIT_MS`` though there is more: so long an object store may take. Records that a key filter skips
-count as bytes.
+A page ends after ``count`` records or ``bytes_max`` bytes, or at the end of the partition once ``max_wait_ms`` have passed. Records
+that a key filter skips count as bytes. Three more limits hold for every page:
+
+- ``SHOWN_BYTES_MAX``: JSON may be six times as long as its record, because it escapes control characters.
+- ``PAGE_MS_MAX``: a key filter, or aborted transactions, may skip all records of a long partition.
+- ``COLD_WAIT_MS`` without progress: an object store may take so long.
 
 Batches are checked as a consumer does it. They are decompressed in a thread; the rest is done in portions.
 
@@ -12,7 +15,7 @@ Tests: ``tests/http/rest_v3/test_record_reads.py``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -25,12 +28,12 @@ from app.core.turns import Portion, run
 from app.core.units import LeaderEpoch, Offset, TopicPartition
 from app.http.gateway import Gateway
 from app.http.record_rendering import Rendering, shown_steps
-from app.records.record import iter_decompressed, raw_records
+from app.records.record import Record, iter_decompressed, raw_records
 
 COUNT_MAX: Final = 10_000
 COUNT_DEFAULT: Final = 500
 BYTES_MAX: Final = 16 * MIB
-"""Of keys and values on one page. Base64 makes a third more of them. One record may pass it."""
+"""Of keys, values and headers on one page. One record may pass it."""
 BYTES_DEFAULT: Final = 1 * MIB
 WAIT_MS_MAX: Final = 30_000
 FETCH_BYTES_MAX: Final = 256 * KIB
@@ -38,6 +41,10 @@ FETCH_BYTES_MAX: Final = 256 * KIB
 FETCH_WAIT_MS_MAX: Final = 500
 """Of one request. A request whose caller has left holds its connection for so long."""
 COLD_WAIT_MS: Final = 10_000
+SHOWN_BYTES_MAX: Final = 2 * BYTES_MAX
+"""Of the JSON of one page. One record may pass it."""
+PAGE_MS_MAX: Final = 30_000
+"""From the first request to a broker to the last one, if there is more to read."""
 
 
 class EndedBy(Enum):
@@ -90,12 +97,14 @@ class ShownAt(NamedTuple):
 class _Reading:
     """The state of one read."""
 
-    def __init__(self, consumer: Consumer, wanted: WantedRecords) -> None:
+    def __init__(self, consumer: Consumer, wanted: WantedRecords, *, shown_bytes_max: int | None = None) -> None:
         self.consumer = consumer
         self.wanted = wanted
         self.position = wanted.offset
         self.count = 0
         self.bytes = 0
+        self.shown_bytes = 0
+        self._shown_bytes_max = shown_bytes_max
         self.epoch: LeaderEpoch | None = None
         self.ended_by: EndedBy | None = None
         self.portion = Portion()
@@ -104,8 +113,15 @@ class _Reading:
     async def fetch(self, wait_ms: int) -> list[FetchedBatch]:
         return await self.consumer.fetch_once(self.wanted.partition, max_wait_ms=min(wait_ms, FETCH_WAIT_MS_MAX))
 
-    def is_done(self) -> bool:
-        return self.ended_by is not None
+    def limit(self) -> EndedBy | None:
+        """The limit of the read that is reached, if one is."""
+        if self.count >= self.wanted.count or (self.wanted.end is not None and self.position >= self.wanted.end):
+            return EndedBy.COUNT
+        if self.bytes >= self.wanted.bytes_max:
+            return EndedBy.BYTES
+        if self._shown_bytes_max is not None and self.shown_bytes >= self._shown_bytes_max:
+            return EndedBy.BYTES
+        return None
 
     @property
     def at_end(self) -> bool:
@@ -114,7 +130,7 @@ class _Reading:
         return end is not None and self.consumer.position(self.wanted.partition) >= end
 
     async def shown(self, batches: list[FetchedBatch]) -> AsyncIterator[ShownAt]:
-        """The wanted records of some batches, until ``ended_by`` is set. ``position`` is moved before each."""
+        """The wanted records of some batches. ``position`` is moved before each. ``ended_by`` is set when a limit is reached."""
         wanted = self.wanted
         for batch in batches:
             header = batch.header
@@ -124,82 +140,84 @@ class _Reading:
                 await self.portion.rest_if_spent()
                 if record.offset < batch.from_offset:
                     continue
-                if wanted.end is not None and record.offset >= wanted.end:
-                    self.ended_by = EndedBy.COUNT
+                self._move_to(record.offset)
+                self.ended_by = self.limit()
+                if self.ended_by is not None:
                     return
-                if self.count >= wanted.count:
-                    self.ended_by = EndedBy.COUNT
-                    return
-                if self.bytes >= wanted.bytes_max:
-                    self.ended_by = EndedBy.BYTES
-                    return
-                self.bytes += len(record.key or b"") + len(record.value or b"")
+                self.bytes += _bytes_of(record)
                 self.position = Offset(record.offset + 1)
                 if wanted.key is not None and record.key != wanted.key:
                     continue
                 self.count += 1
                 self.epoch = header.leader_epoch
                 content = await run(shown_steps(record, wanted.partition.partition, wanted.rendering), self.portion)
+                self.shown_bytes += len(content)
                 yield ShownAt(record.offset, content)
-            self.position = max(self.position, header.end_offset)
+            self._move_to(header.end_offset)
+        self._move_to(self.consumer.position(wanted.partition))
+        self.ended_by = self.limit()
+
+    def _move_to(self, offset: Offset) -> None:
+        end = self.wanted.end
+        self.position = max(self.position, offset if end is None else min(offset, end))
+
+
+def _bytes_of(record: Record) -> int:
+    """The bytes of key, value and headers."""
+    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers
 
 
 async def read_page(consumer: Consumer, wanted: WantedRecords) -> RecordPage:
     """One page. Raises: RequestRejected (OFFSET_OUT_OF_RANGE…), BrokerUnavailable, CorruptionError."""
     loop = asyncio.get_running_loop()
-    reading = _Reading(consumer, wanted)
-    deadline_s = loop.time() + wanted.max_wait_ms / 1000
+    reading = _Reading(consumer, wanted, shown_bytes_max=SHOWN_BYTES_MAX)
+    began_s = cold_since_s = loop.time()
+    deadline_s = began_s + wanted.max_wait_ms / 1000
     records: list[bytes] = []
     wait_ms = 0
-    cold_since_s = loop.time()
-    while not reading.is_done():
+    ended_by: EndedBy | None = None
+    while ended_by is None:
         before = consumer.position(wanted.partition)
         batches = await reading.fetch(wait_ms)
         async for shown in reading.shown(batches):
             records.append(shown.content)
-        if reading.is_done():
-            break
         now_s = loop.time()
-        position = reading.position = max(reading.position, consumer.position(wanted.partition))
-        if position > before:
+        if consumer.position(wanted.partition) > before:
             cold_since_s = now_s
-        if (wanted.end is not None and position >= wanted.end) or reading.count >= wanted.count:
-            reading.ended_by = EndedBy.COUNT
-        elif reading.bytes >= wanted.bytes_max:
-            reading.ended_by = EndedBy.BYTES
+        if reading.ended_by is not None:
+            ended_by = reading.ended_by
         elif reading.at_end:
             if now_s >= deadline_s or records:
-                reading.ended_by = EndedBy.END
+                ended_by = EndedBy.END
             wait_ms = max(1, int((deadline_s - now_s) * 1000))
-        elif now_s - cold_since_s >= COLD_WAIT_MS / 1000:
-            reading.ended_by = EndedBy.TIME
+        elif now_s - cold_since_s >= COLD_WAIT_MS / 1000 or now_s - began_s >= PAGE_MS_MAX / 1000:
+            ended_by = EndedBy.TIME
         else:
             wait_ms = FETCH_WAIT_MS_MAX
     stable_end = consumer.last_stable_offset(wanted.partition)
-    assert reading.ended_by is not None
     stable = stable_end is not None and reading.position <= stable_end
-    return RecordPage(records, reading.position, reading.ended_by, reading.epoch, stable)
+    return RecordPage(records, reading.position, ended_by, reading.epoch, stable)
 
 
-async def follow(consumer: Consumer, wanted: WantedRecords) -> AsyncIterator[ShownAt | None]:
-    """All records from an offset on, as they come, up to ``count`` of them if it is less than ``COUNT_MAX``. None stands for half a
-    second without one. Raises: as ``read_page``."""
+async def follow(consumer: Consumer, wanted: WantedRecords) -> AsyncGenerator[ShownAt | None]:
+    """All records from an offset on, as they come, until a limit of ``wanted`` is reached. None stands for a request to the broker
+    that found no wanted record. Raises: as ``read_page``."""
     reading = _Reading(consumer, wanted)
-    while True:
+    while reading.ended_by is None:
+        shown_before = reading.count
         batches = await reading.fetch(FETCH_WAIT_MS_MAX)
         async for shown in reading.shown(batches):
             yield shown
-        if reading.is_done() or reading.count >= wanted.count:
-            return
-        if not batches:
+        if reading.count == shown_before:
             yield None
 
 
 @asynccontextmanager
-async def reader(gateway: Gateway, *, read_committed: bool) -> AsyncIterator[Consumer]:
+async def reader(gateway: Gateway, *, read_committed: bool, endless: bool = False) -> AsyncIterator[Consumer]:
     """A consumer for one partition, with a lane of its own. Raises: RestError 429 if too many are reading."""
     cluster: ClusterClient = gateway.cluster
-    with gateway.lanes.taken() as lane:
+    with gateway.lanes.taken(endless=endless) as lane:
         async with Consumer(
             cluster,
             max_bytes=FETCH_BYTES_MAX,

@@ -19,7 +19,7 @@ import asyncio
 import binascii
 from base64 import b64decode
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from typing import Any, Final
 from uuid import UUID
 
@@ -67,6 +67,8 @@ ALIVE_S: Final = 15.0
 VARY: Final = {"vary": "Authorization, Cookie, Accept"}
 WITHOUT_END: Final = 1 << 62
 OFFSET_MAX: Final = (1 << 63) - 1
+PERMANENT: Final = frozenset({"topic_id", "offset", "end", "epoch", "isolation", "rendering"})
+"""The parameters of a permanent URL. A response to a URL without one of them must not be cached."""
 
 BODIES: Final = (ShownRecord,)
 
@@ -90,7 +92,7 @@ _PARAMETERS: Final[tuple[tuple[str, dict[str, Any], str], ...]] = (
     (
         "bytes",
         {"type": "integer", "minimum": 1, "maximum": BYTES_MAX, "default": BYTES_DEFAULT},
-        "Bytes of keys and values of a page. The last record may pass it. Records that `key` skips count.",
+        "Bytes of keys, values and headers of a page. The last record may pass it. Records that `key` skips count.",
     ),
     (
         "max_wait_ms",
@@ -338,11 +340,11 @@ async def _page_response(
 ) -> Response:
     permanent = await _permanent(request, gateway, topic, wanted, page)
     headers = {**VARY, **NO_STORE}
-    if asked.end is not None and asked.topic_id is not None and asked.epoch is not None:
-        if page.next_offset == wanted.end and page.epoch != asked.epoch:
-            raise RestError(404, "The records of this URL are no more: its last one was lost, and another one written.")
-        if permanent is not None and page.next_offset == wanted.end:
-            headers["cache-control"] = f"private, max-age={MAX_AGE_S}, immutable"
+    whole = page.next_offset == wanted.end
+    if whole and asked.topic_id is not None and asked.epoch not in (None, page.epoch):
+        raise RestError(404, "The records of this URL are no more: its last one was lost, and another one written.")
+    if whole and permanent is not None and request.query_params.keys() >= PERMANENT:
+        headers["cache-control"] = f"private, max-age={MAX_AGE_S}, immutable"
     without = ["timestamp", "page_token", "end", "topic_id", "epoch"]
     following = str(request.url.remove_query_params(without).include_query_params(offset=page.next_offset))
     links = [f'<{following}>; rel="next"', *((f'<{permanent}>; rel="bookmark"',) if permanent else ())]
@@ -408,21 +410,18 @@ async def _stream(request: Request, gateway: Gateway, wanted: WantedRecords, *, 
     if request.scope.get(HEAD):
         return Response(headers=headers, media_type=kind)
     # The lane is taken, and the first batches are asked for, before the status is sent, so that errors have their own.
-    stack = AsyncExitStack()
-    try:
-        consumer = await stack.enter_async_context(reader(gateway, read_committed=wanted.read_committed))
-        records = follow(consumer, wanted)
+    async with AsyncExitStack() as stack:
+        consumer = await stack.enter_async_context(reader(gateway, read_committed=wanted.read_committed, endless=True))
+        records = await stack.enter_async_context(aclosing(follow(consumer, wanted)))
         first = await anext(records, None)
-    except BaseException:
-        await stack.aclose()
-        raise
-    return Streamed(_talk(request, gateway, stack, records, first, events=events), headers=headers, media_type=kind)
+        held = stack.pop_all()
+    talk = _talk(request, gateway, records, first, events=events)
+    return Streamed(talk, held, headers=headers, media_type=kind)
 
 
 def _talk(
     request: Request,
     gateway: Gateway,
-    stack: AsyncExitStack,
     records: AsyncIterator[ShownAt | None],
     first: ShownAt | None,
     *,
@@ -445,20 +444,19 @@ def _talk(
                 said_s = loop.time()
 
     async def talk(write: Write) -> None:
-        async with stack:
-            try:
-                async with while_counts(caller):
-                    await send_all(write)
-                return
-            except CredentialEnded:
+        try:
+            async with while_counts(caller):
+                await send_all(write)
+            return
+        except CredentialEnded:
+            answer = REFUSED
+        except FirnError as error:
+            if counts_no_more(caller, error):
                 answer = REFUSED
-            except FirnError as error:
-                if counts_no_more(caller, error):
-                    answer = REFUSED
-                else:
-                    gateway.tell(READS, error)
-                    answer = answer_of(error)
-            await write(b"event: error\ndata: " + answer.body() + b"\n\n" if events else answer.body() + b"\n")
+            else:
+                gateway.tell(READS, error)
+                answer = answer_of(error)
+        await write(b"event: error\ndata: " + answer.body() + b"\n\n" if events else answer.body() + b"\n")
 
     return talk
 

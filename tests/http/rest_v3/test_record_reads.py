@@ -6,17 +6,23 @@ import asyncio
 import json
 from base64 import b64encode
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, Final
 
 import httpx
 import pytest
 from confluent_kafka import Producer
 from fastapi import FastAPI
+from starlette.types import Message
 
-from app.http.gateway import Gateway
+from app.http import pages
+from app.http.errors import RestError
+from app.http.gateway import READERS_MAX, Gateway
 from app.http.rest_v3 import record_reads
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker
+from tests.support.talking import tier_everything
+from tests.support.waiting import until
 
 LINES: Final = {"accept": "application/x-ndjson"}
 EVENTS: Final = {"accept": "text/event-stream"}
@@ -255,7 +261,7 @@ async def test_a_page_that_cannot_change_may_be_cached_under_its_permanent_url_a
     assert (again.content, again.headers["cache-control"]) == (kept.content, kept.headers["cache-control"])
     named = {"topic_id", "offset", "end", "epoch", "isolation", "rendering"}
     assert set(httpx.URL(url).params) == named
-    for name in named - {"isolation", "rendering", "offset"}:
+    for name in named:
         without = httpx.URL(url).copy_remove_param(name)
         assert (await http.get(without)).headers["cache-control"] == "no-store", name
 
@@ -358,8 +364,120 @@ async def test_readers_beyond_the_limit_are_told_to_come_later_and_a_lane_is_fre
     await fill(broker, 1)
     gateway: Gateway = application.state.gateway
     gateway.lanes._lanes_max = 1
-    with gateway.lanes.taken():
+    with gateway.lanes.taken(endless=False):
         answer = await http.get(path)
         assert (answer.status_code, answer.json()["error_code"], answer.headers["retry-after"]) == (429, 42901, "1")
     assert offsets(await http.get(path)) == [0]
     assert offsets(await http.get(path)) == [0]
+
+
+async def test_a_quarter_of_the_readers_is_kept_for_pages(
+    http: httpx.AsyncClient, application: FastAPI, broker: RunningBroker, path: str
+) -> None:
+    await fill(broker, 1)
+    gateway: Gateway = application.state.gateway
+    with ExitStack() as taken:
+        while True:
+            try:
+                taken.enter_context(gateway.lanes.taken(endless=True))
+            except RestError:
+                break
+        refused = await http.get(path, headers=EVENTS)
+        assert (refused.status_code, refused.json()["error_code"], refused.headers["retry-after"]) == (429, 42901, "1")
+        for _ in range(READERS_MAX // 4):
+            assert offsets(await http.get(path)) == [0]
+            taken.enter_context(gateway.lanes.taken(endless=False))
+        assert (await http.get(path)).status_code == 429
+    assert events((await http.get(f"{path}?count=1", headers=EVENTS)).text) == [("0", 0)]
+
+
+async def test_a_stream_whose_client_leaves_frees_its_reader(
+    http: httpx.AsyncClient, application: FastAPI, broker: RunningBroker, path: str
+) -> None:
+    await fill(broker, 1)
+    gateway: Gateway = application.state.gateway
+    gateway.lanes._lanes_max = 1
+
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def nothing(message: Message) -> None:
+        pass
+
+    async def broken(message: Message) -> None:
+        raise OSError("The connection is gone.")
+
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http",
+        "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "", "client": ("127.0.0.1", 1),
+        "headers": [(b"host", b"firn"), (b"accept", b"text/event-stream")], "server": ("firn", 80),
+    }  # fmt: skip
+    await application(dict(scope), receive, nothing)
+    with pytest.raises(OSError, match="gone"):
+        await application(dict(scope), receive, broken)
+    assert offsets(await http.get(path)) == [0]
+
+
+# --- long partitions ------------------------------------------------------------------------------------------------
+
+
+async def test_headers_count_as_bytes_of_a_page(http: httpx.AsyncClient, cluster: str, path: str) -> None:
+    headers = [{"name": "h", "value": b64encode(bytes(600)).decode()}]
+    await produce(http, cluster, *({"headers": headers} for _ in range(5)))
+    answer = await http.get(f"{path}?bytes=1000")
+    assert (offsets(answer), answer.json()["ended_by"]) == ([0, 1], "bytes")
+
+
+async def test_a_page_whose_json_is_much_longer_than_its_records_ends_early_and_may_be_cached(
+    http: httpx.AsyncClient, cluster: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await produce(http, cluster, *({"value": {"type": "STRING", "data": "\x00" * 100}} for _ in range(5)))
+    monkeypatch.setattr(pages, "SHOWN_BYTES_MAX", 1_200)
+    answer = await http.get(f"{path}?rendering=string")
+    assert (offsets(answer), answer.json()["ended_by"]) == ([0, 1], "bytes")
+    kept = await http.get(answer.json()["metadata"]["permanent"])
+    assert (offsets(kept), "immutable" in kept.headers["cache-control"]) == ([0, 1], True)
+
+
+async def test_a_page_that_finds_nothing_for_long_ends_and_the_next_one_goes_on(
+    http: httpx.AsyncClient, broker: RunningBroker, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(broker, 3, 3, 3)
+    monkeypatch.setattr(pages, "FETCH_BYTES_MAX", 1)  # a batch each
+    monkeypatch.setattr(pages, "PAGE_MS_MAX", 0)
+    url = f"{path}?key=none"
+    ends: list[tuple[str, int]] = []
+    while not ends or ends[-1][0] != "end":
+        answer = await http.get(url)
+        assert offsets(answer) == []
+        ends.append((answer.json()["ended_by"], answer.json()["next_offset"]))
+        url = answer.json()["metadata"]["next"]
+    assert ends == [("time", 3), ("time", 6), ("end", 9)]
+
+
+async def test_a_stream_that_skips_records_gives_signs_of_life(
+    http: httpx.AsyncClient, broker: RunningBroker, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(broker, 3, 3)
+    monkeypatch.setattr(pages, "FETCH_BYTES_MAX", 1)  # a batch each
+    monkeypatch.setattr(record_reads, "ALIVE_S", 0.0)
+    answer = await http.get(f"{path}?key=none&offset=0&end=6", headers=EVENTS)
+    assert answer.text == ":\n\n"
+
+
+async def test_records_that_left_the_local_disk_are_read_by_offset_and_by_time(
+    http: httpx.AsyncClient, cluster: str, broker: RunningBroker
+) -> None:
+    await broker.create_topic("t", 1, segment_bytes="1048576", local_retention_ms="0", retention_ms="-1")
+    path = f"{cluster}/topics/t/partitions/0/records"
+    await produce(http, cluster, *({"timestamp": 1_700_000_000_000 + index} for index in range(6)))
+    before = await http.get(f"{path}?offset=2&count=3")
+    await tier_everything(broker, "t")
+    await until(lambda: broker.log("t").local_log_start_offset == 6)
+    await produce(http, cluster, {"timestamp": 1_700_000_000_006})
+    after = await http.get(f"{path}?offset=2&count=3")
+    assert (offsets(after), after.json()["data"]) == ([2, 3, 4], before.json()["data"])
+    assert offsets(await http.get(f"{path}?timestamp=1700000000004")) == [4, 5, 6]
+    kept = await http.get(before.json()["metadata"]["permanent"])
+    assert (offsets(kept), "immutable" in kept.headers["cache-control"]) == ([2, 3, 4], True)
+    assert [offset for _, offset in events((await http.get(f"{path}?count=7", headers=EVENTS)).text)] == list(range(7))
