@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar
 
 from app.client.cluster import ClusterClient, KnownCluster, TopicView, check_code, refusal
 from app.client.connection import KafkaConnection
 from app.client.retry import retrying
 from app.core.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected
-from app.core.turns import Portion, run
+from app.core.turns import Portion, run, slices
 from app.core.units import NO_TOPIC_ID, BrokerId, Offset, PartitionIndex, TopicId, TopicPartition
 from app.security.acls import Acl, AclFilter, Operation, Pattern, Rule
 from app.wire import private
@@ -62,6 +63,8 @@ from app.wire.config_resources import ConfigOperation, ConfigResourceType
 T = TypeVar("T")
 
 TIMEOUT_MS: Final = 30_000
+TOPICS_ASKED_MAX: Final = 500
+"""Topics that one request asks for."""
 
 
 CONFIG_SOURCES: Final[Mapping[int, str]] = {
@@ -132,6 +135,23 @@ class AdminClient:
             return (await self._cluster.refresh([name])).topics[name]
 
         return await self._retrying(ask, also_final=frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}))
+
+    async def partition_counts(self, names: Sequence[str]) -> dict[str, int]:
+        """How many partitions each topic has, as of now. Topics that are not there are left out, and those that this user may not
+        describe.
+
+        Raises: RequestRejected, BrokerUnavailable.
+        """
+        found: dict[str, int] = {}
+        for some in slices(names, TOPICS_ASKED_MAX):
+            try:
+                await self._retrying(partial(self._cluster.refresh, some), also_final=frozenset(_LEFT_OUT))
+            except RequestRejected as error:
+                if error.code not in _LEFT_OUT:
+                    raise
+            known = self._cluster.view.topics
+            found |= {name: len(known[name].partitions) for name in some if name in known}
+        return found
 
     async def topic_operations(self, name: str) -> list[int]:
         """The operations that this user may do with a topic (KIP-430), by Kafka's numbers.

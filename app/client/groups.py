@@ -12,7 +12,7 @@ from app.client.cluster import ClusterClient, check_code
 from app.client.connection import KafkaConnection
 from app.client.retry import retrying
 from app.core.errors import ErrorCode, FirnError, RequestRejected
-from app.core.turns import Portion, Steps, Stepwise, each, ordered, run
+from app.core.turns import Portion, Steps, Stepwise, each, ordered, run, slices
 from app.core.units import BrokerId, Offset, PartitionIndex, TopicPartition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_share_group_offsets import (
@@ -354,7 +354,8 @@ async def _describe_consumer(connection: KafkaConnection, group_id: str) -> Grou
     members: list[GroupMember] = []
     portion = Portion()
     for one in group.members:
-        members.append(_member(one, one.instance_id, _partitions_of(one.assignment.topic_partitions)))
+        partitions = await run(partitions_of(one.assignment.topic_partitions), portion)
+        members.append(_member(one, one.instance_id, partitions))
         await portion.rest_if_spent()
     mixed = any(one.member_type == CLASSIC_MEMBER for one in group.members)
     return GroupView(
@@ -369,7 +370,8 @@ async def _describe_share(connection: KafkaConnection, group_id: str) -> GroupVi
     members: list[GroupMember] = []
     portion = Portion()
     for one in group.members:
-        members.append(_member(one, None, _partitions_of(one.assignment.topic_partitions)))
+        partitions = await run(partitions_of(one.assignment.topic_partitions), portion)
+        members.append(_member(one, None, partitions))
         await portion.rest_if_spent()
     return GroupView(group_id, SHARE_TYPE, group.group_state, group.assignor_name, tuple(members))
 
@@ -382,16 +384,16 @@ def _member(
     return GroupMember(described.member_id, instance_id, described.client_id, described.client_host, partitions)
 
 
-def _partitions_of(
+def partitions_of(
     topics: Iterable[ConsumerTopicPartitions] | Iterable[ShareTopicPartitions],
-) -> tuple[TopicPartition, ...]:
-    return tuple(
-        [
-            TopicPartition(topic.topic_name, PartitionIndex(partition))
-            for topic in topics
-            for partition in topic.partitions
-        ]
-    )
+) -> Steps[tuple[TopicPartition, ...]]:
+    """The partitions in a member's assignment, as a coordinator describes it."""
+    found: list[TopicPartition] = []
+    for topic in topics:
+        for some in slices(topic.partitions, PARTITIONS_A_STEP):
+            found += [TopicPartition(topic.topic_name, PartitionIndex(partition)) for partition in some]
+            yield
+    return tuple(found)
 
 
 @Stepwise

@@ -19,7 +19,7 @@ from app.http.record_json import RecordHeader, format_timestamp
 from app.records.record import Headers, Record
 
 LOOKED_AT_BYTES_MAX: Final = MIB
-"""Longer values are not looked at."""
+"""Longer keys and values are shown as BINARY."""
 BASE64_A_STEP: Final = 3 * MIB // 4
 """A multiple of three bytes, so that no padding stands within the text."""
 HEADERS_A_STEP: Final = 1_000

@@ -7,8 +7,10 @@ from struct import pack
 
 import pytest
 
-from app.client.groups import PARTITIONS_A_STEP, assigned_partitions
+from app.client.groups import PARTITIONS_A_STEP, assigned_partitions, partitions_of
+from app.core.turns import whole
 from app.core.units import PartitionIndex, TopicPartition
+from app.wire.apis.consumer_group_describe import TopicPartitions
 
 
 def assignment(*topics: tuple[str, list[int]]) -> bytes:
@@ -45,3 +47,12 @@ def test_a_long_assignment_is_read_in_steps() -> None:
     count = 10 * PARTITIONS_A_STEP
     steps = assigned_partitions.steps(assignment(("a", list(range(count)))))
     assert sum(1 for _ in steps) >= 10
+
+
+def test_a_long_assignment_that_a_coordinator_describes_is_read_in_steps() -> None:
+    names = [TopicPartitions(topic_name=name, partitions=list(range(5 * PARTITIONS_A_STEP))) for name in "ab"]
+    steps = partitions_of(names)
+    assert sum(1 for _ in steps) == 10
+    assert whole(partitions_of(names)) == tuple(
+        TopicPartition(name, PartitionIndex(index)) for name in "ab" for index in range(5 * PARTITIONS_A_STEP)
+    )

@@ -54,6 +54,7 @@ async def test_a_topic_lives_from_create_to_delete(http: httpx.AsyncClient, clus
     body = {"topic_name": "flights", "partitions_count": 2, "configs": configs}
     created = await http.post(f"{cluster}/topics", json=body)
     assert created.status_code == 201
+    assert created.headers["location"] == created.json()["metadata"]["self"]
     fields = ("kind", "topic_name", "partitions_count", "replication_factor", "is_internal")
     assert [created.json()[field] for field in fields] == ["KafkaTopic", "flights", 2, 1, False]
     listed = (await http.get(f"{cluster}/topics")).json()

@@ -1,7 +1,7 @@
 """Access control lists of REST v3: search, create and delete.
 
-A filter of a search matches everything if it is left out. A deletion must name its filters of resource type, pattern type,
-operation and permission, so that a forgotten one deletes nothing.
+A filter that a search leaves out matches every ACL. A deletion must name the resource type, pattern type, operation and permission,
+so that a forgotten filter deletes nothing.
 
 Tests: ``tests/http/rest_v3/test_acls.py``.
 """
@@ -16,10 +16,10 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from app.core.turns import Portion, each, ordered
+from app.core.turns import Portion, ordered
 from app.http.bodies import JSON_TYPE
 from app.http.errors import NO_STORE, RestError
-from app.http.rest_v3.resources import PAGED, body_of, checked, listed, page_list, url
+from app.http.rest_v3.resources import PAGED, body_of, checked, listed, page_list, url, with_elements
 from app.http.schemas import reference, request_body
 from app.security.acls import Acl, AclFilter, Operation, Pattern, PatternType, Permission, ResourceType, Rule
 
@@ -71,10 +71,13 @@ BODIES: Final = (CreateAclBody, CreateAclsBody, AclResource)
 
 _FILTERS: Final[dict[str, tuple[type[IntEnum] | None, str]]] = {
     "resource_type": (ResourceType, "The kind of resource."),
-    "resource_name": (None, "The name in the pattern; with MATCH, the name of a resource that the pattern is about."),
+    "resource_name": (
+        None,
+        "The name in the pattern. With MATCH: the name of a resource to which the pattern applies.",
+    ),
     "pattern_type": (
         PatternType,
-        "How the pattern compares names. MATCH finds all patterns that are about a resource.",
+        "How the pattern compares names. MATCH finds all patterns that apply to a resource.",
     ),
     "principal": (None, "The user, as `User:name`."),
     "host": (None, "The address, or `*`."),
@@ -177,11 +180,9 @@ async def delete_acls(cluster_id: str, request: Request) -> Response:
     gateway = await checked(request, cluster_id)
     for name in _NEEDED_TO_DELETE:
         if name not in request.query_params:
-            raise RestError(400, f"The parameter {name} is missing. Say ANY to delete ACLs whatever their {name} is.")
+            raise RestError(400, f"The parameter {name} is missing. Use ANY to delete ACLs with any {name}.")
     deleted = await ordered(await gateway.admin.delete_acls([_filter_of(request)]), Portion(), _place)
-    pieces: list[bytes] = []
-    await each(lambda acl: pieces.append(msgspec.json.encode(_resource(request, cluster_id, acl))), deleted)
-    return Response(b'{"data":[' + b",".join(pieces) + b"]}", media_type=JSON_TYPE, headers=NO_STORE)
+    return await with_elements({"data": []}, (_resource(request, cluster_id, acl) for acl in deleted))
 
 
 # --- reading and showing --------------------------------------------------------------------------------------------

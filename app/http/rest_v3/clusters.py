@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app.client.cluster import BrokerAddress
-from app.core.turns import Portion
+from app.core.turns import Portion, ordered
 from app.core.units import BrokerId
 from app.http.bodies import json_response
 from app.http.errors import RestError
@@ -126,10 +126,10 @@ async def list_replicas_of_broker(cluster_id: str, broker_id: int, request: Requ
     view = await gateway.admin.describe_cluster()
     found = []
     portion = Portion()
-    for name, topic in sorted(view.topics.items()):
+    for topic in await ordered(view.topics.values(), portion, lambda topic: topic.name):
         for partition in topic.partitions:
             if broker_id in partition.replicas:
-                found.append((name, partition))
+                found.append((topic.name, partition))
             if portion.spent_by():
                 await portion.rest()
     return await page_list(

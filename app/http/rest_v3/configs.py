@@ -1,7 +1,7 @@
 """Settings of topics, of brokers and of all brokers together.
 
-A topic can be named ``-``. Its settings are read one by one, because ``topics/-/configs`` lists those of all topics, as in
-Confluent's REST proxy.
+``topics/-/configs`` lists the settings of all topics, as in Confluent's REST proxy. So the settings of a topic that is named ``-``
+can be read by name only.
 
 Tests: ``tests/http/test_application.py``, ``tests/http/rest_v3/test_settings.py``.
 """
@@ -16,7 +16,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app.client.admin import ConfigEntry
-from app.core.turns import Portion, each, ordered
+from app.core.turns import Portion, ordered
 from app.http.bodies import json_response
 from app.http.errors import RestError
 from app.http.gateway import Gateway
@@ -70,7 +70,7 @@ class AlterSettingsBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class SettingSynonym(msgspec.Struct):
-    """A value that was said for a setting. The first one counts."""
+    """A place where a setting has a value. The first one in the list counts."""
 
     name: str
     value: str | None
@@ -137,10 +137,14 @@ async def list_configs_of_all_topics(cluster_id: str, request: Request) -> Respo
     names = await ordered(view.topics.keys(), Portion(), lambda name: name)
     part, after = part_of(page_of(request, RESOURCES_A_PAGE), names, lambda name: (name,))
     found: list[TopicSetting] = []
+    portion = Portion()
     for first in range(0, len(part), TOPICS_ASKED_MAX):
         of_each = await gateway.admin.describe_topics_configs(part[first : first + TOPICS_ASKED_MAX])
         for name, entries in of_each.items():
-            await each(lambda entry, name=name: found.append(_of_topic(request, cluster_id, name, entry)), entries)  # type: ignore[misc]
+            for entry in entries:
+                found.append(_of_topic(request, cluster_id, name, entry))
+                if portion.spent_by():
+                    await portion.rest()
     path = f"clusters/{cluster_id}/topics/-/configs"
     return await long_list(request, "KafkaTopicConfigList", path, found, next_link(request, after))
 
@@ -195,10 +199,9 @@ async def alter_topic_configs(cluster_id: str, topic_name: str, request: Request
 )
 async def get_topic_config(cluster_id: str, topic_name: str, name: str, request: Request) -> Response:
     gateway = await checked(request, cluster_id)
-    for entry in await gateway.admin.describe_configs(ConfigResourceType.TOPIC, topic_name, names=[name]):
-        if entry.name == name:
-            return json_response(_of_topic(request, cluster_id, topic_name, entry))
-    raise RestError(404, f"There is no topic setting {name}.")
+    entries = await gateway.admin.describe_configs(ConfigResourceType.TOPIC, topic_name, names=[name])
+    entry = _named(entries, name, f"There is no topic setting {name}.")
+    return json_response(_of_topic(request, cluster_id, topic_name, entry))
 
 
 @router.put(
@@ -276,10 +279,9 @@ async def alter_broker_configs(cluster_id: str, broker_id: int, request: Request
     responses=described(BrokerSetting, "The setting."),
 )
 async def get_broker_config(cluster_id: str, broker_id: int, name: str, request: Request) -> Response:
-    for entry in await _broker_configs(request, cluster_id, broker_id):
-        if entry.name == name:
-            return json_response(_of_broker(request, cluster_id, broker_id, entry))
-    raise RestError(404, f"There is no broker setting {name}.")
+    entries = await _broker_configs(request, cluster_id, broker_id)
+    entry = _named(entries, name, f"There is no broker setting {name}.")
+    return json_response(_of_broker(request, cluster_id, broker_id, entry))
 
 
 @router.put(
@@ -307,7 +309,7 @@ async def delete_broker_config(cluster_id: str, broker_id: int, name: str, reque
 
 
 def _made_for_it(entry: ConfigEntry) -> bool:
-    """Whether a setting was made for its broker alone, and by this name, not by another one that means the same."""
+    """Whether a setting was made for its broker alone, under this name. Some settings have several names."""
     return any(said.name == entry.name and said.source == DYNAMIC for said in entry.synonyms)
 
 
@@ -357,10 +359,9 @@ async def alter_cluster_configs(cluster_id: str, request: Request) -> Response:
 )
 async def get_cluster_config(cluster_id: str, name: str, request: Request) -> Response:
     gateway = await checked(request, cluster_id)
-    for entry in await gateway.admin.describe_configs(ConfigResourceType.BROKER, ALL_BROKERS):
-        if entry.name == name:
-            return json_response(_of_cluster(request, cluster_id, entry))
-    raise RestError(404, f"No setting {name} was made for all brokers.")
+    entries = await gateway.admin.describe_configs(ConfigResourceType.BROKER, ALL_BROKERS)
+    entry = _named(entries, name, f"No setting {name} was made for all brokers.")
+    return json_response(_of_cluster(request, cluster_id, entry))
 
 
 @router.put(
@@ -402,6 +403,14 @@ async def _set(gateway: Gateway, kind: ConfigResourceType, resource: str, name: 
 async def _reset(gateway: Gateway, kind: ConfigResourceType, resource: str, name: str) -> Response:
     await gateway.admin.alter_configs(kind, resource, [(name, ConfigOperation.DELETE, None)])
     return Response(status_code=NO_CONTENT)
+
+
+def _named(entries: Sequence[ConfigEntry], name: str, missing: str) -> ConfigEntry:
+    """The setting of that name. Raises: RestError 404 with the message ``missing``."""
+    for entry in entries:
+        if entry.name == name:
+            return entry
+    raise RestError(404, missing)
 
 
 def _operation(name: str | None) -> ConfigOperation:

@@ -8,7 +8,7 @@ Tests: ``tests/http/rest_v3/test_groups.py``.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Literal, NamedTuple
 
 from fastapi import APIRouter, Request
@@ -16,8 +16,7 @@ from starlette.responses import Response
 
 from app.client.cluster import LATEST
 from app.client.groups import CONSUMER_TYPE, Committed, GroupMember, GroupView, ListedGroup
-from app.core.errors import ErrorCode, RequestRejected
-from app.core.turns import Portion, ordered
+from app.core.turns import Portion, each, ordered
 from app.core.units import BrokerId, PartitionIndex, TopicPartition
 from app.http.bodies import json_response
 from app.http.errors import RestError
@@ -52,7 +51,7 @@ _WORD: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 class ConsumerGroupResource(RestResource, kw_only=True):
-    """A consumer group. A list does not say the assignor, because only the group's own coordinator knows it."""
+    """A consumer group. In a list the assignor is empty, because only the group's coordinator knows it."""
 
     kind: Literal["KafkaConsumerGroup"] = "KafkaConsumerGroup"
     cluster_id: str
@@ -93,7 +92,7 @@ class ConsumerAssignment(RestResource, kw_only=True):
 
 
 class ConsumerLag(RestResource, kw_only=True):
-    """How far a group is behind in a partition. Offset and lag are null if the group has committed nothing there."""
+    """How far a group is behind in a partition. Offset and lag are null if the group has committed no offset there."""
 
     kind: Literal["KafkaConsumerLag"] = "KafkaConsumerLag"
     cluster_id: str
@@ -109,7 +108,7 @@ class ConsumerLag(RestResource, kw_only=True):
 
 
 class LagSummary(RestResource, kw_only=True):
-    """The greatest lag of a group, and the sum of all. A group that has committed nothing has none, and its links are null."""
+    """The greatest lag of a group, and the sum of its lags. Without a committed offset, both are 0 and the links are null."""
 
     kind: Literal["KafkaConsumerGroupLagSummary"] = "KafkaConsumerGroupLagSummary"
     cluster_id: str
@@ -164,13 +163,12 @@ async def get_group(cluster_id: str, consumer_group_id: str, request: Request) -
 )
 async def list_consumers(cluster_id: str, consumer_group_id: str, request: Request) -> Response:
     _, view = await _found(request, cluster_id)
-    return await page_list(
+    return await member_list(
         request,
         "KafkaConsumerList",
-        f"{_path(cluster_id, view.group_id)}/consumers",
-        await ordered(view.members, Portion(), lambda member: member.member_id),
-        place=lambda member: (member.member_id,),
-        shape=lambda member: _consumer(request, cluster_id, view.group_id, member),
+        _path(cluster_id, view.group_id),
+        view,
+        lambda member: _consumer(request, cluster_id, view.group_id, member),
     )
 
 
@@ -189,13 +187,12 @@ async def get_consumer(cluster_id: str, consumer_group_id: str, consumer_id: str
 async def list_assignments(cluster_id: str, consumer_group_id: str, consumer_id: str, request: Request) -> Response:
     _, view = await _found(request, cluster_id)
     member = member_of(view, request)
-    return await page_list(
+    return await assignment_list(
         request,
         "KafkaConsumerAssignmentList",
-        f"{_path(cluster_id, view.group_id)}/consumers/{escaped(member.member_id)}/assignments",
-        await ordered(member.partitions, Portion(), lambda partition: partition),
-        place=lambda partition: partition,
-        shape=lambda partition: _assignment(request, cluster_id, view.group_id, member, partition),
+        _path(cluster_id, view.group_id),
+        member,
+        lambda partition: _assignment(request, cluster_id, view.group_id, member, partition),
     )
 
 
@@ -289,7 +286,7 @@ async def get_lag_summary(cluster_id: str, consumer_group_id: str, request: Requ
 async def _behind(
     gateway: Gateway, view: GroupView, committed: dict[TopicPartition, Committed], partitions: Sequence[TopicPartition]
 ) -> list[_Behind]:
-    """How far the group is in some partitions. Partitions that were deleted meanwhile are left out of several."""
+    """How far the group is in some partitions. Deleted partitions are left out; if only one is asked for, it must exist."""
     owners = await _owners(view)
     found: list[_Behind] = []
     present = await _present(gateway, partitions) if len(partitions) > 1 else partitions
@@ -306,20 +303,14 @@ async def _behind(
 
 
 async def _present(gateway: Gateway, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
-    """Those that there still are. Raises: RequestRejected, BrokerUnavailable."""
-    counts: dict[str, int] = {}
-    found: list[TopicPartition] = []
+    """The partitions that still exist. Raises: RequestRejected, BrokerUnavailable."""
     portion = Portion()
+    names: dict[str, None] = {}
+    await each(lambda partition: names.setdefault(partition.topic), partitions, portion)
+    counts = await gateway.admin.partition_counts(list(names))
+    found: list[TopicPartition] = []
     for partition in partitions:
-        name = partition.topic
-        if name not in counts:
-            try:
-                counts[name] = len((await gateway.topic(name)).partitions)
-            except RequestRejected as error:
-                if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                    raise
-                counts[name] = 0
-        if partition.partition < counts[name]:
+        if partition.partition < counts.get(partition.topic, 0):
             found.append(partition)
         if portion.spent_by():
             await portion.rest()
@@ -350,6 +341,24 @@ async def _found(request: Request, cluster_id: str) -> tuple[Gateway, GroupView]
     """The group that the path names. Raises: RequestRejected GROUP_ID_NOT_FOUND; BrokerUnavailable."""
     gateway = await checked(request, cluster_id)
     return gateway, await gateway.groups.describe_consumer_group(text_of(request, "consumer_group_id"))
+
+
+async def member_list(
+    request: Request, kind: str, group_path: str, view: GroupView, shape: Callable[[GroupMember], object]
+) -> Response:
+    """A page of the members of a group, by id. Raises: RestError 400."""
+    members = await ordered(view.members, Portion(), lambda member: member.member_id)
+    path = f"{group_path}/consumers"
+    return await page_list(request, kind, path, members, place=lambda member: (member.member_id,), shape=shape)
+
+
+async def assignment_list(
+    request: Request, kind: str, group_path: str, member: GroupMember, shape: Callable[[TopicPartition], object]
+) -> Response:
+    """A page of the partitions of a member, by topic and number. Raises: RestError 400."""
+    partitions = await ordered(member.partitions, Portion(), lambda partition: partition)
+    path = f"{group_path}/consumers/{escaped(member.member_id)}/assignments"
+    return await page_list(request, kind, path, partitions, place=lambda partition: partition, shape=shape)
 
 
 def member_of(view: GroupView, request: Request) -> GroupMember:

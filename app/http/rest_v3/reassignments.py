@@ -1,6 +1,6 @@
 """Reassignments of partitions that are under way (KIP-455).
 
-A partition that does not move has one, too, that adds and removes nothing, so the link of each partition leads to a resource.
+A partition that does not move has a reassignment that adds and removes nothing. So the link of each partition leads to a resource.
 
 Tests: ``tests/http/rest_v3/test_reassignments.py``.
 """

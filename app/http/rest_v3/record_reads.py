@@ -1,14 +1,14 @@
 """``GET /v3/clusters/{cluster_id}/topics/{topic_name}/partitions/{partition_id}/records``: history and new records.
 
-A page is a JSON object, or with ``Accept: application/x-ndjson`` a line for each record. ``follow=true`` with lines goes on for as
-long as the client stays, and ``Accept: text/event-stream`` always does. Ids of events are offsets, and ``Last-Event-ID`` goes on
-behind one.
+A page is a JSON object, or with ``Accept: application/x-ndjson`` a line for each record. A stream of records ends when its client
+leaves. Streams are lines with ``follow=true``, and all responses to ``Accept: text/event-stream``. The id of an event is its
+offset. A client that connects again sends this id as ``Last-Event-ID``, and the stream goes on behind it.
 
-**Caches.** A response is ``no-store``, but for the URL that a page names as ``permanent``. A page has one if it ended by count or
-bytes, has all records between two offsets, lies wholly below the last stable offset, and belongs to a topic that is not compacted.
-The URL has the topic's id, both offsets, the leader epoch of the last record, isolation and rendering. So it can never name other
-records: if the topic was made anew, or its end was lost and written again, the response is 404. It is private to its caller, and
-kept for ``MAX_AGE_S`` at most, because rights are revoked and records deleted.
+**Caches.** A response is ``no-store``, except at the URL that a page names as ``permanent``. A page has such a URL if it ended by
+count or bytes, has all records between two offsets, lies wholly below the last stable offset, and belongs to a topic that is not
+compacted. The URL has the topic's id, both offsets, the leader epoch of the last record, isolation and rendering. So it never shows
+other records: if the topic was made anew, or its end was lost and written again, the response is 404. The response is private to
+its caller, and is kept for ``MAX_AGE_S`` at most, because rights are revoked and records are deleted.
 
 Tests: ``tests/http/rest_v3/test_record_reads.py``.
 """
@@ -50,7 +50,7 @@ from app.http.pages import (
 )
 from app.http.record_json import read_timestamp
 from app.http.record_rendering import Rendering, ShownRecord
-from app.http.rest_v3.resources import checked
+from app.http.rest_v3.resources import checked, filled
 from app.http.rest_v3.topics import found_partition
 from app.http.schemas import reference
 from app.http.serving import CredentialEnded, caller_of, counts_no_more, while_counts
@@ -82,12 +82,12 @@ _PARAMETERS: Final[tuple[tuple[str, dict[str, Any], str], ...]] = (
     (
         "timestamp",
         {"type": "string"},
-        "Begin at the first record that is as young: ISO 8601, or milliseconds since 1970. It goes without `offset`.",
+        "Begin at the first record of this time or later: ISO 8601, or milliseconds since 1970. It excludes `offset`.",
     ),
     (
         "count",
         {"type": "integer", "minimum": 1, "maximum": COUNT_MAX, "default": COUNT_DEFAULT},
-        "Records of a page at most. A stream ends after so many, and without it never.",
+        "The most records of a page. A stream ends after so many records; without `count` it does not end.",
     ),
     (
         "bytes",
@@ -315,7 +315,7 @@ async def _start(gateway: Gateway, asked: _ReadAsked) -> Offset:
         return Offset(asked.offset)
     moment = asked.offset if asked.timestamp is None else asked.timestamp
     offset = await _offset_at(gateway, asked, moment)
-    if offset < 0:  # no record is as young: begin at the end
+    if offset < 0:  # all records are older: begin at the end
         offset = await _offset_at(gateway, asked, LATEST)
     return Offset(offset)
 
@@ -351,7 +351,7 @@ async def _page_response(
     headers["link"] = ", ".join(links)
     if lines:
         return Response(b"".join(one + b"\n" for one in page.records), headers=headers, media_type=LINES_TYPE)
-    head = msgspec.json.encode(
+    content = filled(
         {
             "kind": "KafkaRecordList",
             "metadata": {"self": str(request.url), "next": following, "permanent": permanent},
@@ -362,10 +362,10 @@ async def _page_response(
             "next_offset": page.next_offset,
             "ended_by": page.ended_by.value,
             "data": [],
-        }
+        },
+        page.records,
     )
-    assert head.endswith(b"[]}")
-    return Response(b"".join((head[:-2], b",".join(page.records), b"]}")), headers=headers, media_type=JSON_TYPE)
+    return Response(content, headers=headers, media_type=JSON_TYPE)
 
 
 async def _permanent(

@@ -30,7 +30,7 @@ from app.http.serving import gateway_of
 T = TypeVar("T")
 
 PAGE_MAX: Final = 10_000
-"""Elements of one page. So few clusters have longer lists that clients that do not follow ``next`` see all."""
+"""Elements of one page. Few lists are longer, so most clients that do not follow ``next`` see the whole list."""
 NO_CONTENT: Final = 204
 
 _PAGING: Final = {
@@ -94,7 +94,7 @@ async def body_of(request: Request, gateway: Gateway, kind: type[T]) -> T:
 
 
 def text_of(request: Request, name: str) -> str:
-    """A part of the path that may have any characters, also slashes: the id of a group or of a member."""
+    """A part of the path that may have any characters, slashes included: the id of a group or of a member."""
     text: str = request.path_params[name]
     return text.replace("%2F", "/").replace("%25", "%") if request.scope.get(ESCAPED) else text
 
@@ -207,12 +207,21 @@ async def long_list(
     request: Request, kind: str, path: str, data: Iterable[object], following: str | None = None
 ) -> Response:
     """The response of a list whose length the cluster decides: it is made in portions."""
+    return await with_elements(listing(request, kind, path, [], following), data)
+
+
+async def with_elements(empty: object, elements: Iterable[object]) -> Response:
+    """The response ``empty``, whose last field is an empty list, with these elements in the list. It is made in portions."""
     pieces: list[bytes] = []
-    await each(lambda one: pieces.append(msgspec.json.encode(one)), data)
-    empty = msgspec.json.encode(listing(request, kind, path, [], following))
-    assert empty.endswith(b"[]}")
-    content = b"".join((empty[:-2], b",".join(pieces), empty[-2:]))
-    return Response(content, media_type=JSON_TYPE, headers=NO_STORE)
+    await each(lambda one: pieces.append(msgspec.json.encode(one)), elements)
+    return Response(filled(empty, pieces), media_type=JSON_TYPE, headers=NO_STORE)
+
+
+def filled(empty: object, elements: Sequence[bytes]) -> bytes:
+    """The JSON of ``empty``, whose last field is an empty list, with these elements of JSON in the list."""
+    content = msgspec.json.encode(empty)
+    assert content.endswith(b"[]}")
+    return b"".join((content[:-2], b",".join(elements), b"]}"))
 
 
 async def page_list(

@@ -12,10 +12,10 @@ from starlette.responses import Response
 
 from app.client.groups import SHARE_TYPE, GroupMember, GroupView, ListedGroup
 from app.core.turns import Portion, each, ordered
-from app.core.units import BrokerId, TopicPartition
+from app.core.units import TopicPartition
 from app.http.bodies import json_response
 from app.http.gateway import Gateway
-from app.http.rest_v3.groups import member_of, state_name
+from app.http.rest_v3.groups import assignment_list, member_list, member_of, state_name
 from app.http.rest_v3.resources import (
     NO_CONTENT,
     PAGED,
@@ -29,6 +29,7 @@ from app.http.rest_v3.resources import (
     page_list,
     related,
     text_of,
+    with_elements,
 )
 
 router = APIRouter(prefix="/v3/clusters", default_response_class=Response, tags=["Share Group (v3)"])
@@ -114,27 +115,23 @@ async def get_group(cluster_id: str, group_id: str, request: Request) -> Respons
     gateway, view = await _found(request, cluster_id)
     coordinator = await gateway.groups.coordinator_of(view.group_id)
     assigned: set[TopicPartition] = set()
+    portion = Portion()
     for member in view.members:
-        await each(assigned.add, member.partitions)
-    shown = []
-    await each(
-        lambda partition: shown.append(_shared(request, cluster_id, partition)),
-        await ordered(assigned, Portion(), lambda partition: partition),
-    )
+        await each(assigned.add, member.partitions, portion)
     path = _path(cluster_id, view.group_id)
-    return json_response(
-        ShareGroupResource(
-            metadata=metadata(request, path, f"kafka={cluster_id}/share-group={view.group_id}"),
-            cluster_id=cluster_id,
-            share_group_id=view.group_id,
-            state=state_name(view.state),
-            coordinator=related(request, f"clusters/{cluster_id}/brokers/{coordinator}"),
-            consumers=related(request, f"{path}/consumers"),
-            consumer_count=len(view.members),
-            partition_count=len(assigned),
-            assigned_topic_partitions=shown,
-        )
+    empty = ShareGroupResource(
+        metadata=metadata(request, path, f"kafka={cluster_id}/share-group={view.group_id}"),
+        cluster_id=cluster_id,
+        share_group_id=view.group_id,
+        state=state_name(view.state),
+        coordinator=related(request, f"clusters/{cluster_id}/brokers/{coordinator}"),
+        consumers=related(request, f"{path}/consumers"),
+        consumer_count=len(view.members),
+        partition_count=len(assigned),
+        assigned_topic_partitions=[],
     )
+    shown = await ordered(assigned, portion, lambda partition: partition)
+    return await with_elements(empty, (_shared(request, cluster_id, partition) for partition in shown))
 
 
 @router.delete(GROUP, summary="Delete a share group without members", status_code=204)
@@ -152,13 +149,12 @@ async def delete_group(cluster_id: str, group_id: str, request: Request) -> Resp
 )
 async def list_consumers(cluster_id: str, group_id: str, request: Request) -> Response:
     _, view = await _found(request, cluster_id)
-    return await page_list(
+    return await member_list(
         request,
         "KafkaShareGroupConsumerList",
-        f"{_path(cluster_id, view.group_id)}/consumers",
-        await ordered(view.members, Portion(), lambda member: member.member_id),
-        place=lambda member: (member.member_id,),
-        shape=lambda member: _consumer(request, cluster_id, view.group_id, member),
+        _path(cluster_id, view.group_id),
+        view,
+        lambda member: _consumer(request, cluster_id, view.group_id, member),
     )
 
 
@@ -177,13 +173,12 @@ async def get_consumer(cluster_id: str, group_id: str, consumer_id: str, request
 async def list_assignments(cluster_id: str, group_id: str, consumer_id: str, request: Request) -> Response:
     _, view = await _found(request, cluster_id)
     member = member_of(view, request)
-    return await page_list(
+    return await assignment_list(
         request,
         "KafkaShareGroupConsumerAssignmentList",
-        f"{_path(cluster_id, view.group_id)}/consumers/{escaped(member.member_id)}/assignments",
-        await ordered(member.partitions, Portion(), lambda partition: partition),
-        place=lambda partition: partition,
-        shape=lambda partition: _assignment(request, cluster_id, view.group_id, member, partition),
+        _path(cluster_id, view.group_id),
+        member,
+        lambda partition: _assignment(request, cluster_id, view.group_id, member, partition),
     )
 
 
@@ -202,13 +197,12 @@ def _path(cluster_id: str, group_id: str) -> str:
 
 def _listed(request: Request, cluster_id: str, group: ListedGroup) -> ListedShareGroup:
     path = _path(cluster_id, group.group_id)
-    coordinator: BrokerId = group.coordinator
     return ListedShareGroup(
         metadata=metadata(request, path, f"kafka={cluster_id}/share-group={group.group_id}"),
         cluster_id=cluster_id,
         share_group_id=group.group_id,
         state=state_name(group.state),
-        coordinator=related(request, f"clusters/{cluster_id}/brokers/{coordinator}"),
+        coordinator=related(request, f"clusters/{cluster_id}/brokers/{group.coordinator}"),
         consumers=related(request, f"{path}/consumers"),
     )
 

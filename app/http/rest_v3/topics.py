@@ -201,7 +201,11 @@ async def create_topic(cluster_id: str, request: Request) -> Response:
         partitions_count=0 if wanted.validate_only else created.partitions_count,
         replication_factor=created.replication_factor,
     )
-    return json_response(topic, 200 if wanted.validate_only else 201)
+    if wanted.validate_only:
+        return json_response(topic)
+    response = json_response(topic, 201)
+    response.headers["location"] = topic.metadata.self_url
+    return response
 
 
 def _assignments(wanted: CreateTopicBody) -> Mapping[int, list[int]] | None:

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 from urllib.parse import quote
 from uuid import UUID
 
 import httpx
 import pytest
+from fastapi import FastAPI
+from starlette.requests import Request
 
+from app.client import admin
+from app.client.groups import SHARE_TYPE, GroupMember, GroupView
+from app.core.turns import STRIDE
+from app.core.units import PartitionIndex, TopicPartition
+from app.http.gateway import Gateway
+from app.http.rest_v3 import share_groups
 from app.metadata.image.records import LEVEL_MAX
 from app.wire.apikeys import ApiKey
 from app.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -23,6 +32,7 @@ from app.wire.apis.offset_commit import (
 from app.wire.apis.share_group_heartbeat import ShareGroupHeartbeatRequest
 from tests.handlers.conversation import Talk, batch, talk
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.counted_loop import count_turns, on_looked_at_loop
 from tests.support.rest_links import linked
 from tests.support.several import unfenced
 from tests.support.waiting import until
@@ -211,3 +221,40 @@ async def test_groups_members_and_lags_that_there_are_not_are_404(
     ):
         answer = await http.get(f"{cluster}/consumer-groups/{path}")
         assert (answer.status_code, answer.json()["error_code"]) == (404, 404), path
+
+
+class LongShareGroup:
+    """Stands for the clients of a gateway. Its one share group assigns the same partitions to each of many members."""
+
+    def __init__(self) -> None:
+        partitions = tuple(TopicPartition("t", PartitionIndex(index)) for index in range(2 * STRIDE))
+        self.members = tuple(GroupMember(str(index), None, "", "", partitions) for index in range(200))
+        self.groups = self
+
+    async def check_cluster(self, cluster_id: str) -> None:
+        pass
+
+    async def describe_share_group(self, group_id: str) -> GroupView:
+        return GroupView(group_id, SHARE_TYPE, "Stable", "", self.members)
+
+    async def coordinator_of(self, group_id: str) -> int:
+        return 1
+
+
+@on_looked_at_loop
+async def test_the_partitions_of_all_members_of_a_share_group_are_joined_in_portions() -> None:
+    gateway = LongShareGroup()
+    app = SimpleNamespace(state=SimpleNamespace(gateway=gateway))
+    scope = {"type": "http", "path": "/", "headers": [], "server": ("firn", 80), "scheme": "http", "app": app}
+    request = Request({**scope, "path_params": {"group_id": "g"}})
+    assert await count_turns(share_groups.get_group("c", "g", request)) >= 2 * len(gateway.members) // 10
+
+
+async def test_topics_that_there_are_not_have_no_count_of_partitions(
+    application: FastAPI, broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin, "TOPICS_ASKED_MAX", 2)
+    for name, count in (("a", 1), ("c", 2), ("e", 3)):
+        await broker.create_topic(name, count)
+    gateway: Gateway = application.state.gateway
+    assert await gateway.admin.partition_counts(["a", "b", "c", "d", "e"]) == {"a": 1, "c": 2, "e": 3}

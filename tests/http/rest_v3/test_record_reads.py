@@ -254,26 +254,45 @@ async def test_a_page_that_cannot_change_may_be_cached_under_its_permanent_url_a
     assert url is not None
     kept = await http.get(url)
     assert offsets(kept) == [1, 2]
-    assert kept.headers["cache-control"] == f"private, max-age={record_reads.MAX_AGE_S}, immutable"
+    assert kept.headers["cache-control"] == "private, max-age=600, immutable"
     assert kept.headers["vary"] == "Authorization, Cookie, Accept"
     await fill(broker, 5)
     again = await http.get(url)
     assert (again.content, again.headers["cache-control"]) == (kept.content, kept.headers["cache-control"])
     named = {"topic_id", "offset", "end", "epoch", "isolation", "rendering"}
     assert set(httpx.URL(url).params) == named
+    other = await permanent(http, path, "count=2&isolation=read_uncommitted&rendering=binary")
+    assert other is not None
+    assert (httpx.URL(other).params["isolation"], httpx.URL(other).params["rendering"]) == (
+        "read_uncommitted",
+        "binary",
+    )
     for name in named:
         without = httpx.URL(url).copy_remove_param(name)
         assert (await http.get(without)).headers["cache-control"] == "no-store", name
 
 
 async def test_a_page_that_ended_by_bytes_may_be_cached_and_one_that_met_the_end_may_not(
-    http: httpx.AsyncClient, broker: RunningBroker, path: str
+    http: httpx.AsyncClient, cluster: str, broker: RunningBroker, path: str
 ) -> None:
     await fill(broker, 5)
+    await produce(http, cluster, *({"key": {"type": "STRING", "data": "a"}} for _ in range(3)))
     assert await permanent(http, path, "bytes=6") is not None
+    assert await permanent(http, path, "count=2&offset=5") is not None
     assert await permanent(http, path, "count=10") is None
     assert await permanent(http, path, "offset=latest") is None
     assert await permanent(http, path, "count=2&key=a") is None
+
+
+async def test_a_page_may_be_cached_also_if_aborted_records_follow_it(
+    http: httpx.AsyncClient, broker: RunningBroker, path: str
+) -> None:
+    await fill(broker, 1)
+    url = await permanent(http, path, "count=1")
+    assert url is not None
+    await with_transaction(broker, lambda producer: producer.abort_transaction(60))
+    kept = await http.get(url)
+    assert (offsets(kept), "immutable" in kept.headers["cache-control"]) == ([0], True)
 
 
 async def test_a_compacted_topic_has_no_page_that_may_be_cached(
@@ -413,9 +432,12 @@ async def test_a_stream_whose_client_leaves_frees_its_reader(
         "headers": [(b"host", b"firn"), (b"accept", b"text/event-stream")], "server": ("firn", 80),
     }  # fmt: skip
     await application(dict(scope), receive, nothing)
+    with gateway.lanes.taken(endless=False):
+        pass
     with pytest.raises(OSError, match="gone"):
         await application(dict(scope), receive, broken)
-    assert offsets(await http.get(path)) == [0]
+    with gateway.lanes.taken(endless=False):
+        pass
 
 
 # --- long partitions ------------------------------------------------------------------------------------------------
