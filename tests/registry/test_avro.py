@@ -226,6 +226,18 @@ def test_schemas_whose_comparison_would_take_long_are_refused() -> None:
         reasons(wide, [{**one, "name": f"G{one['size']}"} for one in wide])
 
 
+def test_the_names_of_a_path_are_shortened() -> None:
+    def nested(names: str, kind: str) -> Any:
+        return record(field("f" * 10_000, kind), name=names)
+
+    found = compatibility.findings(
+        avro.parse(json.dumps(nested("R", "int")), [], Steps())[0],
+        avro.parse(json.dumps(nested("R", "string")), [], Steps())[0],
+        Steps(),
+    )
+    assert len(found[0].path) < 200
+
+
 # --- against another library ------------------------------------------------------------------------------------------
 
 _PRIMITIVES = st.sampled_from(["null", "boolean", "int", "long", "float", "double", "string", "bytes"])

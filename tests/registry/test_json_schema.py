@@ -165,6 +165,47 @@ def test_a_reference_to_itself_and_a_wide_comparison_are_refused() -> None:
         reasons({"oneOf": wide}, {"anyOf": [{**one, "required": []} for one in wide]})
 
 
+def test_a_circle_of_negations_is_refused() -> None:
+    def circle(**more: Any) -> Any:
+        return {"$ref": "#/$defs/a", "$defs": {"a": {"not": {"$ref": "#/$defs/a"}, **more}}}
+
+    with pytest.raises(TooComplex):
+        reasons(circle(), circle(minLength=2))
+
+
+def test_large_values_that_are_compared_again_and_again_are_refused() -> None:
+    def schema(**more: Any) -> Any:
+        parts = {f"p{n}": {"$ref": "#/$defs/x", **more} for n in range(3_000)}
+        return {"$defs": {"x": {"if": {"enum": list(range(20_000))}}}, "properties": parts}
+
+    with pytest.raises(TooComplex):
+        reasons(schema(), schema(minLength=1))
+
+
+def test_branches_that_repeat_many_properties_are_refused() -> None:
+    def schema(name: str) -> Any:
+        branches = [{"properties": {name: {}}} for _ in range(6_000)]
+        return {"properties": {f"a{n}": {} for n in range(5_000)}, "anyOf": branches}
+
+    with pytest.raises(TooComplex):
+        reasons(schema("b"), schema("c"))
+
+
+def test_a_writer_without_data_is_read_by_all() -> None:
+    assert reasons(S, {"allOf": [False, {"type": "array", "minItems": 1}]}) == []
+
+
+def test_a_type_that_is_no_name_does_not_end_a_comparison() -> None:
+    stored = parse(SchemaType.JSON, '{"type":[{"type":"string"},"integer"]}', is_new=False)
+    assert [one.kind for one in compatibility.findings(read(I).model, stored.model, Steps())] == []
+
+
+def test_the_names_of_a_path_are_shortened() -> None:
+    name = "p" * 10_000
+    found = compatibility.findings(read(obj(**{name: S})).model, read(obj(**{name: I})).model, Steps())
+    assert len(found[0].path) < 200
+
+
 _SCHEMAS: st.SearchStrategy[Any] = st.recursive(
     st.sampled_from([True, S, I, N, {"enum": ["a", 1]}, {**S, "maxLength": 2}, {**I, "minimum": 1}, {"type": "null"}]),
     lambda inner: st.one_of(

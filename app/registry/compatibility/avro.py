@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from app.registry.compatibility.findings import FINDINGS_MAX, Finding
+from app.registry.compatibility.findings import FINDINGS_MAX, Finding, inside, shortened
 from app.registry.parsing.avro import (
     Array,
     Enum,
@@ -91,9 +91,9 @@ class _Comparing:
             case Primitive(), Primitive() if reader.kind in PROMOTIONS.get(writer.kind, ()):
                 return
             case Array(), Array():
-                self.compare(reader.items, writer.items, _inside("the items of the array", path))
+                self.compare(reader.items, writer.items, inside("the items of the array", path))
             case Map(), Map():
-                self.compare(reader.values, writer.values, _inside("the values of the map", path))
+                self.compare(reader.values, writer.values, inside("the values of the map", path))
             case Enum(), Enum():
                 self._enum(reader, writer, path)
             case Fixed(), Fixed():
@@ -121,6 +121,7 @@ class _Comparing:
 
     def _names(self, reader: NamedType, writer: NamedType, path: str) -> bool:
         own = unqualified(writer.name)
+        self._steps.spend(len(reader.aliases) // 16)
         if unqualified(reader.name) == own or writer.name in reader.aliases or own in map(unqualified, reader.aliases):
             return True
         self._say("NAME_MISMATCH", path, f"the reader's name is {reader.name}, the writer's is {writer.name}")
@@ -133,7 +134,7 @@ class _Comparing:
         known = frozenset(reader.symbols)
         missing = [one for one in writer.symbols if one not in known]
         if missing:
-            shown = ", ".join(missing[:10])
+            shown = ", ".join(one[:100] for one in missing[:10])
             reason = f"the reader's enum has no default and lacks symbols that a writer may write: {shown}"
             self._say("MISSING_ENUM_SYMBOLS", path, reason)
 
@@ -145,10 +146,10 @@ class _Comparing:
         if not self._names(reader, writer, path):
             return
         written = {one.name: one for one in writer.fields}
-        self._steps.spend(len(written))
+        self._steps.spend(len(written) + len(reader.fields) // 16)
         for one in reader.fields:
             source = _source(one, written)
-            where = _inside(f"field {one.name} of record {unqualified(reader.name)}", path)
+            where = inside(f"field {shortened(one.name)} of record {shortened(unqualified(reader.name))}", path)
             if source is not None:
                 self.compare(one.type, source.type, where)
             elif not one.has_default:
@@ -163,10 +164,6 @@ def _source(reader: Field, written: dict[str, Field]) -> Field | None:
     """The writer's field that a reader's field takes its value from."""
     names: Iterable[str] = (reader.name, *reader.aliases)
     return next((written[name] for name in names if name in written), None)
-
-
-def _inside(step: str, path: str) -> str:
-    return f"{step}, in {path}" if path else step
 
 
 def _named(kind: Type) -> str:

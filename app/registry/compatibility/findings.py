@@ -6,6 +6,8 @@ from typing import Final, NamedTuple
 
 FINDINGS_MAX: Final = 100
 """Findings of one comparison."""
+NAME_CHARS_MAX: Final = 100
+"""Of a name in a path. Each finding has a path of its own, with as many names as the schema has levels."""
 
 
 class Finding(NamedTuple):
@@ -21,3 +23,13 @@ class Finding(NamedTuple):
     def sentence(self) -> str:
         where = f"At {self.path}: " if self.path else "At the top of the schema: "
         return f"{where}{self.reason} ({self.kind})."
+
+
+def shortened(name: str) -> str:
+    """A name as a path shows it."""
+    return name if len(name) <= NAME_CHARS_MAX else f"{name[:NAME_CHARS_MAX]}..."
+
+
+def inside(step: str, path: str) -> str:
+    """The path of a part of the schema at ``path``."""
+    return f"{step}, in {path}" if path else step

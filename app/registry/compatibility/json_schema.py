@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from app.registry.compatibility.findings import FINDINGS_MAX, Finding
+from app.registry.compatibility.findings import FINDINGS_MAX, Finding, inside, shortened
 from app.registry.parsing.json_schema import Document, resolve
 from app.registry.parsing.limits import Steps
 from app.registry.refusals import SchemaInvalid, TooComplex
@@ -57,7 +57,7 @@ def findings(reader: Document, writer: Document, steps: Steps) -> list[Finding]:
 def _types(schema: Mapping[str, Any]) -> frozenset[str]:
     """The types that a schema's own keywords leave."""
     named = schema.get("type")
-    found = frozenset([named] if isinstance(named, str) else named if isinstance(named, list) else _TYPES)
+    found = frozenset([named] if isinstance(named, str) else _strings(named) if isinstance(named, list) else _TYPES)
     if named is None and ("enum" in schema or "const" in schema):
         found = frozenset(_type_of(one) for one in _values(schema))
     return found | {"integer"} if "number" in found else found
@@ -88,19 +88,6 @@ def _type_of(value: Any) -> str:
     return "object"
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Whether two JSON values are equal: 1 and true are not."""
-    return bool(_frozen(one) == _frozen(other))
-
-
-def _frozen(value: Any) -> Any:
-    if isinstance(value, dict):
-        return frozenset((key, _frozen(inner)) for key, inner in value.items())
-    if isinstance(value, list):
-        return tuple(map(_frozen, value))
-    return (isinstance(value, bool), value)
-
-
 class _Comparing:
     """One comparison. A pair of parts that is compared already counts as compatible, so that a circle ends."""
 
@@ -122,6 +109,27 @@ class _Comparing:
     def _say(self, kind: str, path: str, reason: str) -> None:
         if len(self.found) < FINDINGS_MAX:
             self.found.append(Finding(kind, path, reason))
+
+    def _same(self, one: Any, other: Any) -> bool:
+        """Whether two JSON values are equal: 1 and true are not. Raises: TooComplex."""
+        return one is other or bool(self._frozen(one) == self._frozen(other))
+
+    def _frozen(self, value: Any) -> Any:
+        """Raises: TooComplex."""
+        if isinstance(value, dict):
+            self._steps.spend(1 + len(value) // 8)
+            return frozenset([(key, self._frozen(inner)) for key, inner in value.items()])
+        if isinstance(value, list):
+            self._steps.spend(1 + len(value) // 8)
+            return tuple([self._frozen(one) for one in value])
+        return (isinstance(value, bool), value)
+
+    def _merged(self, schema: Any, more: Mapping[str, Any]) -> Any:
+        """As ``_merged``. Raises: TooComplex."""
+        for part in (schema, more):
+            if isinstance(part, dict):
+                self._steps.spend(sum(len(one) for one in part.values() if isinstance(one, (dict, list))))
+        return _merged(schema, more)
 
     def _accepts(self, reader: Any, writer: Any) -> bool:
         """Whether a part of the reader accepts a part of the writer, without findings of its own."""
@@ -154,11 +162,11 @@ class _Comparing:
         for kind in ("anyOf", "oneOf"):
             # A writer's data fits one of the branches, so that each of them is compared by itself.
             branches = writer.get(kind)
-            if isinstance(branches, list) and not (kind in reader and _same(reader[kind], branches)):
+            if isinstance(branches, list) and not (kind in reader and self._same(reader[kind], branches)):
                 rest = {key: value for key, value in writer.items() if key != kind}
                 for place, branch in enumerate(branches):
-                    whole = _merged(self._resolved(self._writer, branch), rest)
-                    self.compare(reader, whole, _inside(f"branch {place + 1} of the writer's {kind}", path))
+                    whole = self._merged(self._resolved(self._writer, branch), rest)
+                    self.compare(reader, whole, inside(f"branch {place + 1} of the writer's {kind}", path))
                 return
         self._branches(reader, writer, path)
         self._own(reader, writer, path)
@@ -171,13 +179,13 @@ class _Comparing:
             self._steps.spend()
             target = resolve(document, schema["$ref"], _base(document))
             rest = {key: value for key, value in schema.items() if key not in ("$ref", *_NOTES)}
-            schema = _merged(target, rest) if rest else target
+            schema = self._merged(target, rest) if rest else target
         raise TooComplex
 
     def _branches(self, reader: Mapping[str, Any], writer: Mapping[str, Any], path: str) -> None:
         for kind in ("anyOf", "oneOf"):
             branches = reader.get(kind)
-            if not isinstance(branches, list) or (kind in writer and _same(branches, writer[kind])):
+            if not isinstance(branches, list) or (kind in writer and self._same(branches, writer[kind])):
                 continue
             if not any(self._accepts(one, writer) for one in branches):
                 self._say("SUM_TYPE_NARROWED", path, f"no branch of the reader's {kind} takes all of the writer's data")
@@ -187,11 +195,11 @@ class _Comparing:
             parts = parts if isinstance(parts, list) else []
             for place, one in enumerate(both):
                 if not any(self._accepts(one, part) for part in (*parts, writer)):
-                    where = _inside(f"part {place + 1} of allOf", path)
+                    where = inside(f"part {place + 1} of allOf", path)
                     self._say("PRODUCT_TYPE_EXTENDED", where, "the writer's data need not fit this part")
         if "not" in reader and not (
             "not" in writer
-            and _Comparing(self._writer, self._reader, self._steps)._accepts(writer["not"], reader["not"])
+            and _Comparing(self._writer, self._reader, self._steps, self._depth)._accepts(writer["not"], reader["not"])
         ):
             self._say("NOT_TYPE_NARROWED", path, "the reader's not excludes data of the writer")
 
@@ -199,7 +207,9 @@ class _Comparing:
         if "allOf" in writer and isinstance(writer["allOf"], list):
             whole: Any = {key: value for key, value in writer.items() if key != "allOf"}
             for part in writer["allOf"]:
-                whole = _merged(self._resolved(self._writer, part), whole)
+                whole = self._merged(self._resolved(self._writer, part), whole)
+                if whole is False:
+                    return  # the writer has no data
             writer = whole if isinstance(whole, dict) else {}
         own, other = _types(reader), _types(writer)
         if not other <= own:
@@ -207,16 +217,16 @@ class _Comparing:
             self._say("TYPE_NARROWED", path, f"the reader does not take the writer's types {shown}")
             return
         if "enum" in reader or "const" in reader:
-            known = {_frozen(one) for one in _values(reader)}
+            known = {self._frozen(one) for one in _values(reader)}
             values = _values(writer)
             self._steps.spend(len(known) + len(values))
-            if not values or not all(_frozen(one) in known for one in values):
+            if not values or not all(self._frozen(one) in known for one in values):
                 self._say("ENUM_ARRAY_NARROWED", path, "the reader's values do not include all of the writer's")
         elif "enum" in writer or "const" in writer:
             return  # single values: keywords of ranges are not compared
         self._ranges(reader, writer, path)
         for kind in _EQUAL:
-            if kind in reader and not (kind in writer and _same(reader[kind], writer[kind])):
+            if kind in reader and not (kind in writer and self._same(reader[kind], writer[kind])):
                 self._say(f"{kind.upper()}_CHANGED", path, f"the reader has another {kind} than the writer")
         if "propertyNames" in reader and not self._accepts(reader["propertyNames"], writer.get("propertyNames", True)):
             self._say("PROPERTY_NAMES_NARROWED", path, "the reader takes fewer names of properties")
@@ -251,7 +261,7 @@ class _Comparing:
         own, other = _members(reader, "properties"), _members(writer, "properties")
         own_rest, other_rest = reader.get("additionalProperties", True), writer.get("additionalProperties", True)
         for name, schema in own.items():
-            where = _inside(f"property {name}", path)
+            where = inside(f"property {shortened(name)}", path)
             if name in other:
                 self.compare(schema, other[name], where)
             elif not self._is_free(schema) and other_rest is not False and not self._covers(schema, other_rest):
@@ -260,22 +270,22 @@ class _Comparing:
         for name, schema in other.items():
             if name in own or schema is False or _matches(_members(reader, "patternProperties"), name):
                 continue
-            where = _inside(f"property {name}", path)
+            where = inside(f"property {shortened(name)}", path)
             if own_rest is False:
                 reason = "the reader has no such property, and its object takes no others"
                 self._say("PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL", where, reason)
             else:
                 self.compare(own_rest, schema, where)
-        if other_rest is not False and not _same(own_rest, other_rest):
+        if other_rest is not False and not self._same(own_rest, other_rest):
             if own_rest is False:
                 self._say("ADDITIONAL_PROPERTIES_REMOVED", path, "the writer's object is open, the reader's is not")
             else:
-                self.compare(own_rest, other_rest, _inside("additional properties", path))
+                self.compare(own_rest, other_rest, inside("additional properties", path))
         needed = frozenset(_strings(writer.get("required")))
         for name in _strings(reader.get("required")):
             schema = own.get(name)
             if name not in needed and not (isinstance(schema, dict) and "default" in schema):
-                where = _inside(f"property {name}", path)
+                where = inside(f"property {shortened(name)}", path)
                 self._say("REQUIRED_ATTRIBUTE_ADDED", where, "the reader needs it, and the writer's data may lack it")
 
     def _is_free(self, schema: Any) -> bool:
@@ -293,9 +303,9 @@ class _Comparing:
         for place in range(max(len(own), len(other))):
             first = own[place] if place < len(own) else own_rest
             second = other[place] if place < len(other) else other_rest
-            self.compare(first, second, _inside(f"item {place + 1}", path))
-        if own_rest is not True and not _same(own_rest, other_rest):
-            self.compare(own_rest, other_rest, _inside("the items", path))
+            self.compare(first, second, inside(f"item {place + 1}", path))
+        if own_rest is not True and not self._same(own_rest, other_rest):
+            self.compare(own_rest, other_rest, inside("the items", path))
 
 
 def _base(document: Document) -> str:
@@ -353,7 +363,3 @@ def _words(kind: str) -> str:
 
 def _shown(value: float | None) -> str:
     return "is not set" if value is None else f"is {value}"
-
-
-def _inside(step: str, path: str) -> str:
-    return f"{step}, in {path}" if path else step

@@ -23,6 +23,8 @@ _ORDERS: Final = frozenset({"ascending", "descending", "ignore"})
 _INT_END: Final = {"int": 2**31, "long": 2**63}
 DEFAULT_DEPTH_MAX: Final = 60
 """Levels of a default value."""
+NAME_CHARS_MAX: Final = 1_000
+"""Of a name with its namespace. All types of a schema have names of their own, but inherit one namespace."""
 
 Props: TypeAlias = Mapping[str, Any]
 
@@ -282,6 +284,8 @@ def _full_name(value: dict[str, Any], namespace: str) -> tuple[str, str]:
         own, _, name = name.rpartition(".")
     elif own is None:
         own = namespace
+    if len(name) + len(own) > NAME_CHARS_MAX:
+        raise SchemaInvalid(f"the name {_shown(name)} has more than {NAME_CHARS_MAX} characters with its namespace")
     if name in PRIMITIVES:
         raise SchemaInvalid(f"{name} is the name of a primitive type")
     for part in (*(own.split(".") if own else ()), name):
@@ -333,10 +337,12 @@ def _fits(value: Any, kind: Type, steps: Steps, depth: int) -> bool:
         case Map():
             return isinstance(value, dict) and all(_fits(one, kind.values, steps, depth + 1) for one in value.values())
         case Enum():
+            steps.spend(len(kind.symbols) // 64)
             return value in kind.symbols
         case Fixed():
             return isinstance(value, str) and len(value) == kind.size and _is_bytes(value)
         case Record():
+            steps.spend(len(kind.fields) // 16)
             return isinstance(value, dict) and all(
                 _fits(value[one.name], one.type, steps, depth + 1) if one.name in value else one.has_default
                 for one in kind.fields

@@ -16,8 +16,12 @@ from app.registry.refusals import ParserMissing, SchemaInvalid
 
 STEPS_A_NODE: Final = 5
 """The check by a meta-schema costs about 50 µs for each value in a schema."""
+ADDRESS_CHARS_MAX: Final = 1_000
+"""Of an ``$id`` with the one that it is relative to. Each part with an ``$id`` keeps its whole address."""
 _NO_SCHEMAS: Final = frozenset({"const", "enum", "default", "examples", "required", "type"})
 """Members whose values are no schemas."""
+_OF_SCHEMAS: Final = frozenset({"allOf", "anyOf", "oneOf", "items", "prefixItems"})
+"""Members whose values may be arrays of schemas."""
 
 
 @dataclass(slots=True)
@@ -27,6 +31,8 @@ class Document:
     root: Any
     others: Mapping[str, Any] = field(default_factory=dict)
     """By the names of references, and by ``$id``."""
+    _anchors: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """By the identity of a schema: its parts by their anchors."""
 
     def target(self, reference: str) -> Any:
         """The part that a ``$ref`` names. Raises: SchemaInvalid."""
@@ -37,11 +43,7 @@ class Document:
         if not fragment:
             return base
         if not fragment.startswith("/"):
-            found = next(
-                (one for one, _ in _schemas(base) if fragment in (one.get("$anchor"), one.get("$dynamicAnchor"))), None
-            )
-            if found is None:
-                found = self.others.get(f"#{fragment}")
+            found = self._anchors_of(base).get(fragment, self.others.get(f"#{fragment}"))
             if found is None:
                 raise SchemaInvalid(f"the reference {reference[:200]!r} names no part of its schema")
             return found
@@ -55,6 +57,16 @@ class Document:
             else:
                 raise SchemaInvalid(f"the reference {reference[:200]!r} names no part of its schema")
         return at
+
+    def _anchors_of(self, base: Any) -> dict[str, Any]:
+        found = self._anchors.get(id(base))
+        if found is None:
+            found = self._anchors[id(base)] = {}
+            for part, _ in _schemas(base):
+                for name in (part.get("$anchor"), part.get("$dynamicAnchor")):
+                    if isinstance(name, str):
+                        found.setdefault(name, part)
+        return found
 
 
 def parse(text: str, references: Sequence[tuple[str, str]], steps: Steps, *, is_new: bool = True) -> Document:
@@ -107,6 +119,9 @@ def _schemas(root: Any) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 def _joined(base: str, name: str) -> str:
+    """Raises: SchemaInvalid."""
+    if len(base) + len(name) > ADDRESS_CHARS_MAX:
+        raise SchemaInvalid(f"the address {name[:200]!r} has more than {ADDRESS_CHARS_MAX} characters")
     try:
         return urljoin(base, name)
     except ValueError as error:
@@ -117,9 +132,19 @@ def _name(others: dict[str, Any], root: Any, steps: Steps) -> None:
     """Add the parts of a schema that have names of their own."""
     for value, base in _schemas(root):
         steps.spend(STEPS_A_NODE)
+        for member, inner in value.items():
+            if isinstance(inner, list) and member not in _OF_SCHEMAS:
+                steps.spend(_comparisons(inner))
         if base and isinstance(value.get("$id", value.get("id")), str):
             others[urldefrag(base)[0] or base] = value
             others.setdefault(base, value)
+
+
+def _comparisons(values: list[Any]) -> int:
+    """The steps in which the package `jsonschema` finds out whether values are unique. It sorts values of one type, and compares
+    each with each if there are several."""
+    kinds = {type(one) for one in values}
+    return len(values) // 16 if kinds <= {str} or kinds <= {int, float} else len(values) ** 2 // 64
 
 
 def _check_references(document: Document) -> None:
@@ -145,11 +170,13 @@ def _check_form(root: dict[str, Any]) -> None:
         import jsonschema
     except ImportError:
         raise ParserMissing("JSON") from None
+    if not isinstance(root.get("$schema", ""), str):
+        raise SchemaInvalid("the member $schema is no string")
     checker = jsonschema.validators.validator_for(root, default=jsonschema.Draft7Validator)
     try:
         checker.check_schema(root)
     except jsonschema.exceptions.SchemaError as error:
         where = "/".join(str(part) for part in error.absolute_path)
         raise SchemaInvalid(f"at {where[:200] or 'the top'}: {error.message[:200]}") from None
-    except (RecursionError, jsonschema.exceptions._WrappedReferencingError) as error:
+    except (RecursionError, OverflowError, jsonschema.exceptions._WrappedReferencingError) as error:
         raise SchemaInvalid(f"the schema cannot be checked: {str(error)[:200]}") from None
