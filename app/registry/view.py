@@ -8,7 +8,7 @@ counts. The forms that are present are kept, because a delete must cover all of 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -94,7 +94,7 @@ def guid_of(content: Content) -> str:
 class _Ids:
     """Ids of one context."""
 
-    __slots__ = ("by_content", "greatest", "uses")
+    __slots__ = ("by_content", "by_guid", "greatest", "uses")
 
     def __init__(self) -> None:
         self.greatest = 0
@@ -102,6 +102,7 @@ class _Ids:
         self.uses: dict[int, dict[tuple[str, int], None]] = {}
         """Subjects and versions by id, in the order of the log."""
         self.by_content: dict[Content, int] = {}
+        self.by_guid: dict[str, int] = {}
 
 
 class View:
@@ -111,11 +112,17 @@ class View:
         self.end = 0
         self.skipped = 0
         """Entries that could not be read or were of an unknown kind."""
+        self.chars = 0
+        """Characters of the texts of all versions."""
+        self.version_count = 0
         self._subjects: dict[str, dict[int, Version]] = {}
+        """By name: the versions in the order of their numbers."""
+        self._live: dict[str, int] = {}
+        """By name: versions that are not soft-deleted. A subject without any is missing."""
         self._ids: dict[str, _Ids] = {}
         self._configs: dict[str | None, Mapping[str, Any]] = {}
         self._modes: dict[str | None, str] = {}
-        self._forms: dict[Key, dict[bytes, None]] = {}
+        self._forms: dict[Key, tuple[bytes, ...]] = {}
         self._referrers: dict[tuple[str, int], dict[tuple[str, int], None]] = {}
         self._ownership: Ownership | None = None
         self._has_foreign = False
@@ -139,13 +146,10 @@ class View:
             return
         if self._ownership is None:
             self._has_foreign = True
-        forms = self._forms.setdefault(key, {})
-        if entry.value is None:
-            forms.pop(entry.key, None)
-            if not forms:
-                del self._forms[key]
-        else:
-            forms[entry.key] = None
+        others = tuple([form for form in self._forms.pop(key, ()) if form != entry.key])
+        forms = others if entry.value is None else (*others, entry.key)
+        if forms:
+            self._forms[key] = forms
 
     def reached(self, end: int) -> None:
         """The log has no entries below ``end`` that were not taken in."""
@@ -183,24 +187,50 @@ class View:
     def _put(self, version: Version) -> None:
         stored = version.stored
         own = stored.subject, stored.version
+        context, content = read_subject(stored.subject).context, version.content
         before = self._subjects.get(stored.subject, {}).get(stored.version)
-        if before is not None and (before.stored.id, before.content) != (stored.id, version.content):
+        if before is not None and (before.stored.id, before.content) != (stored.id, content):
             self._drop(*own)
-        self._subjects.setdefault(stored.subject, {})[stored.version] = version
-        ids = self._ids.setdefault(read_subject(stored.subject).context, _Ids())
+            before = None
+        self._place(version, before)
+        ids = self._ids.setdefault(context, _Ids())
         ids.greatest = max(ids.greatest, stored.id)
         ids.uses.setdefault(stored.id, {})[own] = None
-        ids.by_content.setdefault(version.content, stored.id)
-        context = read_subject(stored.subject).context
+        ids.by_content.setdefault(content, stored.id)
+        ids.by_guid.setdefault(stored.guid or guid_of(content), stored.id)
         for one in stored.references:
             target = read_subject(one.subject, context).qualified
             self._referrers.setdefault((target, one.version), {})[own] = None
+
+    def _place(self, version: Version, before: Version | None) -> None:
+        stored = version.stored
+        versions = self._subjects.setdefault(stored.subject, {})
+        last = next(reversed(versions), 0)
+        versions[stored.version] = version
+        if before is None:
+            self.chars += len(stored.schema)
+            self.version_count += 1
+            if stored.version < last:
+                self._subjects[stored.subject] = dict(sorted(versions.items()))
+        was_live = before is not None and not before.stored.deleted
+        self._count_live(stored.subject, (not stored.deleted) - was_live)
+
+    def _count_live(self, subject: str, change: int) -> None:
+        count = self._live.get(subject, 0) + change
+        if count:
+            self._live[subject] = count
+        else:
+            self._live.pop(subject, None)
 
     def _drop(self, subject: str, version: int) -> None:
         versions = self._subjects.get(subject, {})
         gone = versions.pop(version, None)
         if gone is None:
             return
+        self.chars -= len(gone.stored.schema)
+        self.version_count -= 1
+        if not gone.stored.deleted:
+            self._count_live(subject, -1)
         if not versions:
             del self._subjects[subject]
         context = read_subject(subject).context
@@ -211,6 +241,8 @@ class View:
             del ids.uses[gone.stored.id]
             if ids.by_content.get(gone.content) == gone.stored.id:
                 del ids.by_content[gone.content]
+            if ids.by_guid.get(gone.guid) == gone.stored.id:
+                del ids.by_guid[gone.guid]
         for one in gone.stored.references:
             target = read_subject(one.subject, context).qualified, one.version
             referrers = self._referrers.get(target, {})
@@ -223,6 +255,7 @@ class View:
         for number, version in versions.items():
             if number <= version_max and not version.stored.deleted:
                 versions[number] = version._replace(stored=version.stored._replace(deleted=True))
+                self._count_live(subject, -1)
 
     def _clear(self, subject: str | None) -> None:
         for name in [subject] if subject is not None else list(self._subjects):
@@ -232,21 +265,21 @@ class View:
 
     # --- subjects and versions ----------------------------------------------------------------------------------------
 
-    def subjects(self, *, deleted: bool = False, deleted_only: bool = False) -> Iterator[str]:
-        """Qualified names, in order. With ``deleted``, also those that have soft-deleted versions only; with ``deleted_only``,
-        those alone."""
-        for name in sorted(self._subjects):
-            live = any(not one.stored.deleted for one in self._subjects[name].values())
-            if deleted_only:
-                if not live:
-                    yield name
-            elif live or deleted:
-                yield name
+    def subjects(self, *, deleted: bool = False, deleted_only: bool = False) -> list[str]:
+        """Qualified names, in no order. With ``deleted``, also those that have soft-deleted versions only; with
+        ``deleted_only``, those alone."""
+        if deleted_only:
+            return [name for name in self._subjects if name not in self._live]
+        return list(self._subjects if deleted else self._live)
 
     def versions(self, subject: str, *, deleted: bool = False) -> list[Version]:
         """The versions of a subject in the order of their numbers."""
         found = self._subjects.get(subject, {})
-        return [found[number] for number in sorted(found) if deleted or not found[number].stored.deleted]
+        return [one for one in found.values() if deleted or not one.stored.deleted]
+
+    def newest(self, subject: str) -> Version | None:
+        """The version of a subject with the greatest number that is not soft-deleted."""
+        return next((one for one in reversed(self._subjects.get(subject, {}).values()) if not one.stored.deleted), None)
 
     def version(self, subject: str, number: int) -> Version | None:
         """One version, also a soft-deleted one."""
@@ -256,6 +289,13 @@ class View:
         """The contexts that hold schemas, and the default one."""
         return sorted({DEFAULT_CONTEXT, *(context for context, ids in self._ids.items() if ids.uses)})
 
+    def has_schemas(self, context: str | None) -> bool:
+        """Whether a context has schemas, also soft-deleted ones; with None, whether any has."""
+        if context is None:
+            return bool(self._subjects)
+        ids = self._ids.get(context)
+        return ids is not None and bool(ids.uses)
+
     def referrers(self, subject: str, number: int) -> list[Version]:
         """The versions that refer to a version and are not soft-deleted."""
         found = (self.version(*own) for own in self._referrers.get((subject, number), ()))
@@ -263,13 +303,16 @@ class View:
 
     # --- ids ----------------------------------------------------------------------------------------------------------
 
-    def uses(self, context: str, number: int) -> list[Version]:
-        """The versions that have an id, also soft-deleted ones."""
+    def uses(self, context: str, number: int) -> list[tuple[str, int]]:
+        """The subjects and versions that have an id, also soft-deleted ones."""
         ids = self._ids.get(context)
-        if ids is None:
-            return []
-        found = (self.version(*own) for own in ids.uses.get(number, ()))
-        return [one for one in found if one is not None]
+        return [] if ids is None else list(ids.uses.get(number, ()))
+
+    def schema(self, context: str, number: int) -> Version | None:
+        """A version that has an id, also a soft-deleted one."""
+        ids = self._ids.get(context)
+        own = None if ids is None else next(iter(ids.uses.get(number, ())), None)
+        return None if own is None else self.version(*own)
 
     def id_of(self, context: str, content: Content) -> int | None:
         """The id that a context's schema with this content has."""
@@ -284,13 +327,9 @@ class View:
 
     def by_guid(self, guid: str) -> list[Version]:
         """One version for each context that has the schema."""
-        found: dict[tuple[str, int], Version] = {}
-        for context, ids in self._ids.items():
-            for number, uses in ids.uses.items():
-                version = self.version(*next(iter(uses)))
-                if version is not None and version.guid == guid:
-                    found.setdefault((context, number), version)
-        return list(found.values())
+        numbers = [(context, ids.by_guid[guid]) for context, ids in self._ids.items() if guid in ids.by_guid]
+        found = (self.schema(*one) for one in numbers)
+        return [one for one in found if one is not None]
 
     # --- settings -----------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,14 @@ import pytest
 from app.registry.ownership import OWNER_KEY, Ownership, encode_ownership
 from app.registry.record_json import Key, KeyType, Reference, write_key
 from app.registry.refusals import Code, RegistryRefusal
-from app.registry.registering import delete_subject, delete_version, set_config, set_mode
+from app.registry.registering import (
+    REFERENCES_MAX,
+    delete_subject,
+    delete_version,
+    referenced,
+    set_config,
+    set_mode,
+)
 from app.registry.subjects import check_subject, read_context, read_subject
 from tests.support.registry import Log, encoded, schema_record
 
@@ -87,6 +94,19 @@ def test_references_that_lead_in_a_circle_or_nowhere_are_refused_or_end(log: Log
     log.put(*schema_record("x", 1, 8, '"int"', references=(Reference("y", "y", 1),)))
     log.put(*schema_record("y", 1, 9, '"int"', references=(Reference("x", "x", 1),)))
     assert log.register("a", "string", Reference("x", "x", 1)).id == 10
+
+
+def test_too_many_references_are_refused(log: Log) -> None:
+    log.register("a", "string")
+    one = Reference("a", "a", 1)
+    with refused(Code.INVALID_SCHEMA):
+        log.register("b", "int", *[one] * (REFERENCES_MAX + 1))
+    many = tuple(Reference(f"a{n}", "a", 1) for n in range(REFERENCES_MAX))
+    for number in range(5):
+        log.put(*schema_record(f"many{number}", 1, 10 + number, f'"{number}"', references=many))
+    with refused(Code.INVALID_SCHEMA):
+        referenced(log.view, read_subject("b"), [Reference(f"m{n}", f"many{n}", 1) for n in range(5)])
+    assert [one.name for one in referenced(log.view, read_subject("b"), [Reference("m", "many0", 1)])] == ["a0", "m"]
 
 
 def test_deletions_come_in_two_steps(log: Log) -> None:

@@ -32,7 +32,8 @@ def test_a_soft_deleted_version_is_found_by_its_id_and_not_in_its_subject() -> N
     view = log.view
     assert [one.stored.version for one in view.versions("a")] == [2]
     assert [one.stored.version for one in view.versions("a", deleted=True)] == [1, 2]
-    assert [one.stored.deleted for one in view.uses(".", 1)] == [True]
+    assert view.uses(".", 1) == [("a", 1)]
+    assert view.schema(".", 1) == view.version("a", 1)
     assert list(view.subjects()) == ["a"]
     assert list(view.subjects(deleted_only=True)) == []
 
@@ -96,8 +97,7 @@ def test_ids_of_contexts_do_not_meet() -> None:
     log.put(*schema_record("a", 1, 1))
     log.put(*schema_record(":.c:a", 1, 1, '"int"'))
     view = log.view
-    assert [one.stored.schema for one in view.uses(".", 1)] == ['"string"']
-    assert [one.stored.schema for one in view.uses(".c", 1)] == ['"int"']
+    assert [one.stored.schema for one in (view.schema(".", 1), view.schema(".c", 1)) if one] == ['"string"', '"int"']
     assert view.contexts() == [".", ".c"]
 
 
@@ -129,3 +129,38 @@ def test_the_greatest_id_counts_ids_that_the_log_no_longer_holds(greatest: int) 
     log.put(key, value)
     log.put(key, None)
     assert log.view.greatest_id(".") == max(greatest, 5)
+
+
+def test_versions_are_in_order_however_they_came() -> None:
+    log = Log()
+    for number in (3, 1, 2):
+        log.put(*schema_record("a", number, number, f'"{number}"'))
+    assert [one.stored.version for one in log.view.versions("a")] == [1, 2, 3]
+    newest = log.view.newest("a")
+    assert newest is not None
+    assert newest.stored.version == 3
+
+
+def test_a_subject_is_listed_by_its_live_versions() -> None:
+    log = Log()
+    log.put(*schema_record("a", 1, 1))
+    log.put(*schema_record("a", 2, 2, '"int"'))
+    log.put(*schema_record("a", 1, 1, deleted=True))
+    assert log.view.subjects() == ["a"]
+    log.put(*schema_record("a", 2, 2, '"int"', deleted=True))
+    assert (log.view.subjects(), log.view.subjects(deleted=True)) == ([], ["a"])
+    assert (log.view.subjects(deleted_only=True), log.view.newest("a")) == (["a"], None)
+    log.put(*schema_record("a", 1, 1))
+    assert log.view.subjects() == ["a"]
+    log.put(schema_record("a", 1, 1)[0], None)
+    assert (log.view.subjects(), log.view.version_count, log.view.chars) == ([], 1, len('"int"'))
+
+
+def test_a_schema_that_is_gone_is_not_found_by_its_guid() -> None:
+    log = Log()
+    log.put(*schema_record("a", 1, 1))
+    guid = log.view.versions("a")[0].guid
+    log.put(schema_record("a", 1, 1)[0], None)
+    assert log.view.by_guid(guid) == []
+    log.put(*schema_record("a", 2, 2))
+    assert [one.stored.id for one in log.view.by_guid(guid)] == [2]

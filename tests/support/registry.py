@@ -6,10 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from app.core.turns import whole
 from app.registry.parsing.schemas import ParsedSchema, SchemaType, parse
 from app.registry.record_json import Key, KeyType, Reference, StoredSchema, write_key, write_schema
 from app.registry.refusals import SchemaInvalid
-from app.registry.registering import Append, Asked, Registered, referenced, register, same_schema
+from app.registry.registering import Append, Asked, Registered, is_same, referenced, register, wanted_content, with_text
 from app.registry.schema_log import Entry
 from app.registry.subjects import read_subject
 from app.registry.view import Version, View
@@ -50,9 +51,19 @@ class Log:
         asked = Asked(read_subject(subject), SchemaType.AVRO, text, references, **more)
         view = self.view
         parsed = parse(SchemaType.AVRO, text, referenced(view, asked.subject, references))
-        found = register(view, asked, parsed, same_schema(view, asked, parsed, lambda one: read_version(view, one)))
+        found = register(view, asked, parsed, same_schema(view, asked, parsed))
         self.append(found.append)
         return found
+
+
+def same_schema(view: View, asked: Asked, parsed: ParsedSchema, *, deleted: bool = False) -> Version | None:
+    """The newest version of the subject that has the schema of a request."""
+    versions = view.versions(asked.subject.qualified, deleted=deleted)
+    found, others = whole(with_text(versions, wanted_content(view, asked, parsed)))
+    if found is not None:
+        return found
+    models = ((one, read_version(view, one)) for one in others)
+    return next((one for one, model in models if model is not None and is_same(asked, parsed, model)), None)
 
 
 def read_version(view: View, version: Version) -> ParsedSchema | None:

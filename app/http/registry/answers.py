@@ -3,13 +3,15 @@ not know. So AVRO is not named as a type, and there are no empty references."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Final, TypeVar
 
 import msgspec
 from fastapi import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from app.core.extras import install_hint
+from app.core.turns import Portion
 from app.http.errors import Error
 from app.registry.record_json import shown_references
 from app.registry.refusals import Code, ParserMissing, RegistryRefusal
@@ -17,6 +19,11 @@ from app.registry.view import Version
 
 MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 EXTRA: Final = "registry"
+T = TypeVar("T")
+WHOLE_MAX: Final = 100
+"""Elements of a list that is encoded at once."""
+CHUNK_BYTES: Final = 64_000
+"""Of a longer list, at least."""
 
 
 def answered(content: Any, status: int = 200) -> Response:
@@ -24,8 +31,29 @@ def answered(content: Any, status: int = 200) -> Response:
     return Response(msgspec.json.encode(content), status, media_type=MEDIA_TYPE)
 
 
+def listed(items: Sequence[T], shown: Callable[[T], Any]) -> Response:
+    """An answer of one JSON array, with each item as ``shown`` gives it. A long one is encoded in portions, while it is sent."""
+    if len(items) <= WHOLE_MAX:
+        return answered([shown(one) for one in items])
+    return StreamingResponse(_chunks(items, shown), media_type=MEDIA_TYPE)
+
+
+async def _chunks(items: Sequence[T], shown: Callable[[T], Any]) -> AsyncIterator[bytes]:
+    portion = Portion()
+    chunk = bytearray(b"[")
+    for place, one in enumerate(items):
+        if place:
+            chunk += b","
+        chunk += msgspec.json.encode(shown(one))
+        if len(chunk) >= CHUNK_BYTES:
+            yield bytes(chunk)
+            chunk.clear()
+        await portion.rest_if_spent()
+    yield bytes(chunk + b"]")
+
+
 def schema_members(version: Version) -> dict[str, Any]:
-    """The members that say what a schema is."""
+    """Type, text, references, metadata and rules of a schema."""
     stored = version.stored
     made: dict[str, Any] = {}
     if stored.schema_type != "AVRO":

@@ -94,8 +94,6 @@ def version_in(view: View, subject: Subject, text: str, *, deleted: bool = False
     wanted = version_number(text)
     found = view.versions(name, deleted=deleted)
     if not found:
-        if wanted is not None and view.versions(name, deleted=True):
-            raise _version_not_found(wanted)
         raise RegistryRefusal(Code.SUBJECT_NOT_FOUND, f"Subject '{name}' not found.")
     if wanted is None:
         return found[-1]

@@ -1,7 +1,7 @@
 """One caller's view of the log of schemas, read on by each request. Tests: ``tests/http/registry/test_service.py``.
 
 The broker shows each caller the records that it may see, so views of two callers differ and are never shared. A view is read anew
-after ``KEPT_S``, because the caller's rights may have changed.
+after ``KEPT_S`` or longer, because the caller's rights may have changed.
 """
 
 from __future__ import annotations
@@ -11,15 +11,23 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
+from app.core.limits import MIB
 from app.core.turns import Portion
 from app.http.gateway import Gateway
 from app.registry.schema_log import SchemaLog
 from app.registry.view import View
 
 KEPT_S: Final = 30.0
-"""Time after which a view is read from the start."""
+"""Time after which a view is read from the start, at least."""
+KEPT_READS: Final = 20
+"""A view is kept as long as so many reads from the start take. So reading a large log takes a twentieth of the time at most."""
+KEPT_MAX_S: Final = 300.0
 VIEWS_MAX: Final = 16
 """Callers whose views are kept in memory."""
+VIEWS_BYTES_MAX: Final = 512 * MIB
+"""Memory of all views. The one that was used last is kept at any size."""
+VERSION_BYTES: Final = 1_300
+"""Memory of a version beside its text."""
 
 
 class FollowedLog:
@@ -29,11 +37,17 @@ class FollowedLog:
         self.log: Final = log
         self.view = View()
         self._since_s = asyncio.get_running_loop().time()
+        self._kept_s = KEPT_S
         self._lock = asyncio.Lock()
         self._begun = 0
         """Reads that have begun."""
         self._whole = 0
         """The newest read that came to the end of the log."""
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the view, roughly."""
+        return self.view.chars + self.view.version_count * VERSION_BYTES
 
     async def refreshed(self) -> View:
         """The view at an end that was learned after this call. Callers that wait at the same time share one read.
@@ -51,9 +65,10 @@ class FollowedLog:
             return self.view
 
     async def _read(self) -> None:
-        now_s = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
         view = self.view
-        if now_s - self._since_s > KEPT_S:
+        if now_s - self._since_s > self._kept_s:
             view = View()
         portion = Portion()
         while True:
@@ -70,6 +85,7 @@ class FollowedLog:
                 break
         if view is not self.view:
             self.view, self._since_s = view, now_s
+            self._kept_s = min(max(KEPT_S, KEPT_READS * (loop.time() - now_s)), KEPT_MAX_S)
 
 
 class FollowedLogs:
@@ -84,8 +100,10 @@ class FollowedLogs:
         found = self._logs.get(owner)
         if found is None:
             found = self._logs[owner] = FollowedLog(self._open_log(owner))
-            if len(self._logs) > VIEWS_MAX:
-                self._logs.popitem(last=False)
         else:
             self._logs.move_to_end(owner)
+        kept = sum(one.bytes for one in self._logs.values())
+        while len(self._logs) > VIEWS_MAX or (kept > VIEWS_BYTES_MAX and len(self._logs) > 1):
+            _, gone = self._logs.popitem(last=False)
+            kept -= gone.bytes
         return found

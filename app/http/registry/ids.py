@@ -8,7 +8,8 @@ from typing import Final
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from app.http.registry.answers import MEDIA_TYPE, answered, schema_members, use_members, version_members
+from app.core.turns import Portion, ordered
+from app.http.registry.answers import MEDIA_TYPE, answered, listed, schema_members, use_members, version_members
 from app.http.registry.asked import flag, service_of
 from app.http.registry.paths import context_of
 from app.http.registry.subjects import in_prefix, page
@@ -26,11 +27,14 @@ TAGS: Final[list[str | Enum]] = ["Schemas (schema registry)"]
 async def list_schemas(request: Request) -> Response:
     view = await service_of(request).view()
     deleted = flag(request, "deleted")
+    latest_only = flag(request, "latestOnly")
+    portion = Portion()
     found: list[Version] = []
-    for name in in_prefix(request, view.subjects(deleted=deleted)):
+    for name in await in_prefix(request, view.subjects(deleted=deleted)):
         versions = view.versions(name, deleted=deleted)
-        found += versions[-1:] if flag(request, "latestOnly") else versions
-    return answered([version_members(one) for one in page(request, found) if isinstance(one, Version)])
+        found += versions[-1:] if latest_only else versions
+        await portion.rest_if_spent()
+    return listed(page(request, found), version_members)
 
 
 @router.get("/types", summary="List the types of schemas", tags=TAGS)
@@ -40,8 +44,8 @@ async def list_types() -> Response:
 
 @router.get("/ids/{schema_id}", summary="Get a schema by its id", tags=TAGS)
 async def get_schema(schema_id: str, request: Request) -> Response:
-    view, found = await _uses(request, schema_id)
-    made = {**schema_members(found[0]), "guid": found[0].guid}
+    view, found = await _schema(request, schema_id)
+    made = {**schema_members(found), "guid": found.guid}
     if flag(request, "fetchMaxId"):
         made["maxId"] = view.greatest_id(_context(request))
     return answered(made)
@@ -49,20 +53,19 @@ async def get_schema(schema_id: str, request: Request) -> Response:
 
 @router.get("/ids/{schema_id}/schema", summary="Get the text of a schema by its id", tags=TAGS)
 async def get_text(schema_id: str, request: Request) -> Response:
-    _, found = await _uses(request, schema_id)
-    return Response(found[0].stored.schema, media_type=MEDIA_TYPE)
+    _, found = await _schema(request, schema_id)
+    return Response(found.stored.schema, media_type=MEDIA_TYPE)
 
 
 @router.get("/ids/{schema_id}/subjects", summary="List the subjects that have a schema", tags=TAGS)
 async def list_subjects(schema_id: str, request: Request) -> Response:
-    _, found = await _uses(request, schema_id)
-    return answered(page(request, sorted({one.stored.subject for one in _asked_for(request, found)})))
+    names = {one.stored.subject: None for one in await _uses(request, schema_id)}
+    return answered(page(request, await ordered(names, Portion(), key=str)))
 
 
 @router.get("/ids/{schema_id}/versions", summary="List the versions that have a schema", tags=TAGS)
 async def list_versions(schema_id: str, request: Request) -> Response:
-    _, found = await _uses(request, schema_id)
-    return answered(page(request, [use_members(one) for one in _asked_for(request, found)]))
+    return listed(page(request, await _uses(request, schema_id)), use_members)
 
 
 @router.get("/guids/{guid}", summary="Get a schema by its GUID", tags=TAGS)
@@ -82,26 +85,31 @@ def _context(request: Request) -> str:
     return read_subject(request.query_params.get("subject", ""), context_of(request.scope)).context
 
 
-async def _uses(request: Request, schema_id: str) -> tuple[View, list[Version]]:
-    """Raises: RegistryRefusal."""
+async def _schema(request: Request, schema_id: str) -> tuple[View, Version]:
+    """A version with an id. Raises: RegistryRefusal."""
     view = await service_of(request).view()
-    found: list[Version] = []
+    found = None
     if schema_id.isascii() and schema_id.isdigit() and len(schema_id) <= 10 and int(schema_id) <= INT_MAX:
-        found = view.uses(_context(request), int(schema_id))
-    if not found:
+        found = view.schema(_context(request), int(schema_id))
+    if found is None:
         raise RegistryRefusal(Code.SCHEMA_NOT_FOUND, f"Schema {schema_id[:20]} not found.")
     return view, found
 
 
-def _asked_for(request: Request, found: list[Version]) -> list[Version]:
-    """The uses that a request's ``deleted`` and ``subject`` select."""
+async def _uses(request: Request, schema_id: str) -> list[Version]:
+    """The versions with an id that a request's ``deleted`` and ``subject`` select. Raises: RegistryRefusal."""
+    view, first = await _schema(request, schema_id)
+    deleted = flag(request, "deleted")
     named = read_subject(request.query_params.get("subject", ""), context_of(request.scope))
-    return [
-        one
-        for one in found
-        if (flag(request, "deleted") or not one.stored.deleted)
-        and (not named.name or one.stored.subject == named.qualified)
-    ]
+    portion = Portion()
+    found = []
+    for subject, number in view.uses(_context(request), first.stored.id):
+        version = view.version(subject, number) if not named.name or subject == named.qualified else None
+        if version is not None and (deleted or not version.stored.deleted):
+            found.append(version)
+        if portion.spent_by():
+            await portion.rest()
+    return found
 
 
 async def _of_guid(request: Request, guid: str) -> list[Version]:

@@ -59,12 +59,10 @@ class ParsingWork:
         return made
 
     async def incompatibilities(
-        self, level: Level, new: ParsedSchema, earlier: Sequence[tuple[str, ParsedSchema]]
+        self, level: Level, new: ParsedSchema, earlier: tuple[str, ParsedSchema], steps: Steps
     ) -> list[str]:
-        """As the function of this name. Raises: TooComplex."""
-        if level is Level.NONE or not earlier:
-            return []
-        return await self._in_thread(lambda: incompatibilities(level, new, earlier, Steps(COMPARED_STEPS_MAX)))
+        """As the function of this name, for one earlier schema. Raises: TooComplex."""
+        return await self._in_thread(lambda: incompatibilities(level, new, [earlier], steps))
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         async with self._turns:

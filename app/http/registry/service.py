@@ -1,4 +1,4 @@
-"""What requests to the registry do. Each one reads the log to its end, decides, and appends under the condition of that end.
+"""Registers, looks up, compares and deletes schemas. Each request reads the log to its end, decides, and appends at that end only.
 
 A write that loses against another writer reads on and decides again. Its records belong to one end of the log, so that no id can be
 given twice.
@@ -10,9 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from app.core.errors import BrokerUnavailable
+from app.core.turns import Portion, run
 from app.http.registry.followed import FollowedLog
-from app.http.registry.parsing_work import ParsingWork, Source
+from app.http.registry.parsing_work import COMPARED_STEPS_MAX, ParsingWork, Source
 from app.registry.compatibility.levels import Level
+from app.registry.parsing.limits import Steps
 from app.registry.parsing.schemas import ParsedSchema, SchemaType
 from app.registry.refusals import Code, RegistryRefusal, SchemaInvalid
 from app.registry.registering import (
@@ -20,10 +22,12 @@ from app.registry.registering import (
     Asked,
     Registered,
     check_mode,
+    is_same,
     referenced,
     register,
-    same_schema,
     subject_not_found,
+    wanted_content,
+    with_text,
 )
 from app.registry.schema_log import EndMoved
 from app.registry.subjects import Subject, read_subject
@@ -35,11 +39,11 @@ TRIES_MAX: Final = 50
 
 
 class Judged(NamedTuple):
-    """A schema and what the registry has to say of it."""
+    """The schema of a request, and the version that has it."""
 
     parsed: ParsedSchema
     same: Version | None
-    """The version of the subject that has it already."""
+    """The version of the subject that has this schema already."""
 
 
 class SchemaService:
@@ -93,11 +97,10 @@ class SchemaService:
         view = await self.view()
         asked = _normalizing(view, asked)
         versions = against(view)
-        parsed = await self._parsed(view, asked)
-        level = view.level(asked.subject)
         if versions is None:
-            return await self._incompatibilities(view, level, parsed, view.versions(asked.subject.qualified))
-        return await self._incompatibilities(view, level, parsed, versions)
+            versions = view.versions(asked.subject.qualified)
+        parsed = await self._parsed(view, asked)
+        return await self._incompatibilities(view, view.level(asked.subject), parsed, versions)
 
     async def model_of(self, view: View, version: Version) -> ParsedSchema | None:
         """The model of a stored version, None if its text cannot be read. Raises: ParserMissing."""
@@ -106,15 +109,16 @@ class SchemaService:
 
     async def _judged(self, view: View, asked: Asked, *, deleted: bool = False) -> Judged:
         parsed = await self._parsed(view, asked)
-        same = same_schema(view, asked, parsed, lambda _: None, deleted=deleted)
+        portion = Portion()
+        versions = view.versions(asked.subject.qualified, deleted=deleted)
+        same, others = await run(with_text(versions, wanted_content(view, asked, parsed)), portion)
         if same is None:
             # Other registries store texts as they were sent, and a normalised text may equal several canonical ones.
-            models = {
-                version.stored.version: await self.model_of(view, version)
-                for version in view.versions(asked.subject.qualified, deleted=deleted)
-                if version.stored.schema_type == asked.schema_type
-            }
-            same = same_schema(view, asked, parsed, lambda one: models.get(one.stored.version), deleted=deleted)
+            for version in others:
+                model = await self.model_of(view, version)
+                if model is not None and is_same(asked, parsed, model):
+                    return Judged(parsed, version)
+                await portion.rest_if_spent()
         return Judged(parsed, same)
 
     async def _parsed(self, view: View, asked: Asked) -> ParsedSchema:
@@ -139,19 +143,22 @@ class SchemaService:
     ) -> list[str]:
         if level is Level.NONE:
             return []
-        earlier: list[tuple[str, ParsedSchema]] = []
-        for version in versions if level.transitive else versions[-1:]:
+        steps, portion = Steps(COMPARED_STEPS_MAX), Portion()
+        for version in reversed(versions if level.transitive else versions[-1:]):
+            await portion.rest_if_spent()
             named = f"version {version.stored.version}"
             model = await self.model_of(view, version)
             if model is None:
                 return [
                     f"The schema of {named} cannot be read. Set the level to NONE to register without a comparison."
                 ]
-            earlier.append((named, model))
-        try:
-            return await self._work.incompatibilities(level, new, earlier)
-        except SchemaInvalid as error:
-            raise _invalid(error) from None
+            try:
+                found = await self._work.incompatibilities(level, new, (named, model), steps)
+            except SchemaInvalid as error:
+                raise _invalid(error) from None
+            if found:
+                return found
+        return []
 
     # --- other writes -------------------------------------------------------------------------------------------------
 

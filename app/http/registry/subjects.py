@@ -2,61 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import Final
+from typing import Final, TypeVar
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from app.core.turns import Portion, ordered
 from app.http.registry.answers import MEDIA_TYPE, answered, version_members
 from app.http.registry.asked import SchemaBody, flag, number, schema_in, service_of, subject_in, version_in
 from app.http.registry.paths import context_of
 from app.http.schemas import request_body
 from app.registry.refusals import Code, RegistryRefusal
 from app.registry.registering import Append, delete_subject, delete_version, subject_not_found
-from app.registry.subjects import DEFAULT_CONTEXT, check_subject, read_subject
+from app.registry.subjects import DEFAULT_CONTEXT, Subject, check_subject, read_subject
 from app.registry.view import Version, View
 
+T = TypeVar("T")
 router = APIRouter(default_response_class=Response)
 TAGS: Final[list[str | Enum]] = ["Subjects (schema registry)"]
 EXAMPLE: Final = {"schema": '{"type":"record","name":"Flight","fields":[{"name":"origin","type":"string"}]}'}
 ALL_CONTEXTS: Final = ":*:"
 
 
-def in_prefix(request: Request, names: Iterable[str]) -> Iterator[str]:
-    """The names of subjects that a request's ``subjectPrefix`` and its base URL select.
+async def in_prefix(request: Request, names: Iterable[str]) -> list[str]:
+    """The names of subjects that a request's ``subjectPrefix`` and its base URL select, in order."""
+    selects, portion = _prefix_of(request), Portion()
+    found = []
+    for name in names:
+        if selects(read_subject(name)):
+            found.append(name)
+        if portion.spent_by():
+            await portion.rest()
+    return await ordered(found, portion, key=str)
 
-    The prefix ``:*:`` selects all contexts, and is that of a request without one.
-    """
+
+def _prefix_of(request: Request) -> Callable[[Subject], bool]:
+    """The prefix ``:*:`` selects all contexts, and is that of a request without one."""
     base = context_of(request.scope)
     prefix = request.query_params.get("subjectPrefix")
     if prefix is None and base == DEFAULT_CONTEXT:
         prefix = ALL_CONTEXTS
     if prefix is not None and prefix.startswith(ALL_CONTEXTS):
         rest = prefix.removeprefix(ALL_CONTEXTS)
-        return (name for name in names if read_subject(name).name.startswith(rest))
+        return lambda one: one.name.startswith(rest)
     wanted = read_subject(prefix or "", base)
-    return (
-        name
-        for name in names
-        if (one := read_subject(name)).context == wanted.context and one.name.startswith(wanted.name)
-    )
+    return lambda one: one.context == wanted.context and one.name.startswith(wanted.name)
 
 
-def page(request: Request, found: Iterable[object]) -> list[object]:
+def page(request: Request, found: list[T]) -> list[T]:
     """The part of a list that ``offset`` and ``limit`` name; all without them. Raises: RegistryRefusal."""
     start = max(0, number(request, "offset", 0))
     limit = number(request, "limit", -1)
-    whole = list(found)
-    return whole[start:] if limit < 0 else whole[start : start + limit]
+    return found[start:] if limit < 0 else found[start : start + limit]
 
 
 @router.get("/subjects", summary="List subjects", tags=TAGS)
 async def list_subjects(request: Request) -> Response:
     view = await service_of(request).view()
     names = view.subjects(deleted=flag(request, "deleted"), deleted_only=flag(request, "deletedOnly"))
-    return answered(page(request, in_prefix(request, names)))
+    return answered(page(request, await in_prefix(request, names)))
 
 
 @router.post(

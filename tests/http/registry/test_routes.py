@@ -66,6 +66,16 @@ async def test_lists_are_filtered_and_paged(client: Client) -> None:
     assert await client.refused("GET", "/subjects?limit=x") == (422, 42202)
 
 
+async def test_long_lists_are_whole_and_in_order(client: Client) -> None:
+    names = [f"s{n:03}" for n in range(300)]
+    client.log.put(*(schema_record(name, 1, 1) for name in reversed(names)))
+    assert await client.good("GET", "/subjects") == names
+    assert [one["subject"] for one in await client.good("GET", "/schemas")] == names
+    assert [one["subject"] for one in await client.good("GET", "/schemas?offset=50&limit=200")] == names[50:250]
+    assert await client.good("GET", "/schemas/ids/1/subjects") == names
+    assert len(await client.good("GET", "/schemas/ids/1/versions")) == len(names)
+
+
 @pytest.mark.parametrize(
     ("method", "path", "expected"),
     [
@@ -203,6 +213,7 @@ async def test_versions_and_subjects_are_deleted_softly_and_for_good(client: Cli
     assert await client.good("GET", "/subjects") == []
     assert await client.good("GET", "/subjects?deleted=true") == ["a"]
     assert await client.good("GET", "/subjects?deletedOnly=true") == ["a"]
+    assert await client.refused("GET", "/subjects/a/versions/2") == (404, 40401)
     assert await client.refused("POST", "/subjects/a", {"schema": '"long"'}) == (404, 40401)
     assert (await client.good("POST", "/subjects/a?deleted=true", {"schema": '"long"'}))["version"] == 2
     assert await client.good("DELETE", "/subjects/a?permanent=true") == [2, 3]

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from app.core.errors import BrokerUnavailable
-from app.http.registry.followed import FollowedLog
+from app.http.registry.followed import KEPT_READS, KEPT_S, FollowedLog, FollowedLogs
 from app.http.registry.parsing_work import KEPT_CHARS_MAX, ParsingWork
 from app.http.registry.service import SchemaService
 from app.registry.parsing.schemas import SchemaType
 from app.registry.refusals import Code, RegistryRefusal
-from app.registry.registering import Asked
+from app.registry.registering import Asked, with_text
 from app.registry.schema_log import Entry
 from app.registry.subjects import read_subject
+from tests.support.counted_loop import LookedAtLoop, count_turns
 from tests.support.registry import schema_record
-from tests.support.registry_routes import OwnedLog
+from tests.support.registry_routes import Client, OwnedLog
 from tests.support.schema_log import MemorySchemaLog
+from tests.support.virtual_loop import VirtualLoop, run_virtual
 
 
 def service(log: MemorySchemaLog) -> SchemaService:
@@ -135,6 +138,68 @@ async def test_a_log_that_lost_its_end_is_read_anew() -> None:
     view = await followed.refreshed()
     assert list(view.subjects()) == ["a"]
     assert view.end == 1
+
+
+@pytest.mark.parametrize("path", ["/subjects", "/schemas", "/schemas/ids/1/subjects", "/schemas/ids/1/versions"])
+def test_long_lists_are_made_in_portions(path: str) -> None:
+    async def turns(subjects: int) -> int:
+        client = Client()
+        client.log.put(*(schema_record(f"s{n}", 1, 1) for n in range(subjects)))
+        await client.good("GET", "/contexts")  # reads the log
+        return await count_turns(client.good("GET", path))
+
+    with asyncio.Runner(loop_factory=LookedAtLoop) as runner:
+        assert runner.run(turns(4_000)) > runner.run(turns(100)) + 5
+
+
+async def test_a_schema_is_looked_for_in_many_versions_in_portions() -> None:
+    def turns(versions: int) -> int:
+        return sum(1 for _ in with_text([version] * versions, wanted))
+
+    log = OwnedLog()
+    log.put(schema_record("a", 1, 1))
+    view = await FollowedLog(log).refreshed()
+    version = view.versions("a")[0]
+    wanted = version.content._replace(schema='"int"')
+    assert turns(10) == 0
+    assert turns(10_000) > 100
+
+
+async def test_views_of_large_logs_are_dropped_before_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = MemorySchemaLog()
+    log.put(schema_record("a", 1, 1, f'"{"x" * 10_000}"'))
+    logs = FollowedLogs(lambda _: log)
+    owners: list[Any] = [object() for _ in range(4)]
+    first = logs.of(owners[0])
+    await first.refreshed()
+    assert first.bytes > 10_000
+    monkeypatch.setattr("app.http.registry.followed.VIEWS_BYTES_MAX", first.bytes * 2)
+    for owner in owners[1:]:
+        await logs.of(owner).refreshed()
+    assert logs.of(owners[3]) is not None
+    assert logs.of(owners[0]) is not first
+
+
+def test_a_log_that_takes_long_to_read_is_read_anew_less_often() -> None:
+    class Slow(MemorySchemaLog):
+        async def read(self, start: int) -> tuple[list[Entry], int]:
+            await asyncio.sleep(2.0 if start == 0 else 0.0)
+            return await super().read(start)
+
+    async def main(_: VirtualLoop) -> None:
+        log = Slow()
+        log.put(schema_record("a", 1, 1))
+        followed = FollowedLog(log)
+        await followed.refreshed()  # a new view is of no age
+        await asyncio.sleep(KEPT_S + 1)
+        first = await followed.refreshed()
+        await asyncio.sleep(KEPT_READS * 2.0 - 3)
+        assert await followed.refreshed() is first
+        await asyncio.sleep(2.0)
+        assert await followed.refreshed() is not first
+
+    assert KEPT_READS * 2.0 - 3 > KEPT_S
+    run_virtual(main)
 
 
 async def test_the_texts_of_kept_models_are_bounded() -> None:
