@@ -29,6 +29,11 @@ SETTINGS = {
 }
 """Of a broker: locks that end while a test looks on."""
 
+METADATA_MS: Final = 5_000
+"""The members' refresh of metadata. librdkafka 2.16 forgets to give a partition back to its broker if the leader moves away and
+back before the first move is done (``rd_kafka_toppar_broker_update`` compares ``rktp_broker`` alone). Its share consumer asks no
+broker for that partition until the next refresh: five minutes by default."""
+
 LONG_COMMIT_S: Final = 10.0
 """A longer commit is printed. Its member takes no records meanwhile, so the client may be why a group does not get on."""
 
@@ -100,6 +105,7 @@ class Member:
                 "share.acknowledgement.mode": "explicit",
                 "reconnect.backoff.max.ms": 200,
                 "socket.timeout.ms": 5_000,
+                "topic.metadata.refresh.interval.ms": METADATA_MS,
                 "log_level": 0,
                 **client,
             }
