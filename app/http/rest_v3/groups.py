@@ -8,7 +8,7 @@ Tests: ``tests/http/rest_v3/test_groups.py``.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from fastapi import APIRouter, Request
@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from app.client.cluster import LATEST
 from app.client.groups import CONSUMER_TYPE, Committed, GroupMember, GroupView, ListedGroup
-from app.core.turns import Portion, each, ordered
+from app.core.turns import Portion, each, ordered, slices
 from app.core.units import BrokerId, PartitionIndex, TopicPartition
 from app.http.bodies import json_response
 from app.http.errors import RestError
@@ -239,7 +239,7 @@ async def list_lags(cluster_id: str, consumer_group_id: str, request: Request) -
     committed = await gateway.groups.committed(view.group_id)
     partitions = await ordered(committed, Portion(), lambda partition: partition)
     part, after = part_of(page_of(request), partitions, lambda partition: partition)
-    found = await _behind(gateway, view, committed, part)
+    found = await _behind(gateway, await _owners(view), committed, await _present(gateway, part))
     path = f"{_path(cluster_id, view.group_id)}/lags"
     shaped = (_lag(request, cluster_id, view.group_id, one) for one in found)
     return await long_list(request, "KafkaConsumerLagList", path, shaped, next_link(request, after))
@@ -259,7 +259,7 @@ async def get_lag(
     owners = await _owners(view)
     if partition not in committed and partition not in owners:
         raise RestError(404, f"Group {view.group_id} reads no partition {partition_id} of topic {topic_name}.")
-    (one,) = await _behind(gateway, view, committed, [partition])
+    (one,) = await _behind(gateway, owners, committed, [partition])
     return json_response(_lag(request, cluster_id, view.group_id, one))
 
 
@@ -274,7 +274,7 @@ async def get_lag_summary(cluster_id: str, consumer_group_id: str, request: Requ
     partitions = await ordered(committed, Portion(), lambda partition: partition)
     total, greatest = 0, None
     portion = Portion()
-    for one in await _behind(gateway, view, committed, partitions):
+    for one in await _behind(gateway, await _owners(view), committed, await _present(gateway, partitions)):
         total += one.lag or 0
         if greatest is None or (one.lag or 0) > (greatest.lag or 0):
             greatest = one
@@ -284,14 +284,14 @@ async def get_lag_summary(cluster_id: str, consumer_group_id: str, request: Requ
 
 
 async def _behind(
-    gateway: Gateway, view: GroupView, committed: dict[TopicPartition, Committed], partitions: Sequence[TopicPartition]
+    gateway: Gateway,
+    owners: Mapping[TopicPartition, GroupMember],
+    committed: Mapping[TopicPartition, Committed],
+    partitions: Sequence[TopicPartition],
 ) -> list[_Behind]:
-    """How far the group is in some partitions. Deleted partitions are left out; if only one is asked for, it must exist."""
-    owners = await _owners(view)
+    """How far the group is in some partitions. Raises: RequestRejected if one does not exist; BrokerUnavailable."""
     found: list[_Behind] = []
-    present = await _present(gateway, partitions) if len(partitions) > 1 else partitions
-    for first in range(0, len(present), PARTITIONS_ASKED_MAX):
-        asked = present[first : first + PARTITIONS_ASKED_MAX]
+    for asked in slices(partitions, PARTITIONS_ASKED_MAX):
         ends = await gateway.cluster.list_offsets(dict.fromkeys(asked, LATEST))
         portion = Portion()
         for partition in asked:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,11 +16,11 @@ from fastapi import FastAPI
 from starlette.requests import Request
 
 from app.client import admin
-from app.client.groups import SHARE_TYPE, GroupMember, GroupView
+from app.client.groups import SHARE_TYPE, Committed, GroupMember, GroupView
 from app.core.turns import STRIDE
-from app.core.units import PartitionIndex, TopicPartition
+from app.core.units import Offset, PartitionIndex, TopicPartition
 from app.http.gateway import Gateway
-from app.http.rest_v3 import share_groups
+from app.http.rest_v3 import groups, share_groups
 from app.metadata.image.records import LEVEL_MAX
 from app.wire.apikeys import ApiKey
 from app.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -241,12 +242,43 @@ class LongShareGroup:
         return 1
 
 
+class GroupOfDeletedTopic:
+    """Stands for the clients of a gateway. Its one group has committed an offset of a topic that was deleted meanwhile."""
+
+    def __init__(self) -> None:
+        self.groups = self.admin = self
+
+    async def check_cluster(self, cluster_id: str) -> None:
+        pass
+
+    async def describe_consumer_group(self, group_id: str) -> GroupView:
+        return GroupView(group_id, "classic", "Empty", "", ())
+
+    async def committed(self, group_id: str) -> dict[TopicPartition, Committed]:
+        return {TopicPartition("gone", PartitionIndex(0)): Committed(Offset(7), -1, "")}
+
+    async def partition_counts(self, names: list[str]) -> dict[str, int]:
+        return {}
+
+
+def asking(gateway: object, **path: str) -> Request:
+    """A request that this gateway serves."""
+    app = SimpleNamespace(state=SimpleNamespace(gateway=gateway))
+    scope = {"type": "http", "path": "/", "headers": [], "server": ("firn", 80), "scheme": "http", "app": app}
+    return Request({**scope, "path_params": path, "query_string": b"page_size=1"})
+
+
+async def test_a_partition_that_was_deleted_meanwhile_has_no_lag_and_does_not_end_the_list() -> None:
+    request = asking(GroupOfDeletedTopic(), consumer_group_id="g")
+    lags = json.loads((await groups.list_lags("c", "g", request)).body)
+    assert (lags["data"], lags["metadata"]["next"]) == ([], None)
+    assert json.loads((await groups.get_lag_summary("c", "g", request)).body)["total_lag"] == 0
+
+
 @on_looked_at_loop
 async def test_the_partitions_of_all_members_of_a_share_group_are_joined_in_portions() -> None:
     gateway = LongShareGroup()
-    app = SimpleNamespace(state=SimpleNamespace(gateway=gateway))
-    scope = {"type": "http", "path": "/", "headers": [], "server": ("firn", 80), "scheme": "http", "app": app}
-    request = Request({**scope, "path_params": {"group_id": "g"}})
+    request = asking(gateway, group_id="g")
     assert await count_turns(share_groups.get_group("c", "g", request)) >= 2 * len(gateway.members) // 10
 
 
