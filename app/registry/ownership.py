@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 import msgspec
 
 OWNER_KEY: Final = b'{"keytype":"NOOP","magic":0}'
-DEFAULT_CONTEXT: Final = "."
 _FORM: Final = 1
 
 
@@ -57,17 +56,3 @@ def encode_ownership(ownership: Ownership) -> bytes:
     """The value of the record."""
     greatest, floor, owns, skipped = ownership
     return msgspec.json.encode(_Value(_FORM, dict(greatest), floor, owns, skipped))
-
-
-def context_of(subject: str) -> str:
-    """The context of a subject's name, ``:.name:subject``; ``.`` if it names none."""
-    return split_subject(subject)[0]
-
-
-def split_subject(subject: str) -> tuple[str, str]:
-    """A subject's context and its name without it."""
-    if subject.startswith(":."):
-        end = subject.find(":", 2)
-        if end > 0:
-            return subject[1:end], subject[end + 1 :]
-    return DEFAULT_CONTEXT, subject

@@ -1,4 +1,4 @@
-"""Decides what a write of a schema, of a deletion, of a config or of a mode puts into the log.
+"""Turns requests that write (schemas, deletions, configs, modes) into records of the log.
 
 Each decision belongs to the view at one end of the log: its records may be appended at that end only (``SchemaLog.append``). Ids
 are above the greatest one that the context ever gave.
@@ -36,7 +36,7 @@ COMPARED_AT_ONCE: Final = 64
 VERSION_MAX: Final = 2**31 - 1
 
 
-class Asked(NamedTuple):
+class SchemaRequest(NamedTuple):
     """A schema as a request sends it."""
 
     subject: Subject
@@ -124,7 +124,7 @@ def pinned(view: View, subject: Subject, references: Sequence[Reference]) -> tup
 # --- schemas ----------------------------------------------------------------------------------------------------------
 
 
-def check_mode(view: View, asked: Asked) -> None:
+def check_mode(view: View, asked: SchemaRequest) -> None:
     """Raises: RegistryRefusal if the subject takes no such schema now."""
     name, mode = asked.subject.qualified, view.mode(asked.subject)
     if mode.is_read_only:
@@ -155,16 +155,16 @@ def with_text(versions: Sequence[Version], wanted: Content) -> Steps[tuple[Versi
     return None, others
 
 
-def is_same(asked: Asked, parsed: ParsedSchema, model: ParsedSchema) -> bool:
+def is_same(asked: SchemaRequest, parsed: ParsedSchema, model: ParsedSchema) -> bool:
     """Whether the schema of a request is that of a model. With ``asked.normalize``, the normalised texts are compared."""
     return _text(model, asked) == _text(parsed, asked)
 
 
-def _text(parsed: ParsedSchema, asked: Asked) -> str:
+def _text(parsed: ParsedSchema, asked: SchemaRequest) -> str:
     return parsed.normalized if asked.normalize else parsed.canonical
 
 
-def wanted_content(view: View, asked: Asked, parsed: ParsedSchema) -> Content:
+def wanted_content(view: View, asked: SchemaRequest, parsed: ParsedSchema) -> Content:
     """The content that is stored for a request. Raises: RegistryRefusal."""
     references = pinned(view, asked.subject, asked.references)
     if asked.normalize:
@@ -172,7 +172,7 @@ def wanted_content(view: View, asked: Asked, parsed: ParsedSchema) -> Content:
     return content_of(asked.schema_type.value, _text(parsed, asked), references, asked.metadata, asked.rule_set)
 
 
-def register(view: View, asked: Asked, parsed: ParsedSchema, same: Version | None) -> Registered:
+def register(view: View, asked: SchemaRequest, parsed: ParsedSchema, same: Version | None) -> Registered:
     """The records of a schema that is compatible, at the end of ``view``. ``same``: the version of the subject that has it.
 
     Raises: RegistryRefusal.
@@ -198,7 +198,7 @@ def register(view: View, asked: Asked, parsed: ParsedSchema, same: Version | Non
     return Registered(number, version, Append(name, [record]))
 
 
-def _new_id(view: View, asked: Asked, content: Content) -> int:
+def _new_id(view: View, asked: SchemaRequest, content: Content) -> int:
     context = asked.subject.context
     if asked.id is not None:
         present = view.schema(context, asked.id)
@@ -213,7 +213,7 @@ def _new_id(view: View, asked: Asked, content: Content) -> int:
     return view.greatest_id(context) + 1
 
 
-def _new_version(view: View, asked: Asked) -> int:
+def _new_version(view: View, asked: SchemaRequest) -> int:
     name = asked.subject.qualified
     versions = view.versions(name, deleted=True)
     following = versions[-1].stored.version + 1 if versions else 1

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgspec
 
 from app.core.errors import ErrorCode, RequestRejected, clause
-from app.registry.ownership import context_of, split_subject
+from app.registry.subjects import read_subject
 
 KEY_BYTES_MAX: Final = 4096
 """Of a key. A subject's name and a few members."""
@@ -82,12 +82,12 @@ class Meaning(NamedTuple):
     @property
     def context(self) -> str:
         """The context of a schema's subject."""
-        return context_of(self.subject or "")
+        return read_subject(self.subject or "").context
 
 
 def topic_of(subject: str) -> str | None:
     """The topic that a subject names (TopicNameStrategy), in any context; None if it names none."""
-    name = split_subject(subject)[1]
+    name = read_subject(subject).name
     for suffix in _SUFFIXES:
         if name.endswith(suffix) and len(name) > len(suffix):
             return name[: -len(suffix)]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from app.registry.compatibility import avro as compatibility
 from app.registry.compatibility.levels import Level, incompatibilities
 from app.registry.parsing import avro
-from app.registry.parsing.limits import Steps
+from app.registry.parsing.limits import StepBudget
 from app.registry.parsing.schemas import Named, ParsedSchema, SchemaType, parse
 from app.registry.refusals import SchemaInvalid, TooComplex
 
@@ -143,7 +143,9 @@ def test_any_json_is_a_schema_or_refused(value: Any) -> None:
 
 
 def reasons(reader: Any, writer: Any) -> list[str]:
-    return [one.kind for one in compatibility.findings(read(reader, is_new=False).model, read(writer).model, Steps())]
+    return [
+        one.kind for one in compatibility.findings(read(reader, is_new=False).model, read(writer).model, StepBudget())
+    ]
 
 
 @pytest.mark.parametrize(
@@ -216,10 +218,12 @@ def test_schemas_whose_comparison_would_take_long_are_refused() -> None:
     text = json.dumps(
         {"type": "record", "name": "Top", "fields": [field(f"g{n}", kind) for n, kind in enumerate(kinds)]}
     )
-    model = avro.parse(text, [], Steps())[0]
+    model = avro.parse(text, [], StepBudget())[0]
     assert isinstance(model, avro.Record)
     with pytest.raises(TooComplex):
-        compatibility.findings(model.fields[-1].type, avro.parse(text, [], Steps())[0].fields[-1].type, Steps())  # type: ignore[union-attr]
+        compatibility.findings(
+            model.fields[-1].type, avro.parse(text, [], StepBudget())[0].fields[-1].type, StepBudget()
+        )  # type: ignore[union-attr]
 
     wide = [{"type": "fixed", "name": f"F{n}", "size": n} for n in range(2_000)]
     with pytest.raises(TooComplex):
@@ -231,9 +235,9 @@ def test_the_names_of_a_path_are_shortened() -> None:
         return record(field("f" * 10_000, kind), name=names)
 
     found = compatibility.findings(
-        avro.parse(json.dumps(nested("R", "int")), [], Steps())[0],
-        avro.parse(json.dumps(nested("R", "string")), [], Steps())[0],
-        Steps(),
+        avro.parse(json.dumps(nested("R", "int")), [], StepBudget())[0],
+        avro.parse(json.dumps(nested("R", "string")), [], StepBudget())[0],
+        StepBudget(),
     )
     assert len(found[0].path) < 200
 
@@ -310,7 +314,7 @@ def test_data_of_a_compatible_schema_is_readable(data: st.DataObject) -> None:
     except SchemaInvalid:
         assume(False)
         raise
-    if compatibility.findings(parsed_reader.model, parsed_writer.model, Steps()):
+    if compatibility.findings(parsed_reader.model, parsed_writer.model, StepBudget()):
         return
     value = data.draw(st.composite(lambda draw: value_of(draw, writer))())
     written = io.BytesIO()

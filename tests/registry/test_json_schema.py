@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.registry.compatibility import json_schema as compatibility
-from app.registry.parsing.limits import Steps
+from app.registry.parsing.limits import StepBudget
 from app.registry.parsing.schemas import Named, ParsedSchema, SchemaType, parse
 from app.registry.refusals import SchemaInvalid, TooComplex
 
@@ -22,7 +22,7 @@ def read(schema: Any, **references: Any) -> ParsedSchema:
 
 
 def reasons(reader: Any, writer: Any) -> list[str]:
-    found = compatibility.findings(read(reader).model, read(writer).model, Steps())
+    found = compatibility.findings(read(reader).model, read(writer).model, StepBudget())
     return [one.kind for one in found]
 
 
@@ -135,7 +135,7 @@ def test_a_finding_names_the_path_in_words() -> None:
     def outer(inner: Any) -> Any:
         return obj(list={"type": "array", "items": obj(x=inner)})
 
-    (found,) = compatibility.findings(read(outer(S)).model, read(outer(I)).model, Steps())
+    (found,) = compatibility.findings(read(outer(S)).model, read(outer(I)).model, StepBudget())
     assert found.path == "property x, in the items, in property list"
 
 
@@ -197,12 +197,12 @@ def test_a_writer_without_data_is_read_by_all() -> None:
 
 def test_a_type_that_is_no_name_does_not_end_a_comparison() -> None:
     stored = parse(SchemaType.JSON, '{"type":[{"type":"string"},"integer"]}', is_new=False)
-    assert [one.kind for one in compatibility.findings(read(I).model, stored.model, Steps())] == []
+    assert [one.kind for one in compatibility.findings(read(I).model, stored.model, StepBudget())] == []
 
 
 def test_the_names_of_a_path_are_shortened() -> None:
     name = "p" * 10_000
-    found = compatibility.findings(read(obj(**{name: S})).model, read(obj(**{name: I})).model, Steps())
+    found = compatibility.findings(read(obj(**{name: S})).model, read(obj(**{name: I})).model, StepBudget())
     assert len(found[0].path) < 200
 
 

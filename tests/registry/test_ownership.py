@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.registry.ownership import OWNER_KEY, Ownership, context_of, encode_ownership, ownership_of, split_subject
+from app.registry.ownership import OWNER_KEY, Ownership, encode_ownership, ownership_of
+from app.registry.subjects import read_subject
 
 
 def test_the_key_is_that_of_a_no_operation_which_other_registries_skip() -> None:
@@ -39,5 +40,4 @@ def test_a_context_without_a_greatest_id_has_the_floor() -> None:
     ],
 )
 def test_the_context_of_a_subject_is_between_its_colons(subject: str, parts: tuple[str, str]) -> None:
-    assert split_subject(subject) == parts
-    assert context_of(subject) == parts[0]
+    assert read_subject(subject) == parts

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from app.registry.parsing.limits import DEPTH_MAX, SCHEMA_BYTES_MAX, Steps, read_json
+from app.registry.parsing.limits import DEPTH_MAX, SCHEMA_BYTES_MAX, StepBudget, read_json
 from app.registry.parsing.schemas import SchemaType, parse
 from app.registry.refusals import SchemaInvalid, TooComplex
 
@@ -34,7 +34,7 @@ def test_json_is_read_to_the_depth_that_is_allowed() -> None:
 
 
 def test_steps_end() -> None:
-    steps = Steps(2)
+    steps = StepBudget(2)
     steps.spend(2)
     with pytest.raises(TooComplex):
         steps.spend()

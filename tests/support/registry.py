@@ -10,7 +10,16 @@ from app.core.turns import whole
 from app.registry.parsing.schemas import ParsedSchema, SchemaType, parse
 from app.registry.record_json import Key, KeyType, Reference, StoredSchema, write_key, write_schema
 from app.registry.refusals import SchemaInvalid
-from app.registry.registering import Append, Asked, Registered, is_same, referenced, register, wanted_content, with_text
+from app.registry.registering import (
+    Append,
+    Registered,
+    SchemaRequest,
+    is_same,
+    referenced,
+    register,
+    wanted_content,
+    with_text,
+)
 from app.registry.schema_log import Entry
 from app.registry.subjects import read_subject
 from app.registry.view import Version, View
@@ -48,7 +57,7 @@ class Log:
     def register(self, subject: str, schema: Any, *references: Reference, **more: Any) -> Registered:
         """Register an Avro schema without a check of compatibility."""
         text = schema if isinstance(schema, str) else json.dumps(schema)
-        asked = Asked(read_subject(subject), SchemaType.AVRO, text, references, **more)
+        asked = SchemaRequest(read_subject(subject), SchemaType.AVRO, text, references, **more)
         view = self.view
         parsed = parse(SchemaType.AVRO, text, referenced(view, asked.subject, references))
         found = register(view, asked, parsed, same_schema(view, asked, parsed))
@@ -56,7 +65,7 @@ class Log:
         return found
 
 
-def same_schema(view: View, asked: Asked, parsed: ParsedSchema, *, deleted: bool = False) -> Version | None:
+def same_schema(view: View, asked: SchemaRequest, parsed: ParsedSchema, *, deleted: bool = False) -> Version | None:
     """The newest version of the subject that has the schema of a request."""
     versions = view.versions(asked.subject.qualified, deleted=deleted)
     found, others = whole(with_text(versions, wanted_content(view, asked, parsed)))

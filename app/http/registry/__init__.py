@@ -2,12 +2,12 @@
 
 - ``serving``: adds all this to the application
 - ``followed``: a caller's view of the log, read on by each request
-- ``service``: what requests do: read to the end, decide, append under the condition, decide again
+- ``service``: registers, looks up, compares and deletes schemas
 - ``parsing_work``: parsing and comparing in threads, with the newest models kept
-- ``asked``: parts of requests: subjects, versions, flags, bodies
+- ``requests``: parts of requests: subjects, versions, flags, bodies
 - ``answers``: parts of answers: versions, refusals
 - ``paths``: the base URL of a context, and names with a slash
-- ``subjects``, ``ids``, ``settings``, ``compatibility``, ``elsewhere``: routes
+- ``subjects``, ``ids``, ``settings``, ``compatibility``, ``contexts``: routes
 
 Tests: ``tests/http/registry/test_routes.py``.
 """

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app.http.registry.answers import answered
-from app.http.registry.asked import SchemaBody, flag, schema_in, service_of, subject_in, version_number
+from app.http.registry.requests import SchemaBody, flag, schema_in, service_of, subject_in, version_number
 from app.http.registry.subjects import EXAMPLE
 from app.http.schemas import request_body
 from app.registry.refusals import Code, RegistryRefusal

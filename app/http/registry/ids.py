@@ -10,10 +10,10 @@ from starlette.responses import Response
 
 from app.core.turns import Portion, ordered
 from app.http.registry.answers import MEDIA_TYPE, answered, listed, schema_members, use_members, version_members
-from app.http.registry.asked import flag, service_of
 from app.http.registry.paths import context_of
+from app.http.registry.requests import flag, service_of
 from app.http.registry.subjects import in_prefix, page
-from app.registry.parsing.schemas import SchemaType
+from app.registry.parsing.schemas import SUPPORTED
 from app.registry.record_json import INT_MAX
 from app.registry.refusals import Code, RegistryRefusal
 from app.registry.subjects import read_subject
@@ -39,7 +39,7 @@ async def list_schemas(request: Request) -> Response:
 
 @router.get("/types", summary="List the types of schemas", tags=TAGS)
 async def list_types() -> Response:
-    return answered([one.value for one in reversed(SchemaType)])
+    return answered([one.value for one in SUPPORTED])
 
 
 @router.get("/ids/{schema_id}", summary="Get a schema by its id", tags=TAGS)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias, TypeVar
 
 from app.registry.compatibility.levels import Level, incompatibilities
-from app.registry.parsing.limits import STEPS_MAX, Steps
+from app.registry.parsing.limits import STEPS_MAX, StepBudget
 from app.registry.parsing.schemas import Named, ParsedSchema, SchemaType, parse
 from app.registry.refusals import SchemaInvalid
 
@@ -59,7 +59,7 @@ class ParsingWork:
         return made
 
     async def incompatibilities(
-        self, level: Level, new: ParsedSchema, earlier: tuple[str, ParsedSchema], steps: Steps
+        self, level: Level, new: ParsedSchema, earlier: tuple[str, ParsedSchema], steps: StepBudget
     ) -> list[str]:
         """As the function of this name, for one earlier schema. Raises: TooComplex."""
         return await self._in_thread(lambda: incompatibilities(level, new, [earlier], steps))

@@ -14,13 +14,13 @@ from app.core.turns import Portion, run
 from app.http.registry.followed import FollowedLog
 from app.http.registry.parsing_work import COMPARED_STEPS_MAX, ParsingWork, Source
 from app.registry.compatibility.levels import Level
-from app.registry.parsing.limits import Steps
+from app.registry.parsing.limits import StepBudget
 from app.registry.parsing.schemas import ParsedSchema, SchemaType
 from app.registry.refusals import Code, RegistryRefusal, SchemaInvalid
 from app.registry.registering import (
     Append,
-    Asked,
     Registered,
+    SchemaRequest,
     check_mode,
     is_same,
     referenced,
@@ -59,7 +59,7 @@ class SchemaService:
 
     # --- schemas ------------------------------------------------------------------------------------------------------
 
-    async def register(self, asked: Asked) -> Registered:
+    async def register(self, asked: SchemaRequest) -> Registered:
         """Register a schema. Raises: RegistryRefusal, ParserMissing, FirnError."""
         for _ in range(TRIES_MAX):
             view = await self.view()
@@ -76,7 +76,7 @@ class SchemaService:
                 return registered
         raise _busy()
 
-    async def look_up(self, asked: Asked, *, deleted: bool) -> Version:
+    async def look_up(self, asked: SchemaRequest, *, deleted: bool) -> Version:
         """The version of the subject that has a schema. Raises: RegistryRefusal, ParserMissing, FirnError."""
         view = await self.view()
         asked = _normalizing(view, asked)
@@ -88,7 +88,7 @@ class SchemaService:
             raise RegistryRefusal(Code.SCHEMA_NOT_FOUND, "Schema not found.")
         return found.same
 
-    async def check(self, asked: Asked, against: Callable[[View], Sequence[Version] | None]) -> list[str]:
+    async def check(self, asked: SchemaRequest, against: Callable[[View], Sequence[Version] | None]) -> list[str]:
         """Why a schema is not compatible; empty if it is. ``against`` gives the versions to compare with, or None for those that
         the subject's level compares.
 
@@ -107,7 +107,7 @@ class SchemaService:
         source = _source_of(view, version)
         return None if source is None else (await self._work.readable([source]))[0]
 
-    async def _judged(self, view: View, asked: Asked, *, deleted: bool = False) -> Judged:
+    async def _judged(self, view: View, asked: SchemaRequest, *, deleted: bool = False) -> Judged:
         parsed = await self._parsed(view, asked)
         portion = Portion()
         versions = view.versions(asked.subject.qualified, deleted=deleted)
@@ -121,14 +121,14 @@ class SchemaService:
                 await portion.rest_if_spent()
         return Judged(parsed, same)
 
-    async def _parsed(self, view: View, asked: Asked) -> ParsedSchema:
+    async def _parsed(self, view: View, asked: SchemaRequest) -> ParsedSchema:
         named = referenced(view, asked.subject, asked.references)
         try:
             return await self._work.parsed((asked.schema_type, asked.schema, tuple(named)), is_new=True)
         except SchemaInvalid as error:
             raise _invalid(error) from None
 
-    async def _check_compatible(self, view: View, asked: Asked, parsed: ParsedSchema) -> None:
+    async def _check_compatible(self, view: View, asked: SchemaRequest, parsed: ParsedSchema) -> None:
         name = asked.subject.qualified
         level = view.level(asked.subject)
         found = await self._incompatibilities(view, level, parsed, view.versions(name))
@@ -143,7 +143,7 @@ class SchemaService:
     ) -> list[str]:
         if level is Level.NONE:
             return []
-        steps, portion = Steps(COMPARED_STEPS_MAX), Portion()
+        steps, portion = StepBudget(COMPARED_STEPS_MAX), Portion()
         for version in reversed(versions if level.transitive else versions[-1:]):
             await portion.rest_if_spent()
             named = f"version {version.stored.version}"
@@ -182,7 +182,7 @@ class SchemaService:
         return True
 
 
-def _normalizing(view: View, asked: Asked) -> Asked:
+def _normalizing(view: View, asked: SchemaRequest) -> SchemaRequest:
     """The request, normalised if a config asks for it."""
     if asked.normalize or view.setting(asked.subject, "normalize") is not True:
         return asked

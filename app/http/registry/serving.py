@@ -9,7 +9,7 @@ from fastapi import FastAPI
 
 from app.client.schema_log import BrokerSchemaLog
 from app.http.gateway import Gateway
-from app.http.registry import asked, compatibility, elsewhere, ids, settings, subjects
+from app.http.registry import compatibility, contexts, ids, requests, settings, subjects
 from app.http.registry.answers import parser_missing, refused
 from app.http.registry.followed import FollowedLogs
 from app.http.registry.parsing_work import ParsingWork
@@ -17,9 +17,9 @@ from app.http.registry.paths import RegistryPaths
 from app.registry.refusals import ParserMissing, RegistryRefusal
 from app.registry.schema_log import SchemaLog
 
-BODIES: Final = (*asked.BODIES, *settings.BODIES)
+BODIES: Final = (*requests.BODIES, *settings.BODIES)
 """Types of bodies whose schemas are in the OpenAPI document."""
-ROUTERS: Final = (subjects.router, ids.router, settings.router, compatibility.router, elsewhere.router)
+ROUTERS: Final = (subjects.router, ids.router, settings.router, compatibility.router, contexts.router)
 
 
 def add_registry(app: FastAPI, open_log: Callable[[Gateway], SchemaLog] | None = None) -> None:

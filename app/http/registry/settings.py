@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -13,8 +13,8 @@ from starlette.responses import Response
 from app.http.bodies import small_body
 from app.http.gateway import ADMIN_BODY_BYTES_MAX
 from app.http.registry.answers import answered
-from app.http.registry.asked import flag, service_of, subject_in
 from app.http.registry.paths import context_of
+from app.http.registry.requests import flag, service_of, subject_in
 from app.http.schemas import request_body
 from app.http.serving import gateway_of
 from app.registry.refusals import Code, RegistryRefusal
@@ -57,46 +57,6 @@ def _scope(request: Request, subject: str | None) -> tuple[str | None, Subject |
 
 
 # --- configs ----------------------------------------------------------------------------------------------------------
-
-
-@router.get("/config", summary="Get the config of all subjects", tags=TAGS)
-async def get_config(request: Request) -> Response:
-    return await _get_config(request, None)
-
-
-@router.get("/config/{subject}", summary="Get the config of a subject", tags=TAGS)
-async def get_subject_config(subject: str, request: Request) -> Response:
-    return await _get_config(request, subject)
-
-
-@router.put(
-    "/config",
-    summary="Set the config of all subjects",
-    tags=TAGS,
-    openapi_extra=request_body(ConfigBody, {"compatibility": "BACKWARD"}),
-)
-async def put_config(request: Request) -> Response:
-    return await _put_config(request, None)
-
-
-@router.put(
-    "/config/{subject}",
-    summary="Set the config of a subject",
-    tags=TAGS,
-    openapi_extra=request_body(ConfigBody, {"compatibility": "FULL_TRANSITIVE"}),
-)
-async def put_subject_config(subject: str, request: Request) -> Response:
-    return await _put_config(request, subject)
-
-
-@router.delete("/config", summary="Take away the config of all subjects", tags=TAGS)
-async def remove_config(request: Request) -> Response:
-    return await _delete_config(request, None)
-
-
-@router.delete("/config/{subject}", summary="Take away the config of a subject", tags=TAGS)
-async def remove_subject_config(subject: str, request: Request) -> Response:
-    return await _delete_config(request, subject)
 
 
 async def _get_config(request: Request, subject: str | None) -> Response:
@@ -146,46 +106,6 @@ def _no_level(subject: str) -> RegistryRefusal:
 # --- modes ------------------------------------------------------------------------------------------------------------
 
 
-@router.get("/mode", summary="Get the mode of all subjects", tags=TAGS)
-async def get_mode(request: Request) -> Response:
-    return await _get_mode(request, None)
-
-
-@router.get("/mode/{subject}", summary="Get the mode of a subject", tags=TAGS)
-async def get_subject_mode(subject: str, request: Request) -> Response:
-    return await _get_mode(request, subject)
-
-
-@router.put(
-    "/mode",
-    summary="Set the mode of all subjects",
-    tags=TAGS,
-    openapi_extra=request_body(ModeBody, {"mode": "READWRITE"}),
-)
-async def put_mode(request: Request) -> Response:
-    return await _put_mode(request, None)
-
-
-@router.put(
-    "/mode/{subject}",
-    summary="Set the mode of a subject",
-    tags=TAGS,
-    openapi_extra=request_body(ModeBody, {"mode": "IMPORT"}),
-)
-async def put_subject_mode(subject: str, request: Request) -> Response:
-    return await _put_mode(request, subject)
-
-
-@router.delete("/mode", summary="Take away the mode of all subjects", tags=TAGS)
-async def remove_mode(request: Request) -> Response:
-    return await _delete_mode(request, None)
-
-
-@router.delete("/mode/{subject}", summary="Take away the mode of a subject", tags=TAGS)
-async def remove_subject_mode(subject: str, request: Request) -> Response:
-    return await _delete_mode(request, subject)
-
-
 async def _get_mode(request: Request, subject: str | None) -> Response:
     name, named = _scope(request, subject)
     view = await service_of(request).view()
@@ -230,3 +150,45 @@ def _no_mode(subject: str) -> RegistryRefusal:
 async def _body(request: Request, kind: type[T]) -> T:
     timeout_ms = gateway_of(request).settings.body_idle_timeout_ms
     return await small_body(request, kind, bytes_max=ADMIN_BODY_BYTES_MAX, idle_timeout_ms=timeout_ms)
+
+
+# --- routes -----------------------------------------------------------------------------------------------------------
+
+Answer: TypeAlias = Callable[[Request, str | None], Awaitable[Response]]
+"""Answers a request for the settings of a subject, or of all with None."""
+
+
+def _add(
+    kind: str, body: type[msgspec.Struct], example: dict[str, str], get: Answer, put: Answer, delete: Answer
+) -> None:
+    """Add the routes of one kind of settings: those of all subjects, and those of one."""
+
+    def add(method: str, verb: str, answer: Answer) -> None:
+        async def of_all(request: Request) -> Response:
+            return await answer(request, None)
+
+        async def of_subject(subject: str, request: Request) -> Response:
+            return await answer(request, subject)
+
+        extra = request_body(body, example) if method == "PUT" else None
+        for path, endpoint, whose in (
+            (f"/{kind}", of_all, "all subjects"),
+            (f"/{kind}/{{subject}}", of_subject, "a subject"),
+        ):
+            router.add_api_route(
+                path,
+                endpoint,
+                methods=[method],
+                name=f"{method.lower()}_{kind}_{endpoint.__name__}",
+                summary=f"{verb} the {kind} of {whose}",
+                tags=TAGS,
+                openapi_extra=extra,
+            )
+
+    add("GET", "Get", get)
+    add("PUT", "Set", put)
+    add("DELETE", "Delete", delete)
+
+
+_add("config", ConfigBody, {"compatibility": "FULL_TRANSITIVE"}, _get_config, _put_config, _delete_config)
+_add("mode", ModeBody, {"mode": "READWRITE"}, _get_mode, _put_mode, _delete_mode)

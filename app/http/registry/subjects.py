@@ -11,8 +11,8 @@ from starlette.responses import Response
 
 from app.core.turns import Portion, ordered
 from app.http.registry.answers import MEDIA_TYPE, answered, version_members
-from app.http.registry.asked import SchemaBody, flag, number, schema_in, service_of, subject_in, version_in
 from app.http.registry.paths import context_of
+from app.http.registry.requests import SchemaBody, flag, number, schema_in, service_of, subject_in, version_in
 from app.http.schemas import request_body
 from app.registry.refusals import Code, RegistryRefusal
 from app.registry.registering import Append, delete_subject, delete_version, subject_not_found

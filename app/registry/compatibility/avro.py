@@ -23,7 +23,7 @@ from app.registry.parsing.avro import (
     Union,
     unqualified,
 )
-from app.registry.parsing.limits import Steps
+from app.registry.parsing.limits import StepBudget
 from app.registry.refusals import TooComplex
 
 PROMOTIONS: Final = {
@@ -38,7 +38,7 @@ COMPARED_DEPTH_MAX: Final = 100
 """Types inside of one another in one comparison. A named type may pass the depth of its text."""
 
 
-def findings(reader: Type, writer: Type, steps: Steps) -> list[Finding]:
+def findings(reader: Type, writer: Type, steps: StepBudget) -> list[Finding]:
     """Why ``reader`` cannot read all data of ``writer``; empty if it can. Raises: TooComplex."""
     comparing = _Comparing(steps)
     comparing.compare(reader, writer, "")
@@ -48,7 +48,7 @@ def findings(reader: Type, writer: Type, steps: Steps) -> list[Finding]:
 class _Comparing:
     """One comparison. A pair of records that is compared already counts as compatible, so that a circle ends."""
 
-    def __init__(self, steps: Steps, depth: int = 0, pairs: dict[tuple[int, int], None] | None = None) -> None:
+    def __init__(self, steps: StepBudget, depth: int = 0, pairs: dict[tuple[int, int], None] | None = None) -> None:
         self.found: list[Finding] = []
         self._steps = steps
         self._depth = depth

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from app.registry.compatibility.findings import FINDINGS_MAX, Finding, inside, shortened
 from app.registry.parsing.json_schema import Document, resolve
-from app.registry.parsing.limits import Steps
+from app.registry.parsing.limits import StepBudget
 from app.registry.refusals import SchemaInvalid, TooComplex
 
 COMPARED_DEPTH_MAX: Final = 60
@@ -47,7 +47,7 @@ _NOTES: Final = frozenset(
 """Members that narrow nothing."""
 
 
-def findings(reader: Document, writer: Document, steps: Steps) -> list[Finding]:
+def findings(reader: Document, writer: Document, steps: StepBudget) -> list[Finding]:
     """Why ``reader`` does not accept all data of ``writer``; empty if it does. Raises: SchemaInvalid, TooComplex."""
     comparing = _Comparing(reader, writer, steps)
     comparing.compare(reader.root, writer.root, "")
@@ -95,7 +95,7 @@ class _Comparing:
         self,
         reader: Document,
         writer: Document,
-        steps: Steps,
+        steps: StepBudget,
         depth: int = 0,
         pairs: dict[tuple[int, int], tuple[Any, Any]] | None = None,
     ) -> None:

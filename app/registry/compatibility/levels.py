@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from app.registry.compatibility import avro, json_schema
 from app.registry.compatibility.findings import Finding
-from app.registry.parsing.limits import Steps
+from app.registry.parsing.limits import StepBudget
 from app.registry.parsing.schemas import ParsedSchema, SchemaType
 
 
@@ -39,7 +39,7 @@ class Level(StrEnum):
 
 
 def incompatibilities(
-    level: Level, new: ParsedSchema, earlier: Sequence[tuple[str, ParsedSchema]], steps: Steps | None = None
+    level: Level, new: ParsedSchema, earlier: Sequence[tuple[str, ParsedSchema]], steps: StepBudget | None = None
 ) -> list[str]:
     """Sentences that say why a new schema is not compatible; empty if it is.
 
@@ -47,7 +47,7 @@ def incompatibilities(
 
     Raises: TooComplex.
     """
-    steps = Steps() if steps is None else steps
+    steps = StepBudget() if steps is None else steps
     compared = earlier if level.transitive else earlier[-1:]
     for name, old in reversed(compared):
         sentences: list[str] = []
@@ -62,7 +62,7 @@ def incompatibilities(
     return []
 
 
-def findings(reader: ParsedSchema, writer: ParsedSchema, steps: Steps) -> list[Finding]:
+def findings(reader: ParsedSchema, writer: ParsedSchema, steps: StepBudget) -> list[Finding]:
     """Why ``reader`` cannot read all data of ``writer``. Raises: TooComplex."""
     if reader.kind is not writer.kind:
         return [

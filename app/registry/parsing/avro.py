@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from app.registry.parsing.limits import DEPTH_MAX, Steps, read_json, write_json
+from app.registry.parsing.limits import DEPTH_MAX, StepBudget, read_json, write_json
 from app.registry.refusals import SchemaInvalid, TooComplex
 
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
@@ -109,7 +109,9 @@ def unqualified(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def parse(text: str, references: Iterable[str], steps: Steps, *, is_new: bool = True) -> tuple[Type, frozenset[str]]:
+def parse(
+    text: str, references: Iterable[str], steps: StepBudget, *, is_new: bool = True
+) -> tuple[Type, frozenset[str]]:
     """The type that a text defines, and the names of the types that references define.
 
     Raises: SchemaInvalid.
@@ -131,7 +133,7 @@ def _value(text: str) -> Any:
 class _Reading:
     """One text and the texts that it refers to."""
 
-    def __init__(self, steps: Steps, *, is_new: bool) -> None:
+    def __init__(self, steps: StepBudget, *, is_new: bool) -> None:
         self.names: dict[str, NamedType] = {}
         self.is_new = is_new
         self._steps = steps
@@ -321,7 +323,7 @@ def _shown(value: Any) -> str:
     return repr(text if len(text) <= 100 else f"{text[:97]}...")
 
 
-def _fits(value: Any, kind: Type, steps: Steps, depth: int) -> bool:
+def _fits(value: Any, kind: Type, steps: StepBudget, depth: int) -> bool:
     """Whether a JSON value is a default value of a type. A union takes a value of any of its branches (1.12).
 
     Raises: TooComplex.

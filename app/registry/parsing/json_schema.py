@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote, urldefrag, urljoin
 
-from app.registry.parsing.limits import Steps, read_json, write_json
+from app.registry.parsing.limits import StepBudget, read_json, write_json
 from app.registry.refusals import ParserMissing, SchemaInvalid
 
 STEPS_A_NODE: Final = 5
@@ -69,7 +69,7 @@ class Document:
         return found
 
 
-def parse(text: str, references: Sequence[tuple[str, str]], steps: Steps, *, is_new: bool = True) -> Document:
+def parse(text: str, references: Sequence[tuple[str, str]], steps: StepBudget, *, is_new: bool = True) -> Document:
     """The schema of a text. ``references``: names and texts of other schemas. Raises: SchemaInvalid, ParserMissing."""
     root = read_json(text)
     if not isinstance(root, (dict, bool)):
@@ -128,7 +128,7 @@ def _joined(base: str, name: str) -> str:
         raise SchemaInvalid(f"{name[:200]!r} is no address: {error}") from None
 
 
-def _name(others: dict[str, Any], root: Any, steps: Steps) -> None:
+def _name(others: dict[str, Any], root: Any, steps: StepBudget) -> None:
     """Add the parts of a schema that have names of their own."""
     for value, base in _schemas(root):
         steps.spend(STEPS_A_NODE)

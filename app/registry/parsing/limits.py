@@ -16,7 +16,7 @@ STEPS_MAX: Final = 100_000
 """Types that one request may look at. Each costs a few microseconds."""
 
 
-class Steps:
+class StepBudget:
     """Counts the work of one request."""
 
     __slots__ = ("left",)

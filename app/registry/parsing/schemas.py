@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from app.registry.parsing import avro, json_schema
-from app.registry.parsing.limits import SCHEMA_BYTES_MAX, Steps
+from app.registry.parsing.limits import SCHEMA_BYTES_MAX, StepBudget
 from app.registry.refusals import SchemaInvalid
 
 
@@ -17,6 +17,10 @@ class SchemaType(StrEnum):
     AVRO = "AVRO"
     JSON = "JSON"
     PROTOBUF = "PROTOBUF"
+
+
+SUPPORTED: Final = (SchemaType.JSON, SchemaType.AVRO)
+"""Types whose schemas can be read. Those of other types are kept in a log of another registry, and returned."""
 
 
 class Named(NamedTuple):
@@ -47,7 +51,7 @@ def parse(kind: SchemaType, text: str, references: Sequence[Named] = (), *, is_n
     """
     if len(text) > SCHEMA_BYTES_MAX or sum(len(one.text) for one in references) > SCHEMA_BYTES_MAX * 4:
         raise SchemaInvalid(f"the schema is longer than {SCHEMA_BYTES_MAX} characters")
-    steps = Steps()
+    steps = StepBudget()
     match kind:
         case SchemaType.AVRO:
             schema, names = avro.parse(text, [one.text for one in references], steps, is_new=is_new)

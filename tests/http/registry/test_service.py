@@ -13,7 +13,7 @@ from app.http.registry.parsing_work import KEPT_CHARS_MAX, ParsingWork
 from app.http.registry.service import SchemaService
 from app.registry.parsing.schemas import SchemaType
 from app.registry.refusals import Code, RegistryRefusal
-from app.registry.registering import Asked, with_text
+from app.registry.registering import SchemaRequest, with_text
 from app.registry.schema_log import Entry
 from app.registry.subjects import read_subject
 from tests.support.counted_loop import LookedAtLoop, count_turns
@@ -27,8 +27,8 @@ def service(log: MemorySchemaLog) -> SchemaService:
     return SchemaService(FollowedLog(log), ParsingWork())
 
 
-def asked(schema: str, subject: str = "a") -> Asked:
-    return Asked(read_subject(subject), SchemaType.AVRO, schema)
+def asked(schema: str, subject: str = "a") -> SchemaRequest:
+    return SchemaRequest(read_subject(subject), SchemaType.AVRO, schema)
 
 
 async def test_a_writer_that_loses_decides_again_and_gives_no_id_twice() -> None:

@@ -17,7 +17,7 @@ from app.http.serving import gateway_of
 from app.registry.parsing.schemas import SchemaType
 from app.registry.record_json import INT_MAX, Reference
 from app.registry.refusals import Code, RegistryRefusal
-from app.registry.registering import Asked
+from app.registry.registering import SchemaRequest
 from app.registry.subjects import Subject, read_subject
 from app.registry.view import Version, View
 
@@ -107,7 +107,7 @@ def _version_not_found(wanted: int) -> RegistryRefusal:
     return RegistryRefusal(Code.VERSION_NOT_FOUND, f"Version {wanted} not found.")
 
 
-async def schema_in(request: Request, subject: Subject) -> Asked:
+async def schema_in(request: Request, subject: Subject) -> SchemaRequest:
     """The schema in a request's body. Raises: RegistryRefusal; RestError as ``small_body``."""
     timeout_ms = gateway_of(request).settings.body_idle_timeout_ms
     body = await small_body(request, SchemaBody, bytes_max=ADMIN_BODY_BYTES_MAX, idle_timeout_ms=timeout_ms)
@@ -117,7 +117,7 @@ async def schema_in(request: Request, subject: Subject) -> Asked:
             Code.INVALID_SCHEMA,
             f"Invalid schema type {kind[:100]!r}. Send one of {', '.join(SchemaType.__members__)}.",
         )
-    return Asked(
+    return SchemaRequest(
         subject,
         SchemaType(kind),
         body.schema,

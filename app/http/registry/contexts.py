@@ -11,7 +11,7 @@ from starlette.responses import Response
 from app import __version__
 from app.http.errors import Error
 from app.http.registry.answers import answered
-from app.http.registry.asked import service_of
+from app.http.registry.requests import service_of
 from app.http.serving import gateway_of
 
 router = APIRouter(default_response_class=Response)
