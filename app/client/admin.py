@@ -187,14 +187,17 @@ class AdminClient:
         Raises: RequestRejected (TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_CONFIG, INVALID_PARTITIONS…: nothing
         was created), BrokerUnavailable (it may have been).
         """
+        placed: list[CreatableReplicaAssignment] = []
+        portion = Portion()
+        for partition, brokers in (assignments or {}).items():
+            placed.append(CreatableReplicaAssignment(partition_index=partition, broker_ids=list(brokers)))
+            if portion.spent_by(len(brokers)):
+                await portion.rest()
         topic = CreatableTopic(
             name=name,
             num_partitions=partitions_count,
             replication_factor=replication_factor,
-            assignments=[
-                CreatableReplicaAssignment(partition_index=partition, broker_ids=list(brokers))
-                for partition, brokers in (assignments or {}).items()
-            ],
+            assignments=placed,
             configs=[CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()],
         )
         request = CreateTopicsRequest(topics=[topic], timeout_ms=TIMEOUT_MS, validate_only=validate_only)

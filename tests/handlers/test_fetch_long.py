@@ -133,7 +133,7 @@ async def test_a_long_fetch_whose_client_left_while_it_was_read_makes_no_session
 async def test_the_response_of_a_long_fetch_is_put_together_in_portions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written = range(400)
+    written = range(300)
     async with running_broker(tmp_path) as broker:
         topic_id = await id_of(broker)
         logs = [broker.log("wide", index) for index in written]

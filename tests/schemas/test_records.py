@@ -89,6 +89,12 @@ def test_a_record_that_other_readers_may_take_for_another_subjects_is_refused(
     assert refused.value.code is ErrorCode.INVALID_RECORD
 
 
+@pytest.mark.parametrize("kind", ["SCHEMA", "DELETE_SUBJECT", "CLEAR_SUBJECT"])
+def test_a_record_of_no_subject_is_refused_to_operators_too(kind: str) -> None:
+    with pytest.raises(RequestRejected, match="names no subject"):
+        read_asked(None, [(f'{{"keytype":"{kind}","version":1,"magic":1}}'.encode(), None)])
+
+
 def test_a_context_with_a_long_name_is_refused() -> None:
     subject = f":.{'c' * 255}:t-value"
     with pytest.raises(RequestRejected, match="more than 255 characters"):

@@ -241,9 +241,9 @@ def _acls(count: int) -> Callable[[], bytes]:
     return lambda: json.dumps({"data": [{**acl, "principal": f"User:{index}"} for index in range(count)]}).encode()
 
 
-def _assignments(count: int) -> Callable[[], bytes]:
+def _assignments(count: int, replicas: int = 1) -> Callable[[], bytes]:
     return lambda: json.dumps(
-        {"topic_name": "new", "replicas_assignments": {str(index): [99] for index in range(count)}}
+        {"topic_name": "new", "replicas_assignments": {str(index): [99] * replicas for index in range(count)}}
     ).encode()
 
 
@@ -372,6 +372,7 @@ WALKED_ROUTES: Final[Mapping[Route, Entry]] = {
         ("names of settings", _new_topic(lambda index: f"x{index}")),
         ("a long name", lambda: json.dumps({"topic_name": "n" * 1_000_000}).encode()),
         ("assignments", _assignments(10_000)), ("more assignments", _assignments(50_000)),
+        ("assignments to many brokers", _assignments(10_000, 20)),
     ),
     ("GET", f"{CLUSTER}/topics/-/configs"): _get(CLUSTER + "/topics/-/configs"),
     ("GET", f"{TOPIC}/default-configs"): _get(CLUSTER + "/topics/not-there/default-configs"),

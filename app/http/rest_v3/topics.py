@@ -42,6 +42,8 @@ SETTINGS_MAX: Final = 1_000
 """Settings in one request: a topic has fewer than a hundred."""
 ASSIGNMENTS_MAX: Final = 10_000
 REPLICAS_MAX: Final = 100
+REPLICAS_OF_ALL_MAX: Final = 30_000
+"""A broker reads no CreateTopics of more than 50,000 elements."""
 
 
 class InitialSetting(msgspec.Struct, forbid_unknown_fields=True):
@@ -189,7 +191,7 @@ async def create_topic(cluster_id: str, request: Request) -> Response:
         wanted.topic_name,
         partitions_count=wanted.partitions_count or -1,
         replication_factor=wanted.replication_factor or -1,
-        assignments=_assignments(wanted),
+        assignments=await _assignments(wanted),
         configs={config.name: config.value for config in wanted.configs},
         validate_only=wanted.validate_only,
     )
@@ -208,7 +210,7 @@ async def create_topic(cluster_id: str, request: Request) -> Response:
     return response
 
 
-def _assignments(wanted: CreateTopicBody) -> Mapping[int, list[int]] | None:
+async def _assignments(wanted: CreateTopicBody) -> Mapping[int, list[int]] | None:
     if wanted.replicas_assignments is None:
         return None
     if wanted.partitions_count is not None or wanted.replication_factor is not None:
@@ -217,12 +219,19 @@ def _assignments(wanted: CreateTopicBody) -> Mapping[int, list[int]] | None:
             "The field replicas_assignments says the partitions. Leave out partitions_count and replication_factor.",
         )
     found: dict[int, list[int]] = {}
+    replicas = 0
+    portion = Portion()
     for text, brokers in wanted.replicas_assignments.items():
         if not (text.isascii() and text.isdecimal() and len(text) < 10):
             raise RestError(422, f"In replicas_assignments, {text[:20]!r} is not the number of a partition.")
         if not all(0 <= broker < 2**31 for broker in brokers):
             raise RestError(422, f"In replicas_assignments, the brokers of partition {text} must be broker ids.")
         found[int(text)] = brokers
+        replicas += len(brokers)
+        if replicas > REPLICAS_OF_ALL_MAX:
+            raise RestError(422, f"The field replicas_assignments has more than {REPLICAS_OF_ALL_MAX} replicas.")
+        if portion.spent_by(len(brokers)):
+            await portion.rest()
     return found
 
 

@@ -75,6 +75,10 @@ async def test_a_topic_is_made_with_the_replicas_that_the_request_assigns(
         ({"topic_name": "t", "replicas_assignments": {"0": []}}, "replicas_assignments"),
         ({"topic_name": "t", "replicas_assignments": {"0": [-1]}}, "replicas_assignments"),
         ({"topic_name": "t", "replicas_assignments": {"0": [1]}, "partitions_count": 1}, "replicas_assignments"),
+        (
+            {"topic_name": "t", "replicas_assignments": {str(index): [1] * 100 for index in range(301)}},
+            "30000 replicas",
+        ),
         ({"topic_name": "t", "partitions_count": 0}, "partitions_count"),
     ],
 )
