@@ -299,7 +299,7 @@ async def _measure(bootstrap: str, prices: Prices, *, as_json: bool) -> int:
     from app.cost import measured
 
     async with connected(bootstrap) as cluster:
-        answers = await AdminClient(cluster).metrics_of_all()
+        answers = await AdminClient(cluster).metrics_of_all(measured.MEASURED_NAMES)
     found = {
         node_id: measured.spent_of((one.name, dict(one.labels), one.value) for one in answer.samples)
         for node_id, answer in answers.items()

@@ -5,7 +5,7 @@ Changes go to the controller; a refusal is raised as RequestRejected with the br
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
@@ -580,25 +580,30 @@ class AdminClient:
 
         await self._retrying(ask)
 
-    async def metrics(self, connection: KafkaConnection) -> private.MetricsResponse:
-        """Every sample of one broker's processes. Raises: BrokerUnavailable, RequestRejected, ProtocolError."""
+    async def metrics(
+        self, connection: KafkaConnection, names: Container[str] | None = None
+    ) -> private.MetricsResponse:
+        """The samples with these names of one broker's processes; None for all.
+
+        Raises: BrokerUnavailable, RequestRejected, ProtocolError.
+        """
         answer = await connection.request(ApiKey.FIRN_METRICS, private.pack(private.MetricsRequest()))
-        return await run(private.unpack_metrics_steps(answer))
+        return await run(private.unpack_metrics_steps(answer, names))
 
     async def drain(self, connection: KafkaConnection, step: str) -> private.DrainResponse:
         """One step of a drain of one broker, and how far that is. Raises: BrokerUnavailable, ProtocolError."""
         answer = await connection.request(ApiKey.FIRN_DRAIN, private.pack(private.DrainRequest(step)))
         return private.unpack(private.DrainResponse, answer)
 
-    async def metrics_of_all(self) -> dict[int, private.MetricsResponse]:
-        """Every sample of every broker that is there, by node id.
+    async def metrics_of_all(self, names: Container[str] | None = None) -> dict[int, private.MetricsResponse]:
+        """The samples with these names of every broker that is there, by node id; None for all.
 
         Raises: RequestRejected CLUSTER_AUTHORIZATION_FAILED, BrokerUnavailable.
         """
 
         async def of_broker(node_id: BrokerId) -> private.MetricsResponse:
             try:
-                return await self.metrics(await self._cluster.broker(node_id))
+                return await self.metrics(await self._cluster.broker(node_id), names)
             except BrokerUnavailable:
                 await self.check_may(Operation.DESCRIBE)  # a broker closes the connection of those who may not
                 raise

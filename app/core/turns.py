@@ -168,6 +168,14 @@ def slices(items: Sequence[T], count: int) -> Iterator[Sequence[T]]:
     return (items[begin : begin + count] for begin in range(0, len(items), count))
 
 
+def drained(items: list[T]) -> Iterator[T]:
+    """The items in their order. Each leaves the list as it is given, so that a long list is freed in portions, too: to free
+    100,000 samples at once takes 70 ms."""
+    items.reverse()
+    while items:
+        yield items.pop()
+
+
 async def each(work: Callable[[T], object], items: Iterable[T], portion: Portion | None = None) -> None:
     """Call ``work`` with each item, in portions. One call may take 0.1 ms."""
     if portion is None:

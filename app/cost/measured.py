@@ -227,6 +227,10 @@ def samples_of(spent: Spent) -> Iterator[tuple[str, Labels, float]]:
         yield WAL_BYTES_NAME, (("direction", direction), ("kind", kind)), value
 
 
+MEASURED_NAMES: Final = frozenset({SECONDS_NAME, WAL_KEPT_NAME, REQUESTS_NAME, ZONES_NAME, TOPICS_NAME, WAL_BYTES_NAME})
+"""The samples that ``spent_of`` reads: at most some hundreds for a broker."""
+
+
 def spent_of(samples: Iterable[tuple[str, Mapping[str, str], float]]) -> Spent | None:
     """The counts that one broker shows. Returns: None if it has not counted for long enough, or is of an older version."""
     seconds = wal_kept_bytes = 0.0

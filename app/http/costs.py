@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from app.cost.measured import as_json, measured_bill, spent_of
+from app.cost.measured import MEASURED_NAMES, as_json, measured_bill, spent_of
 from app.cost.prices import Prices
 from app.http.bodies import json_response
 from app.http.errors import RestError
@@ -20,7 +20,7 @@ _TOO_EARLY = 503
 async def get_cost(request: Request) -> Response:
     """The list price of a month like the last hour, and the share of each topic. It covers requests, storage in the object store,
     and bytes between zones, without machines and disks. Answered 503 if no broker has run for two minutes."""
-    answers = await gateway_of(request).admin.metrics_of_all()
+    answers = await gateway_of(request).admin.metrics_of_all(MEASURED_NAMES)
     found = [
         spent
         for answer in answers.values()

@@ -20,7 +20,7 @@ from app.core.faults import Faults
 from app.core.limits import HTTP_BODY_TIMEOUT_MS, HTTP_CONNECTIONS_MAX, HTTP_HEADER_TIMEOUT_MS, MIB
 from app.core.metrics import Registry, Sample
 from app.core.seams import Clock
-from app.core.turns import each
+from app.core.turns import drained, each
 from app.http.errors import RestError, answer_of
 from app.http.metrics import labelled
 from app.security.acls import Operation
@@ -216,7 +216,8 @@ class Gateway:
             labels = (("address", address), *((("node_id", node_id),) if node_id else ()))
             up.append(Sample("firn_broker_up", "gauge", text, "firn_broker_up", labels, float(bool(node_id))))
             await each(samples.append, broker_samples)
-        return [*samples, *up]
+        samples += up
+        return samples
 
     async def _broker_samples(self, address: tuple[str, int]) -> tuple[str, str, Iterable[Sample]]:
         shown = f"{address[0]}:{address[1]}"
@@ -230,7 +231,7 @@ class Gateway:
         node_id = str(answer.node_id)
         samples = (
             Sample(s.family, _kind(s.kind), s.help, s.name, tuple((name, value) for name, value in s.labels), s.value)
-            for s in answer.samples
+            for s in drained(answer.samples)
         )
         return shown, node_id, labelled(samples, node_id=node_id)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
+from itertools import islice
 from typing import Final
 
 from app.core.metrics import Labels, Sample
-from app.core.turns import slices
+from app.core.turns import drained
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 GATHERED_A_STEP: Final = 100
@@ -14,21 +15,24 @@ WRITTEN_A_STEP: Final = 50
 """Samples in some 0.1 ms."""
 
 
-def render_steps(samples: Iterable[Sample]) -> Generator[None, None, list[bytes]]:
+def render_steps(samples: list[Sample]) -> Generator[None, None, list[bytes]]:
     """The samples as text, families together, each with one HELP and one TYPE line: by a generator that yields after every few
-    samples, and returns pieces of UTF-8."""
+    samples, and returns pieces of UTF-8. It empties the list."""
     families: dict[str, list[Sample]] = {}
-    for place, sample in enumerate(samples):
+    for place, sample in enumerate(drained(samples)):
         families.setdefault(sample.family, []).append(sample)
         if not place % GATHERED_A_STEP:
             yield
     pieces: list[bytes] = []
-    for family, members in sorted(families.items()):
-        first = members[0]
+    for family in sorted(families):
+        members = drained(families.pop(family))
+        first = next(members)
         pieces.append(f"# HELP {family} {_escaped_help(first.help)}\n# TYPE {family} {first.kind}\n".encode())
-        for some in slices(members, WRITTEN_A_STEP):
+        some = [first]
+        while some:
             lines = [f"{member.name}{_labels(member.labels)} {_number(member.value)}\n" for member in some]
             pieces.append("".join(lines).encode())
+            some = list(islice(members, WRITTEN_A_STEP))
             yield
     return pieces
 

@@ -6,7 +6,7 @@ Structs are arrays on the wire; a new field goes to the end and has a default, s
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Container, Generator, Sequence
 from struct import Struct
 from typing import Annotated, Final, TypeAlias, TypeVar
 from uuid import UUID
@@ -14,6 +14,7 @@ from uuid import UUID
 import msgspec
 
 from app.core.errors import ProtocolError, clause
+from app.core.turns import drained
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 
@@ -435,13 +436,16 @@ def pack_metrics(node_id: int, cluster_id: str, samples: Sequence[bytes], *, pro
     return b"".join((head, _LONG_ARRAY.pack(_LONG_ARRAY_TYPE, len(samples)), *samples, _ENCODER.encode(process_id)))
 
 
-def unpack_metrics_steps(data: bytes) -> Generator[None, None, MetricsResponse]:
-    """``unpack`` of a ``MetricsResponse``, by a generator that yields after every few samples. Raises: ProtocolError."""
+def unpack_metrics_steps(data: bytes, names: Container[str] | None = None) -> Generator[None, None, MetricsResponse]:
+    """``unpack`` of a ``MetricsResponse``, by a generator that yields after every few samples. ``names``: of the samples that are
+    wanted; None for all. Raises: ProtocolError."""
     raw = unpack(_PackedMetrics, data)
     samples = []
     try:
-        for place, sample in enumerate(raw.samples):
-            samples.append(_SAMPLES.decode(sample))
+        for place, packed in enumerate(drained(raw.samples)):
+            sample = _SAMPLES.decode(packed)
+            if names is None or sample.name in names:
+                samples.append(sample)
             if not place % SAMPLES_A_STEP:
                 yield
     except (msgspec.MsgspecError, RecursionError) as error:

@@ -21,6 +21,12 @@ def test_metrics_packed_one_by_one_are_read_as_if_packed_at_once() -> None:
         assert whole(unpack_metrics_steps(pack_metrics(7, "cluster", packed[:count], process_id=9))) == response
 
 
+def test_only_the_samples_that_are_wanted_are_kept() -> None:
+    packed = [pack_sample(name, "gauge", "Help.", name, [], 1.0) for name in ("a", "b", "a", "c")]
+    answer = whole(unpack_metrics_steps(pack_metrics(7, "cluster", packed, process_id=9), {"a", "c"}))
+    assert [sample.name for sample in answer.samples] == ["a", "a", "c"]
+
+
 def test_metrics_are_read_in_many_steps_and_checked() -> None:
     packed = [pack_sample("f", "gauge", "Help.", "f", [], 1.0)] * 10_000
     whole_answer = pack_metrics(7, "cluster", packed, process_id=9)
