@@ -304,6 +304,7 @@ class Node:
             from app.broker.security.listener_doors import Doors
 
             self._doors = Doors(config, lambda: self.cluster.image, around.clock.now_ms, self._token_secrets)
+            self._doors.register(self.registry)
         if config.audited:
             from app.broker.security.broker_audit import BrokerAudit
 
@@ -676,6 +677,7 @@ class Node:
             if self._quotas is None:
                 leases = self._tokens.leases if self._tokens is not None else None
                 self._quotas = ClientQuotas(self.config, self._around.elapsed_s, leases)
+                self._quotas.waits.register(self.registry)
             self._quotas.follow(limits)
         self.context.quotas = self._quotas if limits else None
 

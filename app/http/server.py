@@ -120,6 +120,7 @@ def run(settings: HttpSettings, *, host: str, port: int, parent_fd: int | None =
         from app.http.tls import HttpTls
 
         tls = HttpTls(settings.tls, door, handshakes_max=HANDSHAKES_MAX)
+        tls.register(registry)
         connection = tls.around(connection)
     config = uvicorn.Config(
         app,

@@ -7,12 +7,13 @@ TLS would report a client only after its handshake. Nothing here is imported wit
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from app.core.errors import ConfigError
 from app.core.faults import Faults
 from app.core.limits import KIB
+from app.core.metrics import Labels, Registry
 from app.http.connections import HttpConnection, OpenConnections
 from app.machine.certificates import Certificates, TlsSettings
 from app.transport.arrivals import Arrivals
@@ -34,6 +35,16 @@ class HttpTls:
         self.arrivals = Arrivals(arrivals_max=handshakes_max, timeout_ms=door.limits.header_timeout_ms)
         self.tls_scratch = scratch()
         self._plain = memoryview(bytearray(PLAIN_BYTES))
+
+    def register(self, registry: Registry) -> None:
+        registry.gauge(
+            "firn_certificate_expiry_timestamp_seconds", "When a listener's certificate ends, in Unix time", self._ends
+        )
+
+    def _ends(self) -> Iterator[tuple[Labels, float]]:
+        ends_s = self._certificates.expires_s
+        if ends_s is not None:
+            yield (("listener", "HTTPS"),), ends_s
 
     def admit(self, connection: Inner, transport: asyncio.BaseTransport, ends: TlsLink[Any]) -> bool:
         """Handshakes are limited by ``arrivals``, connections by their ``OpenConnections`` afterwards."""

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 from app.core.errors import ConfigError
@@ -121,6 +122,9 @@ def tls_settings(
     )
 
 
+_UTC_TIME: Final = 0x17
+_VERSION: Final = 0xA0
+"""Tags of ASN.1: of a time with a short year, and of a certificate's version, which the first versions have not."""
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 
 Read = tuple[bytes, bytes, bytes]
@@ -223,6 +227,32 @@ def _as_file(data: bytes) -> tuple[str, Callable[[], None]]:
     return other.name, remove
 
 
+def not_after_s(certificate: bytes) -> int:
+    """When a certificate in DER ends, in Unix time (RFC 5280, 4.1: the end of the ``validity`` of its ``tbsCertificate``).
+
+    OpenSSL has accepted the certificate before: it is well formed.
+    """
+
+    def value_at(place: int) -> tuple[int, int]:
+        """Where the content of the element at this place begins and ends."""
+        size, place = certificate[place + 1], place + 2
+        if size >= 0x80:
+            size, place = int.from_bytes(certificate[place : place + size - 0x80], "big"), place + size - 0x80
+        return place, place + size
+
+    place, _ = value_at(value_at(0)[0])
+    if certificate[place] == _VERSION:
+        _, place = value_at(place)
+    for _ in ("serialNumber", "signature", "issuer"):
+        _, place = value_at(place)
+    _, end_of_not_before = value_at(value_at(place)[0])
+    begin, end = value_at(end_of_not_before)
+    text = certificate[begin:end].decode("ascii")
+    if certificate[end_of_not_before] == _UTC_TIME:  # two digits of the year: 1950 to 2049
+        text = ("19" if text >= "50" else "20") + text
+    return int(datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp())
+
+
 class Certificates:
     """The context of one listener, or of a client, as its files are now. ``look`` reads them again."""
 
@@ -239,6 +269,12 @@ class Certificates:
         """The certificate that others are shown, as DER; None if there is none."""
         found = _CERTIFICATE.search(self._found[0])
         return None if found is None else ssl.PEM_cert_to_DER_cert(found[0].decode("ascii"))
+
+    @property
+    def expires_s(self) -> int | None:
+        """When the certificate that others are shown ends, in Unix time; None if there is none."""
+        own = self.own
+        return None if own is None else not_after_s(own)
 
     def look(self) -> bool:
         """Read the files, and use new ones. Returns whether one was new. May block.

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from app.configs import BrokerConfig
 from app.core.buckets import AHEAD_S
 from app.core.errors import ErrorCode, RequestRejected
+from app.core.metrics import Registry
 from app.handlers.policy import client_quotas
 from app.handlers.policy.callers import UNKNOWN, Caller, Rights
 from app.handlers.policy.client_quotas import FETCH, PRODUCE, ClientQuotas
@@ -49,6 +50,40 @@ class Kind:
 
 def of_user(name: str | None, client_id: str | None = None) -> QuotaEntity:
     return QuotaEntity(name, client_id, None)
+
+
+def test_waits_are_counted_by_the_quota_that_causes_them() -> None:
+    limits = {
+        "producer_byte_rate": 1000.0, "consumer_byte_rate": 1000.0, "firn.cold_read_byte_rate": 1000.0,
+        "controller_mutation_rate": 1.0, "request_percentage": 1.0,
+    }  # fmt: skip
+    found, clock = quotas({of_user("u"): limits})
+    registry = Registry()
+    found.waits.register(registry)
+
+    def counted() -> dict[tuple[str, str], float]:
+        return {(one.name, dict(one.labels)["quota"]): one.value for one in registry.samples() if one.value}
+
+    assert found.charge(caller(), None, PRODUCE, 10) == 0
+    assert counted() == {}
+    waits_ms = {
+        "producer_byte_rate": found.charge(caller(), None, PRODUCE, 100_000),
+        "consumer_byte_rate": found.charge(caller(), None, FETCH, 100_000),
+        "firn.cold_read_byte_rate": found.read_cold(caller(), None, 100_000),
+        "controller_mutation_rate": found.mutate(caller(), None, 1_000, strict=False),
+    }
+    found.begin()
+    clock.now_s += 5
+    waits_ms["request_percentage"] = found.charge(caller(), None, METADATA, 10)
+    assert all(waits_ms.values())
+    told = counted()
+    assert {quota for name, quota in told if name == "firn_throttled_requests_total"} == waits_ms.keys()
+    for quota, wait_ms in waits_ms.items():
+        assert told["firn_throttled_requests_total", quota] == 1
+        assert told["firn_throttled_seconds_total", quota] == pytest.approx(wait_ms / 1000, abs=0.001)
+    with pytest.raises(RequestRejected):
+        found.mutate(caller(), None, 1, strict=True)
+    assert counted()["firn_throttled_requests_total", "controller_mutation_rate"] == 2
 
 
 @pytest.mark.parametrize("key", [PRODUCE, FETCH])

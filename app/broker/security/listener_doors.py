@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import ssl
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -44,6 +44,7 @@ from app.security.scram import (
 if TYPE_CHECKING:
     from app.broker.security.token_keys import TokenKeys
     from app.core.faults import Faults
+    from app.core.metrics import Labels, Registry
     from app.core.seams import BlockingPool
     from app.security.delegation import TokenSecrets
 
@@ -97,6 +98,20 @@ class Doors:
     def check(cls, config: BrokerConfig) -> None:
         """Raises: ConfigError if the doors of these settings cannot be made."""
         cls(config, ClusterImage)
+
+    def register(self, registry: Registry) -> None:
+        if any(door.certificates is not None for door in self.by_listener.values()):
+            registry.gauge(
+                "firn_certificate_expiry_timestamp_seconds",
+                "When a listener's certificate ends, in Unix time",
+                self._ends,
+            )
+
+    def _ends(self) -> Iterator[tuple[Labels, float]]:
+        for name, door in self.by_listener.items():
+            ends_s = None if door.certificates is None else door.certificates.expires_s
+            if ends_s is not None:
+                yield (("listener", name),), ends_s
 
     def follow(self, security: Mapping[str, str]) -> None:
         """Set the settings of listeners. New connections soon use the changed ones."""

@@ -109,7 +109,10 @@ async def _room(context: Context) -> list[Sample]:
     text = "Free bytes on the disk of the data directory."
     room = Sample("firn_log_dir_free_bytes", "gauge", text, "firn_log_dir_free_bytes", (), float(free))
     text = "Size of the disk of the data directory."
-    return [room, Sample("firn_log_dir_size_bytes", "gauge", text, "firn_log_dir_size_bytes", (), float(total))]
+    size = Sample("firn_log_dir_size_bytes", "gauge", text, "firn_log_dir_size_bytes", (), float(total))
+    text = "Free bytes below which producers are refused (firn.log.dir.free.bytes.min)."
+    least = float(context.config.firn_log_dir_free_bytes_min)
+    return [room, size, Sample("firn_log_dir_free_bytes_min", "gauge", text, "firn_log_dir_free_bytes_min", (), least)]
 
 
 async def _collected(registry: Registry) -> list[bytes]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from app.core.buckets import NO_LIMIT, Bucket
@@ -23,6 +23,7 @@ from app.wire.versions import BETWEEN_BROKERS
 
 if TYPE_CHECKING:
     from app.configs import BrokerConfig
+    from app.core.metrics import Labels, Registry
     from app.handlers.policy.callers import Caller, Remembers
     from app.handlers.policy.quota_leases import Leases
 
@@ -66,6 +67,35 @@ OF_SHARES: Final[Mapping[str, Meaning]] = {
 """In the order in which ``Shares`` takes them."""
 
 
+class Waits:
+    """Counts the requests whose clients must wait, by the quota that they exceeded."""
+
+    def __init__(self) -> None:
+        self.requests: dict[str, int] = dict.fromkeys(OF_SHARES, 0)
+        self.seconds: dict[str, float] = dict.fromkeys(OF_SHARES, 0.0)
+
+    def told(self, quota: str, wait_s: float) -> int:
+        """A client is told to wait. Returns: the wait in milliseconds."""
+        self.requests[quota] += 1
+        self.seconds[quota] += wait_s
+        return math.ceil(wait_s * 1000)
+
+    def register(self, registry: Registry) -> None:
+        registry.describe(
+            "firn_throttled_requests_total", "counter", "Requests whose client has to wait because of a quota"
+        )
+        registry.describe(
+            "firn_throttled_seconds_total", "counter", "Time that clients have to wait because of a quota"
+        )
+        registry.source(self._samples)
+
+    def _samples(self) -> Iterator[tuple[str, Labels, float]]:
+        for quota, count in self.requests.items():
+            labels = (("quota", quota),)
+            yield "firn_throttled_requests_total", labels, count
+            yield "firn_throttled_seconds_total", labels, self.seconds[quota]
+
+
 class ClientQuotas(Quotas):
     """The quotas of one broker. Belongs to its loop."""
 
@@ -90,6 +120,7 @@ class ClientQuotas(Quotas):
         self.counts_time = False
         self.terms = object()
         self.producing: Shares | None = None
+        self.waits = Waits()
 
     def follow(self, limits: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
         """Set the limits from now on. Bytes and time that clients took before still count."""
@@ -195,10 +226,16 @@ class ClientQuotas(Quotas):
         bytes_wait_s = bucket.take(size_bytes, now_s)
         if not (time_wait_s or bytes_wait_s):
             return 0
-        return math.ceil(max(min(time_wait_s, self._time_s_max), bytes_wait_s) * 1000)
+        time_wait_s = min(time_wait_s, self._time_s_max)
+        if time_wait_s > bytes_wait_s:
+            return self.waits.told(TIME, time_wait_s)
+        return self.waits.told(
+            "producer_byte_rate" if bucket is shares.produced else "consumer_byte_rate", bytes_wait_s
+        )
 
     def read_cold(self, caller: Caller, client_id: str | None, size_bytes: int) -> int:
-        return math.ceil(self.shares_of(caller, client_id).cold.take(size_bytes, self.now_s()) * 1000)
+        wait_s = self.shares_of(caller, client_id).cold.take(size_bytes, self.now_s())
+        return self.waits.told("firn.cold_read_byte_rate", wait_s) if wait_s else 0
 
     def fetch_bytes_max(self, caller: Caller, client_id: str | None) -> int | None:
         shares = self.shares_of(caller, client_id)
@@ -209,11 +246,14 @@ class ClientQuotas(Quotas):
         mutations = self.shares_of(caller, client_id).mutations
         now_s = self.now_s()
         if strict and mutations.balance(now_s) < 0:
+            wait_s = mutations.take(0, now_s)
+            self.waits.told("controller_mutation_rate", wait_s)
             raise RequestRejected(
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-                f"The quota controller_mutation_rate is used up; ask again in {mutations.take(0, now_s):.1f} s.",
+                f"The quota controller_mutation_rate is used up; ask again in {wait_s:.1f} s.",
             )
-        return math.ceil(mutations.take(partitions, now_s) * 1000)
+        wait_s = mutations.take(partitions, now_s)
+        return self.waits.told("controller_mutation_rate", wait_s) if wait_s else 0
 
     def connected(self, address: str) -> float:
         limit = None
