@@ -7,6 +7,8 @@ from base64 import b64encode
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.client.producer import Acknowledged
 from app.core.errors import ProtocolError
@@ -128,6 +130,45 @@ def test_more_headers_than_one_turn_can_read_are_refused() -> None:
     assert decode_record(most).headers == (("h", b"\0\0\0"),) * HEADERS_MAX
     with pytest.raises(ProtocolError, match=f"more than {HEADERS_MAX} headers"):
         decode_record(most.replace(b"]", b',{"name":"h"}]'))
+
+
+@given(
+    st.lists(
+        st.sampled_from(["a", "ä", "€", "😀", '"', "\\", "\n", "\\u", "\x00", "/", "\ud7ff", "\ue000"]), max_size=60
+    ),
+    st.integers(12, 40),
+    st.booleans(),
+)
+def test_a_long_string_is_read_in_pieces_as_if_at_once(words: list[str], a_step: int, ascii_only: bool) -> None:
+    text = "".join(words)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("app.http.record_json.TEXT_A_STEP", a_step)
+        data = json.dumps({"value": {"type": "STRING", "data": text}}, ensure_ascii=ascii_only).encode()
+        assert decode_record(data).value.content == text.encode()
+
+
+@given(st.binary(max_size=80), st.integers(12, 40))
+def test_a_string_that_is_none_is_refused_in_pieces_as_if_at_once(inside: bytes, a_step: int) -> None:
+    def outcome() -> object:
+        try:
+            return decode_record(b'{"value":{"type":"STRING","data":"' + inside + b'"}}').value.content
+        except ProtocolError as error:
+            return str(error)
+
+    at_once = outcome()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("app.http.record_json.TEXT_A_STEP", a_step)
+        assert outcome() == at_once
+
+
+@pytest.mark.parametrize("bad", [rb"\ud800", rb"\udc00", rb"\ud800\u0041", rb"\ud800\ud800", b"\xff", b"\xc3"])
+def test_a_bad_character_is_refused_wherever_a_piece_ends(bad: bytes) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("app.http.record_json.TEXT_A_STEP", 16)
+        for before in range(40):
+            inside = b"x" * before + bad + b"y" * 40
+            with pytest.raises(ProtocolError):
+                decode_record(b'{"value":{"type":"STRING","data":"' + inside + b'"}}')
 
 
 def test_long_base64_is_read_in_pieces_as_if_at_once() -> None:
