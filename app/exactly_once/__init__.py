@@ -1,0 +1,11 @@
+"""Exactly once over HTTP: the results of keyed requests, and the condition under which a result is appended (ADR 0043). Its parts:
+
+- ``records``: ``Result`` and ``RequestKey``, the records of `__http_requests`; pure
+- ``index``: ``KeyIndex``, from the hash of a key to the offset of its result; pure
+- ``ages``: ``Ages``, how old results are without trust in a clock, and how many each principal has; pure
+- ``bounds``: ``Usage`` and ``Bounds``, how many keys and bytes there may be; pure
+- ``shard``: ``RequestShard``, the condition, open results and reservations of one partition; pure
+- ``attempt``: ``Attempt``, the steps of one keyed request in an HTTP process; pure
+- ``transactional_ids``: ``TransactionalIds``, which id a keyed request may use now; pure
+- ``strength``: whether a result partition is at least as durable as the data; pure
+"""

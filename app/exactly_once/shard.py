@@ -1,0 +1,234 @@
+"""The state machine of one partition of `__http_requests` on the broker that leads it (ADR 0043). Pure.
+
+It knows for each key whether a result is committed (and at which offset), open (its transaction has not ended), or reserved by a
+look-up. ``accept`` is the condition: a result is appended only if its key has none, committed or open. It runs in the
+turn of the append, after the transaction coordinator has agreed.
+
+Two keys may share a 64-bit hash. A committed result is known by its hash alone, and only its record says which key it has. So a
+caller reads the records of its hash before, and names the offsets that have other keys.
+
+Tests: ``tests/exactly_once/test_shard.py``.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from app.coordinator.partition import ProducerIdAndEpoch
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.turns import Steps
+from app.core.units import NO_PRODUCER_ID, Offset, ProducerId
+from app.exactly_once.ages import TICK_MS, Ages
+from app.exactly_once.bounds import Usage
+from app.exactly_once.index import BUCKETS, KeyIndex
+from app.exactly_once.records import Head, RequestKey, Result, Tick, decode_head, encode_result, encode_tick
+from app.records.control import ControlType
+
+if TYPE_CHECKING:
+    from app.coordinator.partition import ReplayedBatch
+    from app.coordinator.shell import Turn
+
+RESERVED_MS: Final = 10_000
+"""How long a key is kept for the caller who looked it up. A courtesy: the condition does not need it."""
+RESERVATIONS_MAX: Final = 10_000
+"""Beyond, the oldest one is forgotten."""
+RECORD_OVERHEAD_BYTES: Final = 150
+"""Of a batch with one result, and of its marker."""
+
+
+class Open(NamedTuple):
+    """A result whose transaction has not ended."""
+
+    offset: Offset
+    try_id: bytes
+    size_bytes: int
+
+
+class Standing(NamedTuple):
+    """How a key stands."""
+
+    open: Open | None
+    """The open result of the key."""
+    offsets: tuple[int, ...]
+    """Offsets of committed results with the hash of the key. Read them to learn which has the key itself."""
+    reserved_ms: int
+    """How long another try has the key reserved; 0 if none has."""
+
+
+class Accepted(NamedTuple):
+    """A result that was appended."""
+
+    offset: Offset
+    repeated: bool
+    """Whether an earlier append of the same try counts, and nothing was written now."""
+
+
+class KeyTaken(RequestRejected):
+    """The key has a result, committed or open: look it up again, and abort this transaction."""
+
+
+class RequestShard:
+    """The keys of one partition."""
+
+    __slots__ = ("_ages", "_by_producer", "_index", "_open", "_reserved", "_retention_ms", "_usage", "end", "start")
+
+    def __init__(self, usage: Usage, retention_ms: Callable[[], int], *, buckets: int = BUCKETS) -> None:
+        """``usage``: of the broker. ``retention_ms``: how long results are kept, as it is set now."""
+        self._usage = usage
+        self._retention_ms = retention_ms
+        self._index = KeyIndex(buckets)
+        self._ages = Ages(usage)
+        self._open: dict[RequestKey, Open] = {}
+        self._by_producer: dict[ProducerId, list[RequestKey]] = {}
+        self._reserved: OrderedDict[RequestKey, tuple[bytes, int]] = OrderedDict()
+        """By key: the try that has it, and until when (steady ms)."""
+        self.end = Offset(0)
+        """The offset up to which the log was read or written."""
+        self.start = Offset(0)
+        """The offset below which no result is needed any more."""
+
+    # --- replay -------------------------------------------------------------------------------------------------------
+
+    def load(self, batch: ReplayedBatch) -> None:
+        """Take in records of the log, or the marker of a transaction. Raises: CorruptionError."""
+        if batch.marker is not None:
+            self.complete(batch.producer_id, commit=batch.marker.control_type is ControlType.COMMIT)
+        offset = batch.end_offset - len(batch.records)
+        for key, value in batch.records:
+            self._take(Offset(offset), key, value, batch.producer_id)
+            offset += 1
+        self.end = batch.end_offset
+
+    def _take(self, offset: Offset, key: bytes, value: bytes | None, producer_id: ProducerId) -> None:
+        found = decode_head(key, value)
+        if found is None:
+            return
+        if isinstance(found, Tick):
+            self._ages.pass_time(found.appended_ms)
+            return
+        request, head = found
+        if producer_id != NO_PRODUCER_ID:
+            self._opened(offset, request, head, producer_id, _size(key, value))
+
+    def _opened(
+        self, offset: Offset, request: RequestKey, head: Head, producer_id: ProducerId, size_bytes: int
+    ) -> None:
+        self._ages.pass_time(head.appended_ms)
+        self._ages.add(offset, request.principal, size_bytes)
+        self._open[request] = Open(offset, head.try_id, size_bytes)
+        self._by_producer.setdefault(producer_id, []).append(request)
+
+    def loaded(self, turn: Turn) -> None:
+        """All records are loaded: let time pass from now on."""
+        turn.set_timer(Tick, TICK_MS)
+
+    def unloaded(self, turn: Turn) -> None:
+        """No request waits in a shard. Its keys do not count for this broker any more."""
+        self._ages.forget_all()
+
+    # --- transactions -------------------------------------------------------------------------------------------------
+
+    def complete(self, producer_id: ProducerId, *, commit: bool) -> None:
+        """The marker of a producer's transaction is in the log. A repeated call does nothing."""
+        for request in self._by_producer.pop(producer_id, ()):
+            found = self._open.pop(request)
+            if commit:
+                self._index.add(request.hash64, found.offset)
+            else:
+                self._ages.remove(found.offset, request.principal, found.size_bytes)
+            self._reserved.pop(request, None)
+
+    def open_producers(self) -> list[ProducerId]:
+        """The producers whose transactions have open results."""
+        return list(self._by_producer)
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def look(self, request: RequestKey, try_id: bytes, steady_ms: int) -> Standing:
+        """How a key stands, for a try."""
+        holder, until_ms = self._reserved.get(request, (try_id, 0))
+        reserved_ms = 0 if holder == try_id else max(0, until_ms - steady_ms)
+        return Standing(self._open.get(request), self._index.find(request.hash64), reserved_ms)
+
+    def reserve(self, request: RequestKey, try_id: bytes, size_bytes: int, steady_ms: int) -> None:
+        """Keep a key without result for a try. ``size_bytes``: of the result that may come.
+
+        Raises: RequestRejected THROTTLING_QUOTA_EXCEEDED if the result would not fit (EO12).
+        """
+        self._check_room(request, size_bytes)
+        self._reserved.pop(request, None)
+        self._reserved[request] = try_id, steady_ms + RESERVED_MS
+        if len(self._reserved) > RESERVATIONS_MAX:
+            self._reserved.popitem(last=False)
+
+    def release(self, request: RequestKey, try_id: bytes) -> None:
+        """A try ended without a result: the key is free."""
+        if self._reserved.get(request, (b"", 0))[0] == try_id:
+            del self._reserved[request]
+
+    def accept(
+        self,
+        turn: Turn,
+        request: RequestKey,
+        result: Result,
+        producer: ProducerIdAndEpoch,
+        others: Collection[int],
+    ) -> Accepted:
+        """Append a result, if its key has none (EO2). ``others``: offsets of committed results that have other keys, as read.
+
+        Only the same key and try id is a repeat (EO3). The time of the append is that of this turn.
+        Raises, with nothing written: KeyTaken CONCURRENT_TRANSACTIONS; RequestRejected.
+        """
+        found = self._open.get(request)
+        if found is not None:
+            if found.try_id == result.try_id:
+                return Accepted(found.offset, repeated=True)
+            raise KeyTaken(
+                ErrorCode.CONCURRENT_TRANSACTIONS, "Another request with this key has a result that is open."
+            )
+        if not set(self._index.find(request.hash64)).issubset(others):
+            raise KeyTaken(ErrorCode.CONCURRENT_TRANSACTIONS, "Another request with this key has a result.")
+        written = result._replace(appended_ms=turn.now_ms)
+        record = encode_result(request, written)
+        size_bytes = _size(*record)
+        self._check_room(request, size_bytes)
+        self.end = turn.append([record], producer=producer)
+        offset = Offset(self.end - 1)
+        self._opened(offset, request, Head(written.try_id, written.appended_ms), producer.producer_id, size_bytes)
+        return Accepted(offset, repeated=False)
+
+    def _check_room(self, request: RequestKey, size_bytes: int) -> None:
+        why = self._usage.refusal(request.principal, size_bytes)
+        if why is not None:
+            raise RequestRejected(ErrorCode.THROTTLING_QUOTA_EXCEEDED, why)
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    def due(self, turn: Turn, key: Any) -> None:
+        """Let a minute pass, and forget results that are old enough."""
+        turn.set_timer(key, TICK_MS)
+        if self._ages.is_empty:
+            return
+        try:
+            self.end = turn.append([encode_tick(turn.now_ms)])
+        except RequestRejected:
+            return  # the next tick lets the time pass
+        self._ages.pass_time(turn.now_ms)
+        first_open = min((one.offset for one in self._open.values()), default=None)
+        self.start = Offset(self._ages.expire(self._retention_ms(), self.end, first_open))
+        self._index.start = max(self._index.start, self.start)
+
+    def drop_expired(self) -> Steps[None]:
+        """Free the memory of expired results, with a yield after every few."""
+        return self._index.drop_below(self.start)
+
+    @property
+    def key_count(self) -> int:
+        """Results that are kept, committed or open."""
+        return len(self._index) + len(self._open)
+
+
+def _size(key: bytes, value: bytes | None) -> int:
+    return len(key) + len(value or b"") + RECORD_OVERHEAD_BYTES

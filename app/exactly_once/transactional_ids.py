@@ -1,0 +1,78 @@
+"""The transactional ids of one caller's keyed requests in one HTTP process (ADR 0043, EO8). Pure.
+
+The broker names the prefix: a hash of the principal, of a fixed length. So no principal's prefix is the beginning of another's.
+Each process start adds a name of its own, so two processes never fence each other. Several requests of a caller run side by side,
+each with an id of its own. An id whose last transaction is not known to be complete is set aside, so that a partition without a
+leader does not hold up the requests after it.
+
+Tests: ``tests/exactly_once/test_transactional_ids.py``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from hashlib import sha256
+from typing import Final, NamedTuple
+
+PREFIX: Final = "__http."
+HASH_CHARS: Final = 32
+IDS_MAX: Final = 64
+"""Keyed requests of one caller that one process serves side by side."""
+SET_ASIDE_MS: Final = 60_000
+"""The longest time-out of a transaction: after it, the coordinator has ended the transaction or is about to."""
+
+
+def prefix_of(principal: str) -> str:
+    """The beginning of all transactional ids of a principal's keyed requests."""
+    return f"{PREFIX}{sha256(principal.encode()).hexdigest()[:HASH_CHARS]}."
+
+
+def may_use(principal: str, transactional_id: str) -> bool:
+    """Whether an id belongs to a principal. An id outside of the prefix of keyed requests never does."""
+    return transactional_id.startswith(prefix_of(principal))
+
+
+def is_of_requests(transactional_id: str) -> bool:
+    """Whether an id is one of keyed requests: it needs no access rule, and is refused to other principals."""
+    return transactional_id.startswith(PREFIX)
+
+
+class _Aside(NamedTuple):
+    until_ms: int
+    transactional_id: str
+
+
+class TransactionalIds:
+    """The ids of one caller: at rest, in use, and set aside."""
+
+    __slots__ = ("_aside", "_free", "_in_use", "_made", "_start")
+
+    def __init__(self, prefix: str, process: str) -> None:
+        """``prefix``: as the broker names it. ``process``: a random name of this start of the process."""
+        self._start = f"{prefix}{process}."
+        self._free: list[str] = []
+        self._in_use: set[str] = set()
+        self._aside: deque[_Aside] = deque()
+        self._made = 0
+
+    def take(self, now_ms: int) -> str | None:
+        """An id for one transaction; None if all are in use or set aside. The one used last comes first, so few are kept alive."""
+        while self._aside and self._aside[0].until_ms <= now_ms:
+            self._free.insert(0, self._aside.popleft().transactional_id)
+        if self._free:
+            taken = self._free.pop()
+        elif self._made < IDS_MAX:
+            self._made += 1
+            taken = f"{self._start}{self._made}"
+        else:
+            return None
+        self._in_use.add(taken)
+        return taken
+
+    def give_back(self, transactional_id: str, now_ms: int, *, complete: bool) -> None:
+        """The request is over. ``complete``: whether its transaction is known to be complete, with all markers."""
+        self._in_use.remove(transactional_id)
+        if complete:
+            self._free.append(transactional_id)
+        else:
+            self._aside.append(_Aside(now_ms + SET_ASIDE_MS, transactional_id))
