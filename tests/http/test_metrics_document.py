@@ -17,21 +17,12 @@ from app.http.application import create_app
 from app.http.gateway import HttpSettings
 from app.machine.runtime import SystemClock
 from tests.support.broker import RunningBroker
+from tests.support.metric_rows import documented_metrics
 
 ROOT = Path(__file__).parents[2]
-ROW = re.compile(
-    r"^\| `(?P<name>(?:firn|process)_\w+)` \| (?P<kind>\w+) \| (?P<labels>[^|]+) \| (?P<meaning>[^|]+) \|$", re.M
-)
 FROM_WHERE = {"node_id", "process"}
 """Labels that the HTTP process adds, or that tell a broker's processes apart."""
 KINDS = {"counter": "counter", "count": "counter", "gauge": "gauge", "histogram": "histogram"}
-
-
-def documented() -> dict[str, tuple[str, frozenset[str]]]:
-    found = ROW.findall((ROOT / "docs" / "metrics.md").read_text())
-    names = [name for name, *_ in found]
-    assert len(names) == len(set(names)), "each is in one row"
-    return {name: (kind, frozenset(re.findall(r"`(\w+)`", labels))) for name, kind, labels, _ in found}
 
 
 def in_program() -> dict[str, str]:
@@ -54,7 +45,7 @@ def in_program() -> dict[str, str]:
 
 @pytest.mark.ci
 def test_every_metric_is_documented_with_its_type_and_every_documented_one_exists() -> None:
-    assert {name: kind for name, (kind, _) in documented().items()} == in_program()
+    assert {name: kind for name, (kind, _) in documented_metrics().items()} == in_program()
 
 
 async def test_what_is_shown_has_the_labels_that_the_document_says(broker: RunningBroker) -> None:
@@ -70,7 +61,7 @@ async def test_what_is_shown_has_the_labels_that_the_document_says(broker: Runni
         await broker.create_topic("t", 1)
         await http.get("/metrics")
         text = (await http.get("/metrics")).text
-    table = documented()
+    table = documented_metrics()
     shown = 0
     for family in text_string_to_metric_families(text):
         for sample in family.samples:

@@ -1,0 +1,86 @@
+"""The rules of Prometheus name metrics and labels that there are. Each alert has a runbook whose commands exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from app.cli.commands import application
+from tests.support.metric_rows import documented_metrics
+
+ROOT: Final = Path(__file__).parents[3]
+RUNBOOKS: Final = ROOT / "docs" / "runbooks"
+RULES: Final = [
+    rule
+    for group in yaml.safe_load((ROOT / "infra" / "monitoring" / "firn.rules.yaml").read_text())["groups"]
+    for rule in group["rules"]
+]
+ALERTS: Final = {rule["alert"]: rule for rule in RULES if "alert" in rule}
+RECORDED: Final = {rule["record"] for rule in RULES if "record" in rule}
+OF_EACH: Final = {"node_id", "process", "le", "store"}
+"""Labels that a sample of any metric may have."""
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.get("alert", rule.get("record")))
+def test_a_rule_reads_metrics_and_labels_that_there_are(rule: dict[str, Any]) -> None:
+    known = documented_metrics()
+    text = re.sub(r'"[^"]*"', '""', rule["expr"])
+    read = {
+        re.sub("_(bucket|sum|count)$", "", name)
+        for name in re.findall(r"(?<![:\w])(?:firn|process)_\w+(?!:)\b", text)
+        if not re.search(rf":{name}|{name}:", text)
+    }
+    assert read <= known.keys()
+    assert set(re.findall(r"\w+:\w+:\w+", text)) <= RECORDED
+    grouped = {label.strip() for labels in re.findall(r"by \(([^)]*)\)", text) for label in labels.split(",")}
+    matched = {label for braces in re.findall(r"\{([^}]*)\}", text) for label in re.findall(r"(\w+)\s*=", braces)}
+    if read:
+        assert grouped | matched <= OF_EACH.union(*(labels for name, (_, labels) in known.items() if name in read))
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_an_alert_says_how_bad_it_is_and_names_a_page_that_names_it(name: str) -> None:
+    alert = ALERTS[name]
+    assert alert["labels"]["severity"] in ("critical", "warning", "info")
+    assert alert["annotations"]["summary"].endswith(".")
+    page = ROOT / alert["annotations"]["runbook"]
+    assert page.parent == RUNBOOKS
+    assert f"`{name}`" in page.read_text().splitlines()[2]
+    assert re.search(rf"`{name}`.*\({page.name}\)", (RUNBOOKS / "README.md").read_text())
+
+
+def test_every_page_belongs_to_an_alert() -> None:
+    pages = {path.name for path in RUNBOOKS.glob("*.md")} - {"README.md"}
+    assert pages == {Path(alert["annotations"]["runbook"]).name for alert in ALERTS.values()}
+
+
+def test_the_alarms_of_terraform_name_the_same_events() -> None:
+    text = (ROOT / "infra" / "terraform" / "modules" / "observability" / "main.tf").read_text()
+    alarms = set(re.findall(r'^    "([a-z-]+)"\s+= \{ metric =', text, re.M))
+    assert len(alarms) >= 10
+    assert alarms <= {path.stem for path in RUNBOOKS.glob("*.md")}
+
+
+def commands() -> set[str]:
+    found = set()
+    for name, command in application().commands.items():
+        found.add(name)
+        found |= {f"{name} {inner}" for inner in getattr(command, "commands", {})}
+    return found
+
+
+@pytest.mark.parametrize("page", sorted(RUNBOOKS.glob("*.md")), ids=lambda page: page.stem)
+def test_a_page_names_commands_and_metrics_that_there_are(page: Path) -> None:
+    text = page.read_text()
+    there_are = commands()
+    for first, second in re.findall(r"`firn ([a-z]+)(?: ([a-z-]+))?", text):
+        groups = {command.split()[0] for command in there_are if " " in command}
+        assert (f"{first} {second}" if first in groups and second else first) in there_are, (first, second)
+    known = documented_metrics()
+    for name in re.findall(r"(?<![:\w])firn_\w+", text):
+        recorded = any(f":{name}:" in one or one.split(":")[1] == name for one in RECORDED)
+        assert recorded or re.sub("_(bucket|sum|count)$", "", name) in known, name
