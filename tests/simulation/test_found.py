@@ -207,7 +207,7 @@ def test_a_topic_that_is_deleted_while_its_turn_to_be_swept_comes_does_no_harm()
         for _ in range(2):
             assert await client.produce(size=300) is ErrorCode.NONE
         world.bucket.faults = [Fault(FaultKind.LATENCY, latency_ms=(900, 900))]
-        partition.sweep_at_s = 0.0
+        partition.due.sweep_at_s = 0.0
         await world.until(lambda: partition.busy, 10, "a round")
         (history,) = world.histories.values()
         history.deleting = True
@@ -374,7 +374,7 @@ def test_copies_go_on_although_a_look_for_orphans_is_never_answered() -> None:
         assert node is not None
         world.bucket.faults = [Fault(FaultKind.HANG, "list_objects", layout.DATA_PREFIX, times=1)]
         (partition,) = node.remote_log_manager._partitions.values()
-        partition.sweep_at_s = 0.0
+        partition.due.sweep_at_s = 0.0
         await asyncio.sleep(3.0)
         for _ in range(6):
             assert await client.produce(size=300) is ErrorCode.NONE

@@ -483,7 +483,7 @@ class World:
                 for machine in self.machines:
                     if machine.up and machine.node is not None:
                         for partition in machine.node.remote_log_manager._partitions.values():
-                            partition.sweep_at_s = 0.0
+                            partition.due.sweep_at_s = 0.0
             case _:
                 raise AssertionError(kind)
 

@@ -21,7 +21,7 @@ from app.records.control import ControlType
 from app.tiering.read.remote_reader import RemoteRead
 from app.tiering.store.segment_format import decode_footer
 from app.tiering.store.store_work import InlineStoreWork
-from app.tiering.upload import remote_log_manager
+from app.tiering.upload import expiry
 from app.tiering.upload.tier_status import SegmentStatus
 from tests.tiering.segments import TOPIC, upload_job
 from tests.tiering.world import CONFIG, KEY, World, run_world
@@ -319,9 +319,9 @@ def test_a_change_of_a_topic_has_the_partitions_of_no_other_looked_at(tmp_path: 
     async def scenario(world: World) -> None:
         partition = world.tier._partitions[KEY]
         for topics, is_meant in (({uuid.uuid4()}, False), ({uuid.uuid4(), KEY.topic_id}, True), (None, True)):
-            partition.expire_at_s = partition.retry_at_s = math.inf
+            partition.due.expire_at_s = partition.due.retry_at_s = math.inf
             world.tier.kick(topics)
-            assert partition.expire_at_s == partition.retry_at_s == (0 if is_meant else math.inf)
+            assert partition.due.expire_at_s == partition.due.retry_at_s == (0 if is_meant else math.inf)
 
     run_world(tmp_path, scenario)
 
@@ -463,7 +463,7 @@ def test_time_retention_raises_the_log_start_durably_before_anything_is_deleted(
 def test_the_log_start_is_in_force_with_the_first_of_several_entries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_log_manager, "CHANGES_PER_ENTRY_MAX", 2)
+    monkeypatch.setattr(expiry, "CHANGES_PER_ENTRY_MAX", 2)
 
     async def scenario(world: World) -> None:
         world.append(20)

@@ -14,7 +14,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Final
+from typing import Final, assert_never
 from uuid import UUID
 
 from app.core.errors import (
@@ -30,18 +30,27 @@ from app.core.seams import Clock
 from app.core.turns import Portion, ordered
 from app.core.units import BrokerId, Offset, PartitionIndex, TopicId, TopicIdPartition
 from app.metadata.log import layout
-from app.metadata.manifest.manifest import CHANGES_PER_ENTRY_MAX, SegmentManifest
-from app.metadata.manifest.manifest_state import ManifestState, SegmentEntry
+from app.metadata.manifest.manifest import SegmentManifest
+from app.metadata.manifest.manifest_state import ManifestState
 from app.objectstore.api import ObjectStore
 from app.tiering.store.store_work import StoreWork
 from app.tiering.upload import replacement
-from app.tiering.upload.deadlines import DELETE_DEADLINE_S, loop_time_s, within
-from app.tiering.upload.deletion import delete_segments
+from app.tiering.upload.deadlines import loop_time_s, within
+from app.tiering.upload.expiry import Expiry, active_base
 from app.tiering.upload.led_partition import LedPartition
-from app.tiering.upload.local_retention import drop_local, span_of
+from app.tiering.upload.local_retention import drop_local
 from app.tiering.upload.replacement import Replacement
-from app.tiering.upload.retention import Span, coverage_faults, expired_end
+from app.tiering.upload.retention import coverage_faults
 from app.tiering.upload.segment_copy import COPIES_MAX, STALL_S, SegmentCopier
+from app.tiering.upload.steps import (
+    BACKOFF_DRAINING_S,
+    LAST_COPYING,
+    TierFacts,
+    TierStep,
+    is_due,
+    next_step,
+    retry_pause_s,
+)
 from app.tiering.upload.sweeper import Swept, sweep_partition
 from app.tiering.upload.tier_status import PartitionTierStatus, SegmentStatus, partition_status, segment_statuses
 from app.tiering.upload.tiered_log import TieredLog
@@ -59,12 +68,6 @@ ATTACH_WAIT_S: Final = 10.0
 RECONCILE_S: Final = 60.0
 SWEEP_S: Final = 6 * 3600.0
 """Time between two looks for orphans of a partition. Orphans only take space, and a look costs two LISTs."""
-BACKOFF_BASE_S: Final = 0.5
-BACKOFF_MAX_S: Final = 30.0
-BACKOFF_DRAINING_S: Final = 1.0
-"""Shorter than otherwise, because producers wait for the store while the broker drains."""
-CORRUPTION_BACKOFF_S: Final = 300.0
-DELETES_PER_REQUEST: Final = 1000
 SWEEP_DEADLINE_S: Final = 120.0
 """Deadline of one look for orphans, because copies of the partition wait for it. Orphans deleted until then stay deleted."""
 
@@ -95,7 +98,6 @@ class RemoteLogManager:
         self._store, self._work, self._clock, self._rng = store, work, clock, rng
         self._interval_s = interval_ms / 1000
         self._retention_interval_s = (interval_ms if retention_interval_ms is None else retention_interval_ms) / 1000
-        self._log_line = log_line
         self._fault_log = faults
         self._poll_s = poll_s
         self._on_manifest_change = on_manifest_change
@@ -109,6 +111,13 @@ class RemoteLogManager:
             on_copied=self._after_copy,
             copies_max=copies_max,
             stall_s=stall_s,
+        )
+        self._expiry = Expiry(
+            store,
+            clock=clock,
+            registry=registry,
+            retention_interval_s=self._retention_interval_s,
+            log_line=log_line,
         )
         self._partitions: dict[TopicIdPartition, LedPartition] = {}
         self._leaving: dict[TopicIdPartition, LedPartition] = {}
@@ -129,8 +138,6 @@ class RemoteLogManager:
         """Set, and replaced, whenever a partition is attached."""
         count = registry.counter
         self._failed = count("firn_tier_failures_total", "Rounds of tiering that failed and will be tried again")
-        self._expired = count("firn_tier_expired_segments_total", "Remote segments expired")
-        self._deleted = count("firn_tier_deleted_objects_total", "Segment objects deleted")
         self._swept = count("firn_tier_swept_objects_total", "Orphan objects removed")
         self._faults = count(
             "firn_tier_coverage_faults_total", "Gaps and overlaps between the tiers that a check found"
@@ -150,10 +157,10 @@ class RemoteLogManager:
         assert key not in self._partitions, key
         partition = self._partitions[key] = LedPartition(log, manifest, key, held=self._held[log.topic_id] > 0)
         now_s = loop_time_s()
-        partition.sweep_at_s = now_s + SWEEP_S * self._rng.random()
+        partition.due.sweep_at_s = now_s + SWEEP_S * self._rng.random()
         # Segments that rolled under an earlier leader, or before a restart, wait for a whole interval too.
-        partition.retention_at_s = now_s + self._retention_interval_s
-        partition.rolled_end = _active_base(log)
+        partition.due.retention_at_s = now_s + self._retention_interval_s
+        partition.rolled_end = active_base(log)
         if manifest.version == 0:
             partition.cached_version = 0  # an empty manifest needs no copy
         self._kick.set()
@@ -213,14 +220,14 @@ class RemoteLogManager:
             raise FencedError(f"{topic_id}/{partition} is not led here.") from None
         await found.manifest.set_log_start(offset)
         found.log.advance_log_start(offset)
-        found.expire_at_s = 0.0
+        found.due.expire_at_s = 0.0
         self._kick.set()
 
     def kick(self, topic_ids: Collection[UUID] | None = None) -> None:
         """Check the partitions of some topics now, or all: a segment has rolled, a setting has changed, or a pause has ended."""
         for key, partition in self._partitions.items():
             if topic_ids is None or key.topic_id in topic_ids:
-                partition.expire_at_s = partition.retry_at_s = 0.0
+                partition.due.expire_at_s = partition.due.retry_at_s = 0.0
         self._kick.set()
 
     def drain(self, draining: bool) -> None:
@@ -229,7 +236,7 @@ class RemoteLogManager:
         self._draining = self._copier.draining = draining
         if draining:
             for partition in self._partitions.values():
-                partition.retry_at_s = min(partition.retry_at_s, loop_time_s() + BACKOFF_DRAINING_S)
+                partition.due.retry_at_s = min(partition.due.retry_at_s, loop_time_s() + BACKOFF_DRAINING_S)
             self._kick.set()
 
     def limit_copies(self, bytes_per_s: float | None) -> None:
@@ -244,12 +251,12 @@ class RemoteLogManager:
     @property
     def copied_bytes(self) -> float:
         """Raw bytes that were uploaded since the start, including the known progress of uploads under way."""
-        return self._copier.copied_bytes + sum(one.uploaded_bytes for one in self._partitions.values())
+        return self._copier.copied_bytes + sum(one.progress.uploaded_bytes for one in self._partitions.values())
 
     def trouble_of(self, partition: TopicIdPartition) -> str:
         """Why the last round of a partition failed; empty if it did not fail, or if this broker does not lead the partition."""
         found = self._partitions.get(partition)
-        return "" if found is None else found.last_error
+        return "" if found is None else found.progress.last_error
 
     def hold_copies(self, topic_id: TopicId) -> None:
         """From now on begin no copy of the topic, until ``release_copies`` was called as often as this."""
@@ -327,12 +334,7 @@ class RemoteLogManager:
         # A list of keys: a list of partitions would keep the partitions of a deleted topic, and free all of them in one turn.
         for index, key in enumerate(list(self._partitions), 1):
             partition = self._partitions.get(key)
-            if (
-                partition is not None
-                and not partition.busy
-                and not partition.detached
-                and self._has_work(partition, now_s)
-            ):
+            if partition is not None and not partition.busy and is_due(self._facts(partition), partition.due, now_s):
                 partition.busy = True
                 group.create_task(self._tend(partition))
                 begun += 1
@@ -340,17 +342,18 @@ class RemoteLogManager:
                 begun = 0
                 await asyncio.sleep(0)
 
-    def _has_work(self, partition: LedPartition, now_s: float) -> bool:
-        if now_s < partition.retry_at_s:
-            return False
-        return (
-            not partition.leftovers_checked
-            or now_s >= partition.expire_at_s
-            or now_s >= partition.reconcile_at_s
-            or (now_s >= partition.sweep_at_s and not self._draining)
-            or partition.finishing is not None
-            or partition.announced is not None
-            or self._copier.next_candidate(partition, partition.manifest.tiered_end) is not None
+    def _facts(self, partition: LedPartition) -> TierFacts:
+        copies = partition.copies
+        return TierFacts(
+            copyable=lambda: self._copier.next_candidate(partition, partition.manifest.tiered_end) is not None,
+            detached=partition.detached,
+            draining=self._draining,
+            unsettled=not partition.settled,
+            swapping=copies.swapping is not None,
+            finishing=copies.finishing is not None,
+            announced=copies.announced is not None,
+            abandoned=bool(copies.abandoned),
+            compacted=partition.log.config.compacted,
         )
 
     async def _tend(self, partition: LedPartition) -> None:
@@ -369,11 +372,11 @@ class RemoteLogManager:
             if self._fault_log is not None:
                 self._fault_log.over(TIERING, _name_of(partition))
             partition.failures = 0
-            partition.last_error = ""
+            partition.progress.last_error = ""
             partition.set_phase("idle")
         finally:
             partition.busy = False
-            partition.copying = None
+            partition.progress.copying = None
             rested, self._rested = self._rested, asyncio.Event()
             rested.set()
             if self._leaving.get(partition.key) is partition:
@@ -383,52 +386,72 @@ class RemoteLogManager:
         self._note_manifest(partition)
 
     async def _round(self, partition: LedPartition) -> None:
+        """Carry out the steps that are due, in order. Raises: the error that ended the round, or the one of a failed copy."""
         failure: FirnError | None = None
-        try:
-            if not partition.leftovers_checked:
-                await self._settle_leftovers(partition)
-            await self._copier.finish_recopy(partition)
-            await self._copier.copy_all(partition)
-            if partition.log.config.compacted:
-                await self._copier.recopy(partition)
-        except FencedError:
-            raise
-        except FirnError as error:
-            failure = error  # a failed copy must not keep old segments from being deleted
-        if partition.detached and failure is None:
-            return  # another broker leads by now: it expires, and deletes (T9)
-        now_s = loop_time_s()
-        if now_s >= partition.expire_at_s and not partition.detached:
-            await self._expire(partition)
-            await self._delete_objects(partition)
-            partition.expire_at_s = now_s + self._interval_s
-        self._drop_local(partition)
-        if now_s >= partition.reconcile_at_s:
-            self._reconcile(partition)
-            partition.reconcile_at_s = now_s + RECONCILE_S
-        if now_s >= partition.sweep_at_s and not partition.detached and not self._draining:
-            await self._sweep(partition)
+        after: TierStep | None = None
+        while True:
+            now_s = loop_time_s()
+            step = next_step(self._facts(partition), partition.due, now_s, after)
+            if step is None:
+                break
+            after = step
+            try:
+                await self._carry_out(step, partition, now_s)
+            except FencedError:
+                raise
+            except FirnError as error:
+                if step > LAST_COPYING:
+                    raise
+                failure, after = error, LAST_COPYING
         if failure is not None:
             try:
                 raise failure
             finally:
                 del failure  # it holds this frame
 
+    async def _carry_out(self, step: TierStep, partition: LedPartition, now_s: float) -> None:
+        match step:
+            case TierStep.SETTLE:
+                partition.set_phase("settling leftovers")
+                await self.settle(partition.manifest)
+                partition.settled = True
+            case TierStep.SWAP:
+                await self._copier.finish_recopy(partition)
+            case TierStep.FINISH:
+                await self._copier.finish_again(partition)
+            case TierStep.COPY:
+                await self._copier.copy_next(partition)
+            case TierStep.GIVE_UP:
+                await self._copier.give_up(partition)
+            case TierStep.RECOPY:
+                await self._copier.recopy(partition)
+            case TierStep.EXPIRE:
+                await self._expiry.expire(partition)
+            case TierStep.DELETE:
+                await self._expiry.delete_objects(partition)
+                partition.due.expire_at_s = now_s + self._interval_s
+            case TierStep.DROP_LOCAL:
+                self._drop_local(partition)
+            case TierStep.RECONCILE:
+                self._reconcile(partition)
+                partition.due.reconcile_at_s = now_s + RECONCILE_S
+            case TierStep.SWEEP:
+                await self._sweep(partition)
+            case _:
+                assert_never(step)
+
     def _note_failure(self, partition: LedPartition, error: FirnError) -> None:
         self._failed.value += 1
         partition.failures += 1
-        partition.failures_total += 1
-        partition.last_error = str(error)
+        partition.progress.failures += 1
+        partition.progress.last_error = str(error)
         if self._fault_log is not None and not isinstance(error, DirectoryOffline):
             name = _name_of(partition)
             lasting = not partition.detached and not isinstance(error, FencedError)
             self._fault_log.met(TIERING, name, f"{name} cannot be tiered, will try again: {error}", lasting=lasting)
-        if isinstance(error, CorruptionError):
-            pause_s = CORRUPTION_BACKOFF_S  # in a drain, too: it is read and uploaded up to the damage each time
-        else:
-            longest_s = BACKOFF_DRAINING_S if self._draining else BACKOFF_MAX_S
-            pause_s = min(longest_s, BACKOFF_BASE_S * 2 ** min(partition.failures, 16))
-        partition.retry_at_s = loop_time_s() + pause_s * (0.8 + 0.4 * self._rng.random())
+        corrupt = isinstance(error, CorruptionError)
+        pause_s = retry_pause_s(partition.failures, corrupt=corrupt, draining=self._draining)
+        partition.due.retry_at_s = loop_time_s() + pause_s * (0.8 + 0.4 * self._rng.random())
         partition.set_phase("waiting to retry")
 
     def _note_manifest(self, partition: LedPartition) -> None:
@@ -447,12 +470,6 @@ class RemoteLogManager:
         """See ``SegmentCopier.settle``."""
         await self._copier.settle(manifest)
 
-    async def _settle_leftovers(self, partition: LedPartition) -> None:
-        """Settle copies that ``settle`` could not settle before the partition was attached."""
-        partition.set_phase("settling leftovers")
-        await self.settle(partition.manifest)
-        partition.leftovers_checked = True
-
     # --- the local disk -----------------------------------------------------------------------------------------------
 
     def _drop_local(self, partition: LedPartition) -> None:
@@ -462,109 +479,10 @@ class RemoteLogManager:
         """
         uncovered = drop_local(partition.log, partition.manifest, now_ms=self._clock.now_ms())
         if uncovered is not None:
-            partition.faults = [uncovered]
+            partition.progress.faults = [uncovered]
             self._faults.value += 1
 
-    # --- expiry -------------------------------------------------------------------------------------------------------
-
-    async def _expire(self, partition: LedPartition) -> None:
-        """Retention over the whole log: raise the log start durably, then delete the segments below it."""
-        log, manifest = partition.log, partition.manifest
-        config = log.config
-        partition.set_phase("expiring")
-        new_start = max(log.log_start_offset, manifest.log_start_offset)
-        if "delete" in config.cleanup_policy:
-            new_start = max(new_start, self._retention_start(partition))
-        if config.remote_log_delete_on_disable and not config.remote_storage_enable:
-            new_start = max(new_start, log.local_log_start_offset)
-        gone = [entry.segment_id for entry in manifest.finished if entry.end_offset <= new_start]
-        gone += [entry.segment_id for entry in manifest.state.pending_copies() if entry.end_offset <= new_start]
-        for first in range(0, max(1, len(gone)), CHANGES_PER_ENTRY_MAX):
-            page = gone[first : first + CHANGES_PER_ENTRY_MAX]
-            if page or new_start > manifest.log_start_offset:
-                await manifest.delete_started(page, log_start_offset=new_start)
-                partition.expired_segments += len(page)
-                self._expired.value += len(page)
-            if new_start > log.log_start_offset:
-                # With the first entry: from then on readers are refused offsets below.
-                log.advance_log_start(new_start)
-
-    def _retention_start(self, partition: LedPartition) -> Offset:
-        """The log start according to ``retention.*``; 0 if there is no limit. Rolls an active segment that is too old.
-
-        ``retention.ms`` is checked every ``log.retention.check.interval.ms``. It deletes only segments that had rolled by the
-        previous check.
-        """
-        log, manifest = partition.log, partition.manifest
-        config = log.config
-        now_s = loop_time_s()
-        retention_ms, rolled_end = -1, partition.rolled_end
-        if now_s >= partition.retention_at_s:
-            retention_ms = config.retention_ms
-            partition.retention_at_s = now_s + self._retention_interval_s
-            partition.rolled_end = _active_base(log)
-        start = max(log.log_start_offset, manifest.log_start_offset)
-        spans = [_span_of_entry(entry) for entry in manifest.finished if entry.end_offset > start]
-        remote_end = spans[-1].end_offset if spans else start
-        active_bytes = 0
-        now_ms = self._clock.now_ms()
-        for segment in log.segments():
-            if segment.active:
-                active_bytes = segment.size_bytes
-                active = span_of(segment)
-                if (
-                    active_bytes
-                    and 0 <= retention_ms < now_ms - active.newest_ms
-                    and active.newest_ms >= 0
-                    and segment.end_offset <= log.last_stable_offset
-                ):
-                    log.roll()
-                    partition.rolled_end = segment.end_offset  # it goes at the next look
-                break
-            if segment.end_offset > max(remote_end, start) and segment.end_offset <= log.last_stable_offset:
-                spans.append(span_of(segment))
-        end = expired_end(
-            spans,
-            sum(span.raw_bytes for span in spans) + active_bytes,
-            retention_ms=retention_ms,
-            retention_bytes=config.retention_bytes,
-            now_ms=now_ms,
-            aged_end=rolled_end,
-        )
-        if end is None:
-            return Offset(0)
-        if end == log.log_end_offset and self._log_line is not None:
-            newest_ms = max(span.newest_ms for span in spans)
-            self._log_line(
-                f"retention deletes every record of {log.topic}-{log.partition}: offsets {start} to {end - 1}, the newest "
-                f"written {max(0, now_ms - newest_ms) // 1000} s ago; retention.ms is {config.retention_ms}, "
-                f"retention.bytes is {config.retention_bytes}"
-            )
-        return end
-
-    async def _delete_objects(self, partition: LedPartition) -> None:
-        """Delete the objects of DELETE_STARTED entries whose delay is over, then forget the entries."""
-        manifest = partition.manifest
-        delay_ms = partition.log.config.firn_remote_delete_delay_ms
-        now_ms = self._clock.now_ms()
-        due = [
-            entry
-            for entry in manifest.state.pending_deletes()
-            # The others stay as they are: their objects are not theirs, and ``_reconcile`` tells of them.
-            if entry.changed_ms + delay_ms <= now_ms and entry.has_own_key(*partition.key)
-        ]
-        if due:
-            partition.set_phase("deleting")
-        for start in range(0, len(due), DELETES_PER_REQUEST):
-            page = due[start : start + DELETES_PER_REQUEST]
-            await within(
-                DELETE_DEADLINE_S,
-                "deleting objects",
-                delete_segments(self._store, partition.key, [manifest.object_key(entry) for entry in page]),
-            )
-            await manifest.delete_finished([entry.segment_id for entry in page])
-            partition.deleted_objects += len(page)
-            self._deleted.value += len(page)
+    # --- orphans ------------------------------------------------------------------------------------------------------
 
     async def sweep(self, key: TopicIdPartition) -> Swept:
         """Remove a led partition's orphans now. Raises: StorageUnavailable, CorruptionError."""
@@ -578,7 +496,7 @@ class RemoteLogManager:
             return manifest.state
 
         swept = await within(SWEEP_DEADLINE_S, "sweeping", sweep_partition(self._store, partition.key, read_manifest))
-        partition.sweep_at_s = loop_time_s() + SWEEP_S * (0.8 + 0.4 * self._rng.random())
+        partition.due.sweep_at_s = loop_time_s() + SWEEP_S * (0.8 + 0.4 * self._rng.random())
         self._swept.value += swept.objects
         return swept
 
@@ -587,19 +505,19 @@ class RemoteLogManager:
     def _reconcile(self, partition: LedPartition) -> None:
         """Compare the local log with the manifest (INV-4), and report differences."""
         log, manifest = partition.log, partition.manifest
-        partition.faults = coverage_faults(
+        partition.progress.faults = coverage_faults(
             log_start=max(log.log_start_offset, manifest.log_start_offset),
             local_start=log.local_log_start_offset,
             log_end=log.log_end_offset,
             tiered_end=manifest.tiered_end,
             remote=[(entry.base_offset, entry.end_offset) for entry in manifest.finished],
         )
-        partition.faults += [
+        partition.progress.faults += [
             f"the manifest's record of segment {entry.segment_id} names {entry.stored_key!r}, which is not its object; it is"
             " neither read nor deleted"
             for entry in manifest.state.with_foreign_keys()
         ]
-        self._faults.value += len(partition.faults)
+        self._faults.value += len(partition.progress.faults)
 
     def status(self) -> list[PartitionTierStatus]:
         """Every partition that is led here, by topic and number."""
@@ -620,7 +538,7 @@ class RemoteLogManager:
     def copied_and_stored(self, partition: TopicIdPartition) -> tuple[int, int]:
         """Raw bytes that this leader has copied, and bytes of readable segment objects; zeros if it does not lead the partition."""
         found = self._partitions.get(partition)
-        return (0, 0) if found is None else (found.copied_bytes, found.manifest.state.size_bytes)
+        return (0, 0) if found is None else (found.progress.copied_bytes, found.manifest.state.size_bytes)
 
     def segments(self, topic_id: TopicId, partition: PartitionIndex) -> list[SegmentStatus]:
         """Every segment of a partition, by offset; empty if this broker does not lead it."""
@@ -638,16 +556,6 @@ class RemoteLogManager:
 
 
 # --- pieces -----------------------------------------------------------------------------------------------------------
-
-
-def _span_of_entry(entry: SegmentEntry) -> Span:
-    newest_ms = max(entry.max_timestamp, entry.newest_arrival_ms)
-    return Span(entry.base_offset, entry.end_offset, entry.raw_bytes, newest_ms)
-
-
-def _active_base(log: TieredLog) -> Offset:
-    """Base offset of the active segment. All records below it have rolled."""
-    return log.segments()[-1].base_offset
 
 
 def manifest_cache_name(topic_id: TopicId, partition: PartitionIndex) -> str:

@@ -149,29 +149,37 @@ class SegmentCopier:
                 return segment
         return None
 
-    async def copy_all(self, partition: LedPartition) -> None:
-        if partition.finishing is not None:
-            await self._finish(partition, partition.finishing, None)
-        while not partition.detached:
-            segment = self.next_candidate(partition, partition.manifest.tiered_end)
-            if segment is None:
-                break
-            partition.set_phase("waiting for a turn")
-            small = self.draining and segment.size_bytes <= SMALL_BYTES
-            async with self._small_copies if small else self._copies:
-                if self.rests:
-                    break  # others have used up the rate meanwhile
-                if self._rate is not None:
-                    self._rate.take(segment.size_bytes, loop_time_s())
-                await self._copy(partition, segment)
-            self._on_copied(partition)
-        if partition.announced is not None:
-            partition.abandoned.append(partition.announced.segment_id)
-            partition.announced = None
-        if partition.abandoned:
-            page = partition.abandoned[:CHANGES_PER_ENTRY_MAX]
+    async def finish_again(self, partition: LedPartition) -> None:
+        """Repeat the COPY_FINISHED of an uploaded segment. Raises: ConflictError, FencedError, StorageUnavailable."""
+        if partition.copies.finishing is not None:
+            await self._finish(partition, partition.copies.finishing, None)
+
+    async def copy_next(self, partition: LedPartition) -> None:
+        """Copy the oldest segment that may be copied, when it has its turn. Raises: FirnError."""
+        segment = self.next_candidate(partition, partition.manifest.tiered_end)
+        if segment is None:
+            return
+        partition.set_phase("waiting for a turn")
+        small = self.draining and segment.size_bytes <= SMALL_BYTES
+        async with self._small_copies if small else self._copies:
+            if self.rests:
+                return  # others have used up the rate meanwhile
+            if self._rate is not None:
+                self._rate.take(segment.size_bytes, loop_time_s())
+            await self._copy(partition, segment)
+        self._on_copied(partition)
+
+    async def give_up(self, partition: LedPartition) -> None:
+        """Enter DELETE_STARTED for this broker's announced entries that no copy will finish. Raises: FencedError,
+        StorageUnavailable."""
+        copies = partition.copies
+        if copies.announced is not None:
+            copies.abandoned.append(copies.announced.segment_id)
+            copies.announced = None
+        page = copies.abandoned[:CHANGES_PER_ENTRY_MAX]
+        if page:
             await partition.manifest.delete_started(page)
-            del partition.abandoned[: len(page)]
+            del copies.abandoned[: len(page)]
 
     async def _copy(self, partition: LedPartition, segment: LocalSegment) -> None:
         log, manifest = partition.log, partition.manifest
@@ -183,7 +191,7 @@ class SegmentCopier:
                     f"{log.topic}-{log.partition}: [{manifest.tiered_end}, {base}) is neither local nor in the store."
                 )
             await manifest.set_log_start(base)
-        partition.copying = base, segment.end_offset
+        partition.progress.copying = base, segment.end_offset
         cut = asyncio.get_running_loop().create_future()
         hold = log.hold(segment.base_offset, lambda: cut.set_result(None))
         try:
@@ -197,13 +205,13 @@ class SegmentCopier:
                 made = await self._upload(partition, entry, segment, start_position, cut)
             except FirnError as error:
                 if hold.ended:
-                    partition.abandoned.append(entry.segment_id)  # it may have truncated records
+                    partition.copies.abandoned.append(entry.segment_id)  # it may have truncated records
                     raise
                 made = await self._after_failed_upload(partition, entry, error)
             self._copied.value += 1
             self._copied_bytes.value += made.raw_bytes
-            partition.copied_segments += 1
-            partition.copied_bytes += made.raw_bytes
+            partition.progress.copied_segments += 1
+            partition.progress.copied_bytes += made.raw_bytes
             following = self.next_candidate(partition, segment.end_offset)
             if partition.detached or (following is not None and following.base_offset != segment.end_offset):
                 following = None  # another broker leads by now, or there is a gap
@@ -239,9 +247,9 @@ class SegmentCopier:
                 async with self._copies:
                     made = await self._upload(partition, entry, segment, 0, cut)
                 copies.append(made.recorded_in(entry))
-            partition.swapping = replaced, copies
+            partition.copies.swapping = replaced, copies
         except FirnError:
-            partition.abandoned += [entry.segment_id for entry in entries]
+            partition.copies.abandoned += [entry.segment_id for entry in entries]
             raise
         finally:
             log.finish_cleaning(cleaning)
@@ -249,17 +257,17 @@ class SegmentCopier:
 
     async def finish_recopy(self, partition: LedPartition) -> None:
         """Make copies readable that are to replace all remote segments, if that is not known to be done. Raises: as ``recopy``."""
-        if partition.swapping is None:
+        if partition.copies.swapping is None:
             return
-        replaced, copies = partition.swapping
+        replaced, copies = partition.copies.swapping
         partition.set_phase("finishing")
         try:
             await swap(partition.manifest, replaced, copies)
         except ConflictError:
-            partition.swapping = None
-            partition.abandoned += [one.segment_id for one in copies]
+            partition.copies.swapping = None
+            partition.copies.abandoned += [one.segment_id for one in copies]
             raise
-        partition.swapping = None
+        partition.copies.swapping = None
         self._recopied.value += len(copies)
 
     async def _entry_for(self, partition: LedPartition, base: Offset, segment: LocalSegment) -> SegmentEntry:
@@ -280,13 +288,13 @@ class SegmentCopier:
 
     async def _announce(self, partition: LedPartition, entry: SegmentEntry) -> SegmentEntry:
         """Make COPY_STARTED durable, unless the finish of the previous segment did that."""
-        announced, partition.announced = partition.announced, None
+        announced, partition.copies.announced = partition.copies.announced, None
         if announced is not None:
             if (announced.base_offset, announced.end_offset) == (entry.base_offset, entry.end_offset):
                 return announced
-            partition.abandoned.append(announced.segment_id)
+            partition.copies.abandoned.append(announced.segment_id)
         partition.set_phase("announcing")
-        given_up = list(partition.abandoned)
+        given_up = list(partition.copies.abandoned)
 
         def plan(state: ManifestState) -> list[Change]:
             changes: list[Change] = []
@@ -300,9 +308,9 @@ class SegmentCopier:
         try:
             await partition.manifest.change(plan)
         except StorageUnavailable:
-            partition.abandoned.append(entry.segment_id)  # it may have been written
+            partition.copies.abandoned.append(entry.segment_id)  # it may have been written
             raise
-        partition.abandoned = [one for one in partition.abandoned if one not in given_up]
+        partition.copies.abandoned = [one for one in partition.copies.abandoned if one not in given_up]
         return entry
 
     async def _upload(
@@ -356,14 +364,14 @@ class SegmentCopier:
                 seen = await self._progress_of(entry.segment_id, progress)
                 # A step is a chunk that was read or a part that was stored.
                 step_bytes = 1 / (1 / job.chunk_bytes + 1 / PART_BYTES)
-                partition.uploaded_bytes = min(max(seen, 0) * step_bytes, job.log_bytes - start_position)
+                partition.progress.uploaded_bytes = min(max(seen, 0) * step_bytes, job.log_bytes - start_position)
                 if seen != progress:
                     progress, moved_s = seen, loop_time_s()
                 elif loop_time_s() - moved_s > self._stall_s:
                     self._stalled.value += 1
                     raise StorageUnavailable(f"{job.key}: the upload made no progress for {self._stall_s:g} s.")
         finally:
-            partition.uploaded_bytes = 0.0
+            partition.progress.uploaded_bytes = 0.0
             await _end(upload)
 
     async def _progress_of(self, segment_id: uuid.UUID, before: int) -> int:
@@ -388,7 +396,7 @@ class SegmentCopier:
                 footer = None
             if footer is not None:
                 return _uploaded_from_footer(footer, _object_bytes_of(footer))
-        partition.abandoned.append(entry.segment_id)
+        partition.copies.abandoned.append(entry.segment_id)
         try:
             raise error
         finally:
@@ -397,7 +405,7 @@ class SegmentCopier:
     async def _finish(self, partition: LedPartition, entry: SegmentEntry, following: LocalSegment | None) -> None:
         """Make COPY_FINISHED durable, together with the next segment's COPY_STARTED."""
         partition.set_phase("finishing")
-        partition.finishing = entry
+        partition.copies.finishing = entry
         next_entry = None if following is None else await self._entry_for(partition, following.base_offset, following)
         try:
             await partition.manifest.copy_finished(entry, start_next=next_entry)
@@ -405,15 +413,15 @@ class SegmentCopier:
             await self._remove_unknown_object(partition, entry)
             raise
         except ConflictError:
-            partition.finishing = None
-            partition.abandoned.append(entry.segment_id)
+            partition.copies.finishing = None
+            partition.copies.abandoned.append(entry.segment_id)
             raise
         except StorageUnavailable:
             if next_entry is not None:
-                partition.abandoned.append(next_entry.segment_id)  # it may have been announced
+                partition.copies.abandoned.append(next_entry.segment_id)  # it may have been announced
             raise
-        partition.finishing = None
-        partition.announced = next_entry
+        partition.copies.finishing = None
+        partition.copies.announced = next_entry
 
     async def _remove_unknown_object(self, partition: LedPartition, entry: SegmentEntry) -> None:
         """This broker is no longer the leader. If the new leader's manifest does not know the copy, no other broker deletes it, so
@@ -424,7 +432,7 @@ class SegmentCopier:
                 keys = [partition.manifest.object_key(entry)]
                 await within(DELETE_DEADLINE_S, "deleting an object", delete_segments(self._store, partition.key, keys))
         except FirnError as error:
-            partition.last_error = f"left to the sweeper: {error}"
+            partition.progress.last_error = f"left to the sweeper: {error}"
 
 
 # --- pieces -----------------------------------------------------------------------------------------------------------
