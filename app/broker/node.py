@@ -32,6 +32,7 @@ from app.broker.watching.loop_watch import LoopWatch, Serving, Stall, sentence_o
 from app.configs import BrokerConfig
 from app.core.errors import ConfigError, FencedError, FirnError, StorageFull, StorageUnavailable, clause, copy_of
 from app.core.faults import Faults, Limited
+from app.core.loop_time import loop_time_s
 from app.core.metrics import Registry, Sample
 from app.core.seams import BlockingPool, BootClock, Clock, shared_wait_s
 from app.core.turns import Portion
@@ -77,14 +78,14 @@ from app.replication.reading import PartitionReads
 from app.schemas.coordinator import SchemaCoordinator
 from app.security.delegation import TokenSecrets
 from app.tiering.read.chunk_cache import ChunkCache
-from app.tiering.read.remote_reader import RemoteReader
+from app.tiering.read.reader import RemoteReader
 from app.tiering.store.store_work import StoreWork
 from app.tiering.upload.copy_holds import CopyHolds, HoldLink, HoldsOfLeaders
 from app.tiering.upload.remote_log_manager import RemoteLogManager
 from app.transactions.coordinator import TransactionCoordinator
 from app.transactions.elsewhere import OtherBrokers
 from app.transactions.link import TransactionLink
-from app.transport.replays import ReplayTurns, loop_time_s
+from app.transport.replays import ReplayTurns
 
 if TYPE_CHECKING:
     from app.broker.quota_tokens import QuotaTokens, Tokens

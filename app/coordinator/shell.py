@@ -57,6 +57,7 @@ from app.core.errors import (
     kafka_code,
 )
 from app.core.faults import Faults
+from app.core.loop_time import loop_time_ms
 from app.core.metrics import Labels, Registry
 from app.core.seams import Clock
 from app.core.turns import Portion
@@ -334,8 +335,7 @@ class Coordinator(Generic[S]):
 
     def loop_ms(self) -> int:
         """Monotonic time, for timers."""
-        # A millisecond that came by a division is not whole any more: without the hair it would be the one before for ever.
-        return int(asyncio.get_running_loop().time() * 1000 + 1e-6)
+        return loop_time_ms()
 
     def stored_until_s(self) -> float:
         """Loop time until which a response of now may wait for its records."""

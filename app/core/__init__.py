@@ -1,7 +1,8 @@
 """Types and small helpers that every package may use.
 
 - ``units``, ``errors``, ``limits``: types with units, the error tree, shared limits
-- ``seams``: clock, randomness and thread pool as arguments; ``turns``: portions of long work (INV-15)
+- ``seams``: clock, randomness and thread pool as arguments; ``loop_time``: the clock of the running loop
+- ``turns``: portions of long work (INV-15)
 - ``metrics``, ``usage``: counters, histograms and gauges; the resource usage of a process
 - ``faults``, ``notices``: log lines for faults, lines on standard error
 - ``buckets``, ``addresses``: token buckets, network addresses; ``extras``: how to install an optional part

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from app.core.errors import CorruptionError, DirectoryOffline, FirnError, StorageUnavailable
+from app.core.loop_time import loop_time_s
 from app.core.seams import shared_wait_s
 
 REPEAT_FIRST_S: Final = 60.0
@@ -30,10 +31,6 @@ SUBJECTS_MAX: Final = 20
 OTHERS: Final = "others"
 LIMITED_LINES_MAX: Final = 20
 LIMITED_PERIOD_S: Final = 60.0
-
-
-def loop_time_s() -> float:
-    return asyncio.get_running_loop().time()
 
 
 class _Fault:

@@ -3,7 +3,7 @@
 Nothing below the composition root (``app/broker/``) builds a clock, a thread pool or a source of randomness: they are
 passed in, so that the same code runs on the machine's clock in production and on a virtual clock in the simulation.
 
-Loop time (``asyncio.get_running_loop().time()`` and ``asyncio.sleep``) may be used directly by asynchronous shells, because
+Loop time (``app/core/loop_time.py`` and ``asyncio.sleep``) may be used directly by asynchronous shells, because
 the simulation runs them on a virtual event loop; wall-clock time may not.
 """
 

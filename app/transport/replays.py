@@ -17,6 +17,8 @@ import math
 from collections.abc import Callable
 from typing import Final
 
+from app.core.loop_time import loop_time_s
+
 REST_PER_BUSY: Final = 2.0
 """A replay leaves others so many times the share of the loop that they take: their own, and as much again, so that they need not
 wait."""
@@ -58,10 +60,6 @@ class ReplayPace:
     def wait_s(self, now_s: float) -> float:
         """How long the next replay has to wait; 0 if not at all."""
         return max(0.0, self._free_at_s - now_s)
-
-
-def loop_time_s() -> float:
-    return asyncio.get_running_loop().time()
 
 
 class ReplayTurns:

@@ -24,6 +24,7 @@ from app.broker.quota_tokens import Tokens
 from app.broker.start.node_id import with_node_id
 from app.configs import BrokerConfig, TopicConfig
 from app.core.errors import FencedError
+from app.core.loop_time import loop_time_s
 from app.core.metrics import Registry, Sample
 from app.core.seams import Clock
 from app.machine.files import FileSystem, PosixFileSystem
@@ -35,7 +36,6 @@ from app.metadata.peers.pulses import StartPulses
 from app.objectstore.api import ObjectStore
 from app.objectstore.directory import DirectoryStore
 from app.tiering.store.store_work import InlineStoreWork
-from app.transport.replays import loop_time_s
 
 STOOD_STILL: Final = "this broker stood still for"
 """What a broker says in the loop of a test if the test's process was given no time."""

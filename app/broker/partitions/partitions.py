@@ -30,6 +30,7 @@ from app.core.errors import (
     clause,
 )
 from app.core.faults import Faults
+from app.core.loop_time import loop_time_s
 from app.core.seams import Clock
 from app.core.turns import Portion
 from app.core.units import (
@@ -70,7 +71,6 @@ from app.tiering.repair.rebuild import (
 from app.tiering.repair.soundness import RESTORE, how_to_mend
 from app.tiering.repair.unnamed import check_nothing_is_unnamed
 from app.tiering.store.store_work import StoreWork
-from app.tiering.upload.deadlines import loop_time_s
 from app.tiering.upload.remote_log_manager import RemoteLogManager
 
 if TYPE_CHECKING:

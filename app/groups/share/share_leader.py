@@ -21,6 +21,7 @@ from app.coordinator.timers import Timers
 from app.coordinator.topics import SHARE_GROUP_STATE, partition_for
 from app.core.errors import ErrorCode, FirnError, RequestRejected, copy_of
 from app.core.faults import Faults, Limited
+from app.core.loop_time import loop_time_ms
 from app.core.turns import Portion
 from app.core.units import BrokerId
 from app.groups.share.core.share_counters import ShareCounters
@@ -423,8 +424,7 @@ class ShareLeader:
 
     @property
     def steady_ms(self) -> int:
-        # A millisecond that came by a division is not whole any more: without the hair it would be the one before for ever.
-        return int(asyncio.get_running_loop().time() * 1000 + 1e-6)
+        return loop_time_ms()
 
     def set_timer(self, key: Hashable, delay_ms: int) -> None:
         assert isinstance(key, ShareKey)

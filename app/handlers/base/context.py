@@ -17,6 +17,7 @@ from app.configs import BrokerConfig
 from app.configs.broker import RACK_AWARE_SELECTOR
 from app.core.errors import ErrorCode, FirnError, StorageFull
 from app.core.faults import Faults, Limited
+from app.core.loop_time import loop_time_s
 from app.core.metrics import Registry, Sample
 from app.core.notices import log_line
 from app.core.seams import BlockingPool, Clock
@@ -28,7 +29,7 @@ from app.handlers.state.fetch_fan_out import FanOut
 from app.handlers.state.metadata_cache import MetadataCache
 from app.handlers.state.parked_followers import ParkedFollowers
 from app.replication.throttle import Throttle
-from app.transport.replays import ReplayTurns, loop_time_s
+from app.transport.replays import ReplayTurns
 
 if TYPE_CHECKING:
     from app.groups.coordinator import GroupCoordinator

@@ -29,6 +29,7 @@ from app.core.errors import (
     clause,
 )
 from app.core.faults import Faults
+from app.core.loop_time import loop_time_s
 from app.core.seams import Clock, shared_wait_s
 from app.core.units import LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
 from app.metadata.changes.broker_changes import ProposedSet, RegistrationAsked
@@ -269,9 +270,7 @@ class ClusterMember(Elsewhere):
             self._candidacy.seal_seen(writer.epoch, _sealer(writer.writer_id), self._now_s())
             self._candidacy_look.set()
 
-    @staticmethod
-    def _now_s() -> float:
-        return asyncio.get_running_loop().time()
+    _now_s = staticmethod(loop_time_s)
 
     def _see(self, image: ClusterImage, delta: ImageDelta) -> None:
         self._applied.set()

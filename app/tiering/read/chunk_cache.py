@@ -31,6 +31,7 @@ from typing import Final
 from app.core.errors import CorruptionError, FirnError, StorageUnavailable, copy_of, without_frames
 from app.core.faults import Faults
 from app.core.limits import MIB
+from app.core.loop_time import loop_time_s
 from app.core.metrics import Registry
 from app.core.seams import BlockingPool
 from app.hot.descriptors import DescriptorCache, FileHandle
@@ -201,7 +202,7 @@ class ChunkCache:
         If the entry is not ``ready`` yet, its ``waiters`` are woken when it is ready or has failed. Then call this again.
         Raises: the error of a read that failed within the last ``ERROR_S``; StorageUnavailable if too many chunks wait.
         """
-        now_s = _now_s()
+        now_s = loop_time_s()
         key = (object_key, chunk.position)
         entry = self._entries.get(key)
         if entry is not None and entry.error is not None:
@@ -254,7 +255,7 @@ class ChunkCache:
         """
         entry.passed_over = True
         if goes_on:
-            entry.pinned_until_s = _now_s() + PIN_S
+            entry.pinned_until_s = loop_time_s() + PIN_S
         elif entry.pinned_until_s:
             entry.pinned_until_s = 0.0
             if self._queue:
@@ -288,7 +289,7 @@ class ChunkCache:
             self._start(self._queue.popleft())
 
     def _is_abandoned(self, entry: CachedChunk) -> bool:
-        return not entry.waiters and entry.requested_s + PIN_S < _now_s()
+        return not entry.waiters and entry.requested_s + PIN_S < loop_time_s()
 
     def _may_read(self, chunk: ChunkEntry) -> bool:
         """Whether one more read may be under way."""
@@ -297,7 +298,7 @@ class ChunkCache:
         )
 
     def _make_room(self, raw_bytes: int) -> bool:
-        now_s = _now_s()
+        now_s = loop_time_s()
         while self._used_bytes + raw_bytes > self._capacity_bytes or len(self._entries) > ENTRIES_MAX:
             over_bytes = self._used_bytes + raw_bytes > self._capacity_bytes
             victim = next(
@@ -320,7 +321,7 @@ class ChunkCache:
 
     def _arm_timer(self) -> None:
         """Check the queue again when the oldest pin ends."""
-        pins = [entry.pinned_until_s for entry in self._entries.values() if entry.pinned_until_s > _now_s()]
+        pins = [entry.pinned_until_s for entry in self._entries.values() if entry.pinned_until_s > loop_time_s()]
         if not pins:
             return  # only reads under way fill the budget; their end starts the next
         if self._timer is not None:
@@ -345,7 +346,7 @@ class ChunkCache:
         self._group.create_task(self._read(entry, path, is_spare))
 
     async def _read(self, entry: CachedChunk, path: str, was_spare: bool) -> None:
-        started_s = _now_s()
+        started_s = loop_time_s()
         try:
             location = await self._work.fetch_chunk(entry.key[0], entry.chunk, path)
         except FirnError as error:
@@ -357,7 +358,7 @@ class ChunkCache:
             self._unlink(path)
             if entry.requested:
                 entry.error = without_frames(error)
-                entry.expires_s = _now_s() + ERROR_S
+                entry.expires_s = loop_time_s() + ERROR_S
             else:
                 self._forget(entry)
         except BaseException:
@@ -366,7 +367,7 @@ class ChunkCache:
             self._forget(entry)
             raise
         else:
-            self.latency_s += 0.2 * (_now_s() - started_s - self.latency_s)
+            self.latency_s += 0.2 * (loop_time_s() - started_s - self.latency_s)
             self._read_bytes.value += entry.chunk.raw_bytes
             self._finish(entry)
             if not location.in_cache and was_spare:
@@ -388,7 +389,7 @@ class ChunkCache:
         entry.position = location.position
         entry.batches = BatchIndex(location.batch_index)
         if entry.requested:
-            entry.pinned_until_s = _now_s() + PIN_S
+            entry.pinned_until_s = loop_time_s() + PIN_S
         if location.in_cache:
             entry.handle = FileHandle(self._descriptors, location.path)
             return
@@ -434,7 +435,3 @@ class ChunkCache:
     @property
     def capacity_bytes(self) -> int:
         return self._capacity_bytes
-
-
-def _now_s() -> float:
-    return asyncio.get_running_loop().time()

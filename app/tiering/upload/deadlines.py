@@ -1,4 +1,4 @@
-"""Loop time, and deadlines for work."""
+"""Deadlines for work."""
 
 from __future__ import annotations
 
@@ -12,11 +12,6 @@ T = TypeVar("T")
 
 DELETE_DEADLINE_S: Final = 30.0
 """For deleting one object or a page of objects."""
-
-
-def loop_time_s() -> float:
-    """The running loop's time: virtual in the simulation."""
-    return asyncio.get_running_loop().time()
 
 
 async def within(seconds: float, what: str, work: Coroutine[Any, Any, T]) -> T:

@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from app.core.loop_time import loop_time_s
 from app.core.metrics import Registry
 from app.core.seams import Clock
 from app.core.units import Offset
 from app.metadata.manifest.manifest import CHANGES_PER_ENTRY_MAX
 from app.metadata.manifest.manifest_state import SegmentEntry
 from app.objectstore.api import ObjectStore
-from app.tiering.upload.deadlines import DELETE_DEADLINE_S, loop_time_s, within
+from app.tiering.upload.deadlines import DELETE_DEADLINE_S, within
 from app.tiering.upload.deletion import delete_segments
 from app.tiering.upload.led_partition import LedPartition
 from app.tiering.upload.local_retention import span_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass, field
 
+from app.core.loop_time import loop_time_s
 from app.core.units import Offset, TopicIdPartition
 from app.metadata.manifest.manifest import SegmentEntry, SegmentManifest
-from app.tiering.upload.deadlines import loop_time_s
 from app.tiering.upload.steps import TierDeadlines
 from app.tiering.upload.tiered_log import TieredLog
 

@@ -25,6 +25,7 @@ from app.core.errors import (
     StorageUnavailable,
 )
 from app.core.faults import Faults
+from app.core.loop_time import loop_time_s
 from app.core.metrics import Labels, Registry
 from app.core.seams import Clock
 from app.core.turns import Portion, ordered
@@ -35,7 +36,7 @@ from app.metadata.manifest.manifest_state import ManifestState
 from app.objectstore.api import ObjectStore
 from app.tiering.store.store_work import StoreWork
 from app.tiering.upload import replacement
-from app.tiering.upload.deadlines import loop_time_s, within
+from app.tiering.upload.deadlines import within
 from app.tiering.upload.expiry import Expiry, active_base
 from app.tiering.upload.led_partition import LedPartition
 from app.tiering.upload.local_retention import drop_local

@@ -20,6 +20,7 @@ from typing import Any, Final
 from app.core.buckets import Bucket
 from app.core.errors import ConflictError, CorruptionError, FencedError, FirnError, StorageUnavailable
 from app.core.limits import MIB
+from app.core.loop_time import loop_time_s
 from app.core.metrics import Registry
 from app.core.seams import Clock
 from app.core.units import BrokerId, LeaderEpoch, Offset, SegmentId
@@ -28,7 +29,7 @@ from app.metadata.manifest.manifest_state import Change, ManifestState
 from app.objectstore.api import ObjectMissing, ObjectStore
 from app.tiering.store.segment_format import SegmentFooter, decode_footer, encode_footer
 from app.tiering.store.store_work import PART_BYTES, StoreWork, UploadedSegment, UploadJob
-from app.tiering.upload.deadlines import DELETE_DEADLINE_S, loop_time_s, within
+from app.tiering.upload.deadlines import DELETE_DEADLINE_S, within
 from app.tiering.upload.deletion import delete_segments
 from app.tiering.upload.led_partition import LedPartition
 from app.tiering.upload.recopying import swap, to_recopy

@@ -152,4 +152,4 @@ def retry_pause_s(failures: int, *, corrupt: bool, draining: bool) -> float:
     """Seconds until the next round after so many failures in a row, without jitter. ``corrupt``: whether the data is damaged."""
     if corrupt:
         return CORRUPTION_BACKOFF_S  # in a drain, too: it is read and uploaded up to the damage each time
-    return min(BACKOFF_DRAINING_S if draining else BACKOFF_MAX_S, BACKOFF_BASE_S * 2 ** min(failures, _DOUBLINGS_MAX))
+    return min(BACKOFF_DRAINING_S if draining else BACKOFF_MAX_S, BACKOFF_BASE_S * 2.0 ** min(failures, _DOUBLINGS_MAX))

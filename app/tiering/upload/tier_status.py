@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from app.core.loop_time import loop_time_s
 from app.core.units import Offset, PartitionIndex, TimestampMs, TopicId
 from app.metadata.manifest.manifest import SegmentEntry, SegmentState
-from app.tiering.upload.deadlines import loop_time_s
 from app.tiering.upload.led_partition import LedPartition
 from app.tiering.upload.tiered_log import LocalSegment
 
