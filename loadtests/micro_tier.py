@@ -35,7 +35,8 @@ from app.metadata.log import layout
 from app.metadata.manifest.manifest_state import ManifestState, SegmentEntry, SegmentState
 from app.records.builder import build_batch
 from app.tiering.read.chunk_cache import ChunkCache
-from app.tiering.read.remote_reader import RemoteReader, RemoteWait
+from app.tiering.read.reader import RemoteReader
+from app.tiering.read.waiting import RemoteWait
 from app.tiering.store.store_proxy import ProxyStoreWork
 from app.tiering.store.store_work import UploadJob
 

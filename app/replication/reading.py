@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from app.core.errors import FirnError, StorageUnavailable, without_frames
 from app.core.units import LeaderEpoch, Offset, TimestampMs
 from app.hot.reads import FileRange, LocalRead, PageMiss
-from app.tiering.read.remote_reader import RemoteWait
+from app.tiering.read.waiting import RemoteWait
 
 if TYPE_CHECKING:
     from app.core.seams import BlockingPool
     from app.hot import indexes
     from app.hot.log import PartitionLog
-    from app.tiering.read.remote_reader import RemoteReader
+    from app.tiering.read.reader import RemoteReader
     from app.tiering.store import segment_format
 
     AbortedTransaction = indexes.AbortedTransaction | segment_format.AbortedTransaction
@@ -196,7 +196,7 @@ class PartitionReads:
         async def search() -> tuple[TimestampMs, Offset] | None:
             if log.local_log_start_offset > log.log_start_offset:
                 claimed = next((one.max_timestamp for one in log.segments() if one.size_bytes), timestamp)
-                found = await self._remote.offset_for_timestamp(
+                found = await self._remote.lookups.offset_for_timestamp(
                     log.topic_id,
                     log.partition,
                     timestamp,
@@ -215,7 +215,7 @@ class PartitionReads:
         async def search() -> tuple[TimestampMs, Offset] | None:
             tiered = log.local_log_start_offset > log.log_start_offset
             newest = await log.max_timestamp_offset()
-            found = await self._remote.max_timestamp_offset(log.topic_id, log.partition) if tiered else None
+            found = await self._remote.lookups.max_timestamp_offset(log.topic_id, log.partition) if tiered else None
             return found if found is not None and (newest is None or found[0] >= newest[0]) else newest
 
         return await _while_starts_stay(log, search)
@@ -226,7 +226,7 @@ class PartitionReads:
         """The greatest epoch not above ``epoch``, and the offset at which it ended; (-1, -1) if there is none."""
         found = log.epoch_end_offset(epoch)
         if found[0] < 0 and log.local_log_start_offset > log.log_start_offset:
-            remote = self._remote.epoch_end_offset(log.topic_id, log.partition, epoch)
+            remote = self._remote.lookups.epoch_end_offset(log.topic_id, log.partition, epoch)
             if remote is not None:
                 return remote
         return found

@@ -36,8 +36,9 @@ from app.records.builder import recompress
 from app.records.compression import Codec
 from app.replication.partition import PartitionTable
 from app.replication.reading import PartitionReads
-from app.tiering.read.remote_reader import RemoteRange, RemoteRead, RemoteWait
-from app.tiering.read.waiting import Waiters
+from app.tiering.read.chunk_reads import RemoteRange
+from app.tiering.read.reader import RemoteRead
+from app.tiering.read.waiting import RemoteWait, Waiters
 from app.transactions.coordinator import TransactionCoordinator
 
 
@@ -299,6 +300,11 @@ class FakeRemote:
         self.answers[offset] = RemoteRead([one], len(data), end_offset, list(aborted))  # type: ignore[arg-type]
         self.waiters.wake()
         return handle
+
+    @property
+    def lookups(self) -> FakeRemote:
+        """This same object: a reader and its lookups have no method in common."""
+        return self
 
     async def offset_for_timestamp(
         self, topic_id: uuid.UUID, partition: int, timestamp: int, *, claimed_from: int | None = None

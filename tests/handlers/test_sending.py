@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from app.machine import files
-from app.tiering.read.remote_reader import RemoteRange, RemoteRead
+from app.tiering.read.chunk_reads import RemoteRange
+from app.tiering.read.reader import RemoteRead
 from app.transport import outlet, sending
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest

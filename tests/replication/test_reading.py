@@ -14,7 +14,8 @@ from app.hot.descriptors import DescriptorCache, FileHandle
 from app.hot.log import PartitionLog
 from app.hot.reads import PageMiss
 from app.replication.reading import RANGES_MAX, SEARCHES_MAX, Awaited, PartitionReads
-from app.tiering.read.remote_reader import RemoteRange, RemoteRead
+from app.tiering.read.chunk_reads import RemoteRange
+from app.tiering.read.reader import RemoteRead
 from tests.handlers.fakes import FakeRemote
 from tests.hot.helpers import NOW, InlinePool, batch, manager_over, new_log, read_all, sim
 from tests.support.simfs import SimFileSystem

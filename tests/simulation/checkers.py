@@ -20,7 +20,8 @@ from app.metadata.manifest.manifest_state import ManifestState, SegmentEntry, Se
 from app.metadata.view.follower import MetadataFollower
 from app.records.batch import BatchHeader, check_stored_batch, iter_headers
 from app.tiering.read.chunk_cache import ENTRIES_MAX, QUEUE_MAX, READ_BYTES_MAX, READS_MAX
-from app.tiering.read.remote_reader import FOOTER_CACHE_BYTES_MAX, STREAMS_MAX
+from app.tiering.read.footers import FOOTER_CACHE_BYTES_MAX
+from app.tiering.read.read_ahead import STREAMS_MAX
 from app.tiering.repair.verify import verify
 from app.tiering.store.segment_format import check_stored_chunk, decode_footer
 from app.tiering.store.store_work import unfold_chunk
@@ -430,9 +431,9 @@ class Bounded:
             "chunks waiting for room": (len(cache._queue), QUEUE_MAX),
             "chunks being read": (cache._reading, READS_MAX),
             "bytes of chunks being read": (cache._reading_bytes, max(READ_BYTES_MAX, largest)),
-            "bytes of footers": (reader._footer_bytes, FOOTER_CACHE_BYTES_MAX),
-            "sequential readers": (len(reader._streams), STREAMS_MAX),
-            "bytes of read-ahead": (reader._window_bytes, node.config.firn_read_ahead_bytes),
+            "bytes of footers": (reader.footers.size_bytes, FOOTER_CACHE_BYTES_MAX),
+            "sequential readers": (len(reader.read_ahead.streams), STREAMS_MAX),
+            "bytes of read-ahead": (reader.read_ahead.window_bytes, node.config.firn_read_ahead_bytes),
             "bytes of arriving frames": (server.frames.bytes, node.config.queued_max_request_bytes),
             "open log files": (descriptors.open_count, max(64, machine.descriptors_max)),
             "tasks of the loop": (len(asyncio.all_tasks()), 2000),

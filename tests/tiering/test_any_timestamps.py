@@ -20,7 +20,7 @@ from app.core.units import LeaderEpoch, Offset, PartitionIndex, TimestampMs, Top
 from app.records.batch import HEADER_BYTES, parse_header, patch_batch, rewrite_header
 from app.records.builder import build_batch
 from app.records.record import iter_records
-from app.tiering.read.remote_reader import RemoteReader
+from app.tiering.read.reader import RemoteReader
 from tests.tiering.segments import TOPIC
 from tests.tiering.world import CONFIG, KEY, World, run_world
 
@@ -370,10 +370,10 @@ def test_lookups_in_the_store_pass_over_unreadable_batches_and_false_maxima(tmp_
         running = asyncio.create_task(reader.run())
         await asyncio.sleep(0.01)
         try:
-            found = await reader.offset_for_timestamp(TOPIC, PartitionIndex(0), TimestampMs(now_ms + 70))
+            found = await reader.lookups.offset_for_timestamp(TOPIC, PartitionIndex(0), TimestampMs(now_ms + 70))
             assert found == (now_ms + 200, 3)
             assert told == [(KEY, 1, 2)]
-            newest = await reader.max_timestamp_offset(TOPIC, PartitionIndex(0))
+            newest = await reader.lookups.max_timestamp_offset(TOPIC, PartitionIndex(0))
             assert newest == (now_ms + 200, 3), "not that which a header claims"
         finally:
             running.cancel()
@@ -411,13 +411,15 @@ def test_lookups_in_the_store_find_records_that_are_newer_than_earlier_versions_
         try:
             end = Offset(12)
             for place, time in enumerate(times):
-                found = await reader.offset_for_timestamp(TOPIC, PartitionIndex(0), TimestampMs(time), claimed_from=end)
+                found = await reader.lookups.offset_for_timestamp(
+                    TOPIC, PartitionIndex(0), TimestampMs(time), claimed_from=end
+                )
                 assert found == (time, place)
                 assert await world.log.offset_for_timestamp(time) == (time, place)
             after = TimestampMs(times[-1] + 1)
-            assert await reader.offset_for_timestamp(TOPIC, PartitionIndex(0), after, claimed_from=end) is None
+            assert await reader.lookups.offset_for_timestamp(TOPIC, PartitionIndex(0), after, claimed_from=end) is None
             assert await world.log.offset_for_timestamp(after) is None
-            assert await reader.max_timestamp_offset(TOPIC, PartitionIndex(0)) == (times[-1], 11)
+            assert await reader.lookups.max_timestamp_offset(TOPIC, PartitionIndex(0)) == (times[-1], 11)
             assert await world.log.max_timestamp_offset() == (times[-1], 11)
         finally:
             running.cancel()

@@ -18,7 +18,7 @@ from app.metadata.manifest.manifest import SegmentState
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
 from app.records.builder import build_batch
 from app.records.control import ControlType
-from app.tiering.read.remote_reader import RemoteRead
+from app.tiering.read.reader import RemoteRead
 from app.tiering.store.segment_format import decode_footer
 from app.tiering.store.store_work import InlineStoreWork
 from app.tiering.upload import expiry

@@ -26,7 +26,8 @@ from app.metadata.manifest.manifest import SegmentManifest
 from app.objectstore.memory import MemoryStore
 from app.records.batch import iter_headers
 from app.tiering.read.chunk_cache import ChunkCache
-from app.tiering.read.remote_reader import RemoteReader, RemoteWait
+from app.tiering.read.reader import RemoteReader
+from app.tiering.read.waiting import RemoteWait
 from app.tiering.repair.rebuild import agree
 from app.tiering.store.store_work import InlineStoreWork, StoreWork
 from app.tiering.upload.remote_log_manager import RemoteLogManager

@@ -1,8 +1,12 @@
-"""Callbacks for the arrival of requested data."""
+"""Waits for requested data: callbacks when it arrives, and the tasks that fetch it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple
+
+from app.core.errors import StorageUnavailable
 
 
 class Waiters:
@@ -33,3 +37,37 @@ class Waiters:
 
 def _drop(callbacks: dict[int, Callable[[], None]], number: int) -> None:
     callbacks.pop(number, None)
+
+
+class RemoteWait(NamedTuple):
+    """No bytes are ready yet."""
+
+    waiters: Waiters
+
+    def __call__(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call ``wake`` once, when a new read can make progress. Returns: a function that cancels this."""
+        return self.waiters.add(wake)
+
+    async def woken(self) -> None:
+        """Wait until a new read can make progress."""
+        woken = asyncio.Event()
+        cancel = self(woken.set)
+        try:
+            await woken.wait()
+        finally:
+            cancel()
+
+
+class ReadTasks:
+    """The tasks that fetch data for reads. A read never waits for one, and its end cancels none."""
+
+    def __init__(self) -> None:
+        self.group: asyncio.TaskGroup | None = None
+        """The group that owns the tasks; None before the reader runs, and after it."""
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Begin a task. Raises: StorageUnavailable if the reader does not run."""
+        if self.group is None:
+            work.close()
+            raise StorageUnavailable("The remote reader is not running.")
+        self.group.create_task(work)

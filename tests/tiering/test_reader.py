@@ -18,8 +18,9 @@ from app.metadata.log import layout
 from app.metadata.manifest.manifest import SegmentState
 from app.objectstore.memory import Fault, FaultKind
 from app.records.batch import iter_headers
-from app.tiering.read import chunk_cache, remote_reader
-from app.tiering.read.remote_reader import RemoteRead, RemoteReader, RemoteWait
+from app.tiering.read import chunk_cache, footers, read_ahead
+from app.tiering.read.reader import RemoteRead, RemoteReader
+from app.tiering.read.waiting import RemoteWait
 from app.tiering.repair.rebuild import lost_beginning
 from app.tiering.store import store_work
 from tests.tiering.segments import TOPIC
@@ -268,8 +269,8 @@ def test_sequential_readers_get_chunks_ahead_across_segments_and_seekers_do_not(
             while at < end:
                 _, at = await world.read_remote(at, max_bytes=350)
                 if not offsets_in_order:
-                    world.reader._streams.clear()
-                    world.reader._window_bytes = 0
+                    world.reader.read_ahead.streams.clear()
+                    world.reader.read_ahead.window_bytes = 0
             return world.loop.time() - started
 
         ahead_s = await timed(True)
@@ -348,8 +349,11 @@ def test_all_windows_together_stay_within_the_budget(tmp_path: Path) -> None:
             for _ in range(6):
                 if at < end:
                     _, at = await world.read_remote(at, max_bytes=350)
-                    assert world.reader._window_bytes <= 4000
-                    assert sum(one.window_bytes for one in world.reader._streams.values()) == world.reader._window_bytes
+                    assert world.reader.read_ahead.window_bytes <= 4000
+                    assert (
+                        sum(one.window_bytes for one in world.reader.read_ahead.streams.values())
+                        == world.reader.read_ahead.window_bytes
+                    )
 
         await asyncio.gather(*(reader(start) for start in range(0, end, 7)))
 
@@ -366,9 +370,9 @@ def test_windows_leave_half_of_the_cache_to_what_is_being_served(tmp_path: Path)
             registry=Registry(),
             read_ahead_bytes=100 * world.cache.capacity_bytes,
         )
-        stream = reader.stream_at(TopicIdPartition(TOPIC, P0), Offset(0))
-        reader.grow(stream, 100 * world.cache.capacity_bytes)
-        assert stream.window_bytes == reader._window_bytes == world.cache.capacity_bytes // 2
+        stream = reader.read_ahead.stream_at(TopicIdPartition(TOPIC, P0), Offset(0))
+        reader.read_ahead.grow(stream, 100 * world.cache.capacity_bytes)
+        assert stream.window_bytes == reader.read_ahead.window_bytes == world.cache.capacity_bytes // 2
 
     run_world(tmp_path, scenario)
 
@@ -383,15 +387,19 @@ def test_a_reader_that_has_left_does_not_keep_its_window_from_the_next(tmp_path:
             at = start
             while at < stop:
                 _, at = await world.read_remote(at, max_bytes=350)
-            return next(reversed(world.reader._streams.values())).window_bytes
+            return next(reversed(world.reader.read_ahead.streams.values())).window_bytes
 
         await read(0, end // 4)
         reader = world.reader
-        reader.grow(next(reversed(reader._streams.values())), 4000)
-        assert reader._window_bytes == 4000
+        reader.read_ahead.grow(next(reversed(reader.read_ahead.streams.values())), 4000)
+        assert reader.read_ahead.window_bytes == 4000
         await asyncio.sleep(3)
         assert await read(end // 2, end) > 500
-        assert sum(one.window_bytes for one in reader._streams.values()) == reader._window_bytes <= 4000
+        assert (
+            sum(one.window_bytes for one in reader.read_ahead.streams.values())
+            == reader.read_ahead.window_bytes
+            <= 4000
+        )
 
     run_world(tmp_path, scenario)
 
@@ -405,10 +413,10 @@ def test_a_reader_that_comes_to_the_end_of_the_tier_gives_its_window_back(tmp_pa
         at, most = 0, 0
         while at < end:
             _, at = await world.read_remote(at, max_bytes=350)
-            most = max(most, world.reader._window_bytes)
+            most = max(most, world.reader.read_ahead.window_bytes)
         await asyncio.sleep(0)  # windows are looked at once the answer is held
         assert most > 1000
-        assert world.reader._window_bytes == 0
+        assert world.reader.read_ahead.window_bytes == 0
 
     run_world(tmp_path, scenario)
 
@@ -420,7 +428,7 @@ def test_a_reader_that_comes_while_others_hold_all_windows_gets_its_share(tmp_pa
         world.store.faults = [Fault(FaultKind.LATENCY, "get_range", latency_ms=(200, 200))]
 
         def window_at(offset: int) -> int:
-            return reader._streams[TopicIdPartition(TOPIC, P0), Offset(offset)].window_bytes
+            return reader.read_ahead.streams[TopicIdPartition(TOPIC, P0), Offset(offset)].window_bytes
 
         async def read_on(at: int, answers: int) -> int:
             for _ in range(answers):
@@ -428,12 +436,12 @@ def test_a_reader_that_comes_while_others_hold_all_windows_gets_its_share(tmp_pa
             return at
 
         first = await read_on(0, 4)
-        reader.grow(next(reversed(reader._streams.values())), budget)
-        assert window_at(first) == reader._window_bytes == budget
+        reader.read_ahead.grow(next(reversed(reader.read_ahead.streams.values())), budget)
+        assert window_at(first) == reader.read_ahead.window_bytes == budget
         second = end // 2
         for _ in range(10):
             first, second = await asyncio.gather(read_on(first, 3), read_on(second, 3))
-            assert reader._window_bytes == window_at(first) + window_at(second) <= budget
+            assert reader.read_ahead.window_bytes == window_at(first) + window_at(second) <= budget
         assert window_at(second) == window_at(first) == budget // 2
 
     run_world(tmp_path, scenario)
@@ -452,10 +460,12 @@ def test_a_reader_without_a_window_does_not_look_at_all_others_each_time_it_want
                 registry=Registry(),
                 read_ahead_bytes=budget,
             )
-            streams = [reader.stream_at(TopicIdPartition(TOPIC, P0), Offset(place)) for place in range(readers)]
+            streams = [
+                reader.read_ahead.stream_at(TopicIdPartition(TOPIC, P0), Offset(place)) for place in range(readers)
+            ]
             for stream in streams:
                 stream.window_bytes_min = budget // 8
-                reader.grow(stream, budget // 8)
+                reader.read_ahead.grow(stream, budget // 8)
             assert [bool(stream.window_bytes) for stream in streams] == [place < 8 for place in range(readers)]
             calls = 0
 
@@ -466,7 +476,7 @@ def test_a_reader_without_a_window_does_not_look_at_all_others_each_time_it_want
             profile = sys.getprofile()
             sys.setprofile(count)
             try:
-                reader.grow(streams[-1], budget // 8)
+                reader.read_ahead.grow(streams[-1], budget // 8)
             finally:
                 sys.setprofile(profile)
             assert not streams[-1].window_bytes
@@ -485,13 +495,13 @@ def test_one_reader_that_starts_over_and_over_gets_nearly_what_the_store_gives(
     """The laboratory's replay from S3 at a thousandth of its size: 400 kB/s over all reads, chunks of 4 kB, segments of 32 kB,
     a cache of a quarter of what is read, and a reader that needs half as long for what it is given."""
     bytes_per_s, piece_bytes, answer_bytes, passes = 400_000, 250, 1000, 3
-    for module in (chunk_cache, remote_reader):
+    for module in (chunk_cache, read_ahead):
         monkeypatch.setattr(module, "READ_BYTES_MAX", 128_000)
     monkeypatch.setattr(store_work, "INDEX_STEP_BYTES", 16)
 
     async def scenario(world: World) -> None:
         end = await _tiered(world, 1000, records=1, value_bytes=900)
-        world.cache._capacity_bytes, world.reader._read_ahead_bytes = 250_000, 125_000
+        world.cache._capacity_bytes, world.reader.read_ahead.budget_bytes = 250_000, 125_000
         get_range, free_s = world.store.get_range, 0.0
 
         async def paced(key: str, start: int, stop: int) -> Buffer:
@@ -538,10 +548,10 @@ def test_offsets_are_found_by_timestamp_exactly_as_a_scan_finds_them(tmp_path: P
         remote = [(stamp, offset) for stamp, offset in stamps if offset < end]
         for wanted in range(stamps[0][0] - 2, remote[-1][0] + 2, 997):
             expected = next(((stamp, offset) for stamp, offset in remote if stamp >= wanted), None)
-            assert await world.reader.offset_for_timestamp(TOPIC, P0, TimestampMs(wanted)) == expected
-        assert await world.reader.max_timestamp_offset(TOPIC, P0) == remote[-1]
+            assert await world.reader.lookups.offset_for_timestamp(TOPIC, P0, TimestampMs(wanted)) == expected
+        assert await world.reader.lookups.max_timestamp_offset(TOPIC, P0) == remote[-1]
         await world.tier.advance_log_start(TOPIC, P0, Offset(10))
-        assert await world.reader.offset_for_timestamp(TOPIC, P0, TimestampMs(0)) == stamps[10]
+        assert await world.reader.lookups.offset_for_timestamp(TOPIC, P0, TimestampMs(0)) == stamps[10]
 
     run_world(tmp_path, scenario)
 
@@ -554,8 +564,8 @@ def test_epochs_of_remote_segments_have_ends(tmp_path: Path) -> None:
         await world.start()
         await _tiered(world, 20)
         first, second = (one.epoch for one in world.log.leader_epochs())
-        assert world.reader.epoch_end_offset(TOPIC, P0, first) == (first, second_start)
-        assert world.reader.epoch_end_offset(TOPIC, P0, second) is None
+        assert world.reader.lookups.epoch_end_offset(TOPIC, P0, first) == (first, second_start)
+        assert world.reader.lookups.epoch_end_offset(TOPIC, P0, second) is None
 
     run_world(tmp_path, scenario)
 
@@ -583,11 +593,11 @@ def test_t4_a_reader_whose_manifest_lacks_entries_reads_them_before_it_answers(t
         assert await world.read_all(0, end) == expected
         assert view.tiered_end == world.manifest.tiered_end
         world.store.faults = [Fault(FaultKind.UNAVAILABLE, "list_objects")]
-        await asyncio.sleep(remote_reader.RECHECK_S + 1)
+        await asyncio.sleep(footers.RECHECK_S + 1)
         with pytest.raises(StorageUnavailable):
             await world.read_remote(end)
         world.store.faults = []
-        await asyncio.sleep(remote_reader.FOOTER_ERROR_S + 1)
+        await asyncio.sleep(footers.FOOTER_ERROR_S + 1)
         with pytest.raises(RequestRejected):
             await world.read_remote(end)
 
