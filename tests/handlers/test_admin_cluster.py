@@ -14,8 +14,8 @@ from app.coordinator.topics import INTERNAL, ensure_topic
 from app.core.errors import ErrorCode, StorageUnavailable
 from app.core.units import BrokerId
 from app.handlers.apis.metadata import handle
+from app.handlers.base.authorising import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from app.handlers.base.context import Request
-from app.handlers.base.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from app.metadata.controller.controller import Controller
 from app.wire.apikeys import ApiKey
 from app.wire.apis.describe_cluster import DescribeClusterRequest

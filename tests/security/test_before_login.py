@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from app.core.addresses import Networks, plain_address
 from app.core.errors import ProtocolError
 from app.core.limits import CLIENT_ID_BYTES_MAX
-from app.handlers.apis.api_versions import SOFTWARE_NAME
+from app.handlers.apis.handshakes import SOFTWARE_NAME
 from app.security.names import NAME_CHARS_MAX, Attribute, PrincipalRules, rfc2253, subject_of
 from app.security.sasl import PlainServer, Refused, plain_message
 from app.security.scram import (

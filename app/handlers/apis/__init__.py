@@ -1,10 +1,10 @@
 """One module for each family of APIs. No family imports another one. Each has a table ``APIS`` of ``Api``.
 
-- ``offsets``, ``epochs``: ListOffsets, OffsetForLeaderEpoch; ``share_fetch``: ShareFetch, ShareAcknowledge
+- ``offsets``: ListOffsets, OffsetForLeaderEpoch; ``share_fetch``: ShareFetch, ShareAcknowledge
 
 Topics, settings and the cluster:
 
-- ``metadata``, ``cluster``: Metadata, DescribeCluster; ``api_versions``, ``logins``: ApiVersions and SASL
+- ``metadata``, ``cluster``: Metadata, DescribeCluster; ``handshakes``: ApiVersions and SASL
 - ``topics``, ``configs``, ``log_dirs``: topics, settings, log directories
 - ``elections``, ``reassignments``, ``features``, ``quorum``: leaders, moves, levels, the quorum
 - ``acls``, ``scram_users``, ``delegation_tokens``, ``quotas``: access
@@ -14,7 +14,7 @@ Groups and transactions:
 - ``coordinators``, ``groups``, ``consumer_groups``: coordinators and groups
 - ``committed_offsets``, ``transactional_offsets``: committed offsets
 - ``share_groups``, ``share_offsets``, ``share_states``: share groups
-- ``transactions``, ``transaction_listing``, ``transaction_looks``, ``producer_ids``: transactions
+- ``transactions``, ``transaction_listing``, ``producer_ids``: transactions
 
 Firn's own:
 

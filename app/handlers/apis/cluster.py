@@ -8,9 +8,15 @@ from typing import Final
 from app.core.errors import ErrorCode, RequestRejected
 from app.core.turns import Portion, ordered
 from app.handlers.base.api import Api, ApiTable
-from app.handlers.base.authorising import cluster_operations, may, operations
+from app.handlers.base.authorising import (
+    CLUSTER_OPERATIONS,
+    NOT_ASKED,
+    TOPIC_OPERATIONS,
+    cluster_operations,
+    may,
+    operations,
+)
 from app.handlers.base.context import Context, Request
-from app.handlers.base.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from app.handlers.base.partitions import offline_replicas, shown_leader, shown_leader_epoch
 from app.metadata.changes.features import OF_PROTOCOL
 from app.metadata.image.image import PartitionImage, TopicImage

@@ -15,10 +15,9 @@ from app.groups.consumer.consumer import Member as GroupMember
 from app.groups.consumer.subscriptions import ResolvedRegex, TopicPattern
 from app.groups.shard import GroupShard
 from app.handlers.base.api import Api, ApiTable
-from app.handlers.base.authorising import may, operations
+from app.handlers.base.authorising import GROUP_OPERATIONS, NOT_ASKED, may, operations
 from app.handlers.base.context import Context, Request
 from app.handlers.base.group_requests import client_host, describe_each
-from app.handlers.base.operations import GROUP_OPERATIONS, NOT_ASKED
 from app.metadata.image.image import ClusterImage, TopicImage
 from app.security.acls import Operation, ResourceType
 from app.wire.apikeys import ApiKey

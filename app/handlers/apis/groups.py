@@ -18,10 +18,9 @@ from app.groups.group import Group, GroupType
 from app.groups.shard import GroupShard
 from app.groups.share.core.share_state import ShareKey
 from app.handlers.base.api import Api, ApiTable
-from app.handlers.base.authorising import operations
+from app.handlers.base.authorising import GROUP_OPERATIONS, operations
 from app.handlers.base.context import Context, Request
 from app.handlers.base.group_requests import client_host, describe_each
-from app.handlers.base.operations import GROUP_OPERATIONS
 from app.security.acls import ResourceType
 from app.wire.apikeys import ApiKey
 from app.wire.apis.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse

@@ -13,10 +13,17 @@ from app.core.errors import ErrorCode, RequestRejected
 from app.core.turns import Portion, slices
 from app.core.units import NO_TOPIC_ID
 from app.handlers.base.api import Api, ApiTable
-from app.handlers.base.authorising import cluster_operations, judge, may, operations
+from app.handlers.base.authorising import (
+    CLUSTER_OPERATIONS,
+    NOT_ASKED,
+    TOPIC_OPERATIONS,
+    cluster_operations,
+    judge,
+    may,
+    operations,
+)
 from app.handlers.base.context import Context, Request
 from app.handlers.base.mutations import Refusal, each
-from app.handlers.base.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from app.handlers.base.partitions import offline_replicas, shown_leader, shown_leader_epoch
 from app.handlers.state.metadata_cache import put_together, with_operations
 from app.metadata.changes.topic_changes import check_topic_name

@@ -1,4 +1,5 @@
-"""ListOffsets (key 2): the offset for a time, or for a named place (such as the start), across both tiers.
+"""ListOffsets (key 2): the offset for a time, or for a named place (such as the start), across both tiers. OffsetForLeaderEpoch
+(key 23, KIP-101 and KIP-320): where a leader epoch ended, so that clients can tell truncation.
 
 A time is searched first in the object store's part of the log, by the time ranges of the manifest, and then in the local part.
 Only such a search has to wait.
@@ -10,7 +11,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Final
 
 from app.core.errors import ErrorCode, FirnError, RequestRejected, kafka_code
-from app.core.units import Offset, TimestampMs
+from app.core.units import LeaderEpoch, Offset, TimestampMs
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.context import Context, Request
 from app.handlers.base.partitions import check_epoch, led_in_epoch
@@ -22,6 +23,12 @@ from app.wire.apis.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
+)
+from app.wire.apis.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
 )
 
 if TYPE_CHECKING:
@@ -209,4 +216,50 @@ SPLIT: Final = Split(
     names=("name",), inner_name="partition_index", refuses_repeats=ErrorCode.INVALID_REQUEST, at_once=200,
 )  # fmt: skip
 
-APIS: Final[ApiTable] = {ApiKey.LIST_OFFSETS: Api(handle, refuse, split=SPLIT)}
+
+# --- OffsetForLeaderEpoch ---------------------------------------------------------------------------------------------
+
+
+def handle_epochs(
+    context: Context, request: Request, message: OffsetForLeaderEpochRequest
+) -> OffsetForLeaderEpochResponse:
+    """For each partition the greatest epoch not above the one asked for, and the offset at which it ended."""
+    del request
+    topics = []
+    for topic in message.topics:
+        results = []
+        for asked in topic.partitions:
+            try:
+                log = led_in_epoch(context, topic.topic, asked.partition, asked.current_leader_epoch).log
+                epoch, end = context.reads.epoch_end(log, LeaderEpoch(asked.leader_epoch))
+            except RequestRejected as error:
+                results.append(EpochEndOffset(error_code=error.code, partition=asked.partition))
+                continue
+            results.append(EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end))
+        topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=results))
+    return OffsetForLeaderEpochResponse(topics=topics)
+
+
+def refuse_epochs(
+    request: Request, message: OffsetForLeaderEpochRequest, code: ErrorCode, sentence: str
+) -> OffsetForLeaderEpochResponse:
+    del request, sentence
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=[EpochEndOffset(error_code=code, partition=asked.partition) for asked in topic.partitions],
+            )
+            for topic in message.topics
+        ]
+    )
+
+
+EPOCHS_SPLIT: Final = Split(
+    "topics", "topics", "partitions", "partitions", names=("topic",), inner_name="partition", at_once=200
+)
+
+APIS: Final[ApiTable] = {
+    ApiKey.LIST_OFFSETS: Api(handle, refuse, split=SPLIT),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: Api(handle_epochs, refuse_epochs, split=EPOCHS_SPLIT),
+}

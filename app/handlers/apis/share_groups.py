@@ -13,10 +13,9 @@ from app.groups.share.core.share import SIMPLE, ShareGroup, check_share_heartbea
 from app.groups.share.core.share_records import SharedTopics
 from app.groups.share.core.share_state import ShareKey
 from app.handlers.base.api import Api, ApiTable
-from app.handlers.base.authorising import operations
+from app.handlers.base.authorising import GROUP_OPERATIONS, NOT_ASKED, operations
 from app.handlers.base.context import Context, Request
 from app.handlers.base.group_requests import client_host, describe_each
-from app.handlers.base.operations import GROUP_OPERATIONS, NOT_ASKED
 from app.metadata.image.image import ClusterImage
 from app.security.acls import ResourceType
 from app.wire.apikeys import ApiKey

@@ -1,4 +1,7 @@
-"""Views of transactions (KIP-664): DescribeProducers (key 61), DescribeTransactions (65), ListTransactions (66)."""
+"""Views of transactions. KIP-664: DescribeProducers (key 61), DescribeTransactions (65), ListTransactions (66).
+
+``handle_look`` reports this broker's transactions to a coordinator whose log may lack its end (ADR 0037, J46).
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.context import Context, Request
 from app.handlers.base.partitions import led_log
 from app.handlers.base.portions import Split
+from app.metadata.peers.control import LookRequest, LookResponse
 from app.transactions.state import Transaction, TransactionState
 from app.wire.apikeys import ApiKey
 from app.wire.apis.describe_producers import (
@@ -30,6 +34,7 @@ from app.wire.apis.describe_transactions import (
 from app.wire.apis.describe_transactions import TransactionState as DescribedTransaction
 from app.wire.apis.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from app.wire.apis.list_transactions import TransactionState as ListedTransaction
+from app.wire.private import pack, unpack
 
 NO_FILTER: Final = -1
 STATE_NAMES: Final = frozenset({*(state.title for state in TransactionState), "Dead", "PrepareEpochFence"})
@@ -202,6 +207,28 @@ def refuse_producers(
     )
 
 
+# --- looks of a coordinator -------------------------------------------------------------------------------------------
+
+
+async def handle_look(context: Context, request: Request, message: bytes) -> bytes:
+    """Return the partitions that this broker leads, with the open transactions there, or with the state of the named transactions.
+
+    Raises: FirnError if something cannot be read now.
+    """
+    del request
+    asked = unpack(LookRequest, message)
+    if asked.cluster_id != context.image.cluster_id:
+        return pack(LookResponse(int(ErrorCode.INCONSISTENT_CLUSTER_ID)))
+    if context.image.sequence < asked.sequence:
+        # By an older image this broker may take markers of a coordinator that was replaced.
+        return pack(LookResponse(int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)))
+    return pack(await context.transactions.look(asked))
+
+
+def refuse_look(request: Request, message: object, code: ErrorCode, why: str) -> None:
+    return None
+
+
 APIS: Final[ApiTable] = {
     ApiKey.DESCRIBE_PRODUCERS: Api(
         handle_producers,
@@ -210,4 +237,5 @@ APIS: Final[ApiTable] = {
     ),
     ApiKey.DESCRIBE_TRANSACTIONS: Api(handle_describe, refuse_describe),
     ApiKey.LIST_TRANSACTIONS: Api(handle_list, refuse_list),
+    ApiKey.FIRN_TRANSACTIONS: Api(handle_look, refuse_look),
 }

@@ -1,7 +1,7 @@
 """Helpers that handlers share.
 
 - ``api``: ``Api``, the row of an API; ``context``: ``Context`` (the parts of the broker) and ``Request``
-- ``authorising``: the right that each API needs; ``operations``: the operations of each type of resource
+- ``authorising``: the right that each API needs, and the operations of each type of resource
 - ``portions``: long requests in portions (INV-15)
 - ``partitions``: finds a partition and checks it
 - ``mutations``, ``in_time``, ``topic_settings``: shared by changes of the cluster

@@ -21,8 +21,12 @@ from app.handlers.base.in_time import in_time
 from app.wire.apikeys import ApiKey
 
 FAMILIES: Final[Mapping[str, tuple[ApiKey, ...]]] = {
-    "api_versions": (ApiKey.API_VERSIONS,),
-    "logins": (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.FIRN_FORWARDED),
+    "handshakes": (
+        ApiKey.API_VERSIONS,
+        ApiKey.SASL_HANDSHAKE,
+        ApiKey.SASL_AUTHENTICATE,
+        ApiKey.FIRN_FORWARDED,
+    ),
     "scram_users": (ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, ApiKey.ALTER_USER_SCRAM_CREDENTIALS),
     "delegation_tokens": (
         ApiKey.CREATE_DELEGATION_TOKEN,
@@ -32,8 +36,7 @@ FAMILIES: Final[Mapping[str, tuple[ApiKey, ...]]] = {
     ),
     "metadata": (ApiKey.METADATA,),
     "producer_ids": (ApiKey.INIT_PRODUCER_ID,),
-    "offsets": (ApiKey.LIST_OFFSETS,),
-    "epochs": (ApiKey.OFFSET_FOR_LEADER_EPOCH,),
+    "offsets": (ApiKey.LIST_OFFSETS, ApiKey.OFFSET_FOR_LEADER_EPOCH),
     "coordinators": (ApiKey.FIND_COORDINATOR,),
     "committed_offsets": (ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.OFFSET_DELETE),
     "groups": (
@@ -67,7 +70,12 @@ FAMILIES: Final[Mapping[str, tuple[ApiKey, ...]]] = {
         ApiKey.WRITE_TXN_MARKERS,
     ),
     "transactional_offsets": (ApiKey.TXN_OFFSET_COMMIT,),
-    "transaction_listing": (ApiKey.DESCRIBE_PRODUCERS, ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.LIST_TRANSACTIONS),
+    "transaction_listing": (
+        ApiKey.DESCRIBE_PRODUCERS,
+        ApiKey.DESCRIBE_TRANSACTIONS,
+        ApiKey.LIST_TRANSACTIONS,
+        ApiKey.FIRN_TRANSACTIONS,
+    ),
     "cluster": (ApiKey.DESCRIBE_CLUSTER, ApiKey.DESCRIBE_TOPIC_PARTITIONS, ApiKey.FIRN_CLUSTER),
     "quorum": (ApiKey.DESCRIBE_QUORUM, ApiKey.UNREGISTER_BROKER),
     "features": (ApiKey.UPDATE_FEATURES,),
@@ -93,7 +101,6 @@ FAMILIES: Final[Mapping[str, tuple[ApiKey, ...]]] = {
         ApiKey.FIRN_PULSE,
     ),
     "manifests": (ApiKey.FIRN_MANIFESTS,),
-    "transaction_looks": (ApiKey.FIRN_TRANSACTIONS,),
     "copy_holds": (ApiKey.FIRN_HOLD,),
     "schemas": (ApiKey.FIRN_SCHEMAS,),
     "passing_on": (ApiKey.ENVELOPE,),
