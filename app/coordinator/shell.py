@@ -62,10 +62,10 @@ from app.core.metrics import Labels, Registry
 from app.core.seams import Clock
 from app.core.turns import Portion
 from app.core.units import BrokerId, LeaderEpoch, Offset, PartitionIndex
+from app.core.wake import Wake
 from app.metadata.image.image import ClusterImage
 from app.replication.partition import Partition, PartitionTable
 from app.replication.roles import Role
-from app.tiering.read.waiting import Waiters
 
 LOADS_AT_ONCE: Final = 4
 """Partitions read at the same time, so that one that waits for the disk does not delay the others."""
@@ -308,7 +308,7 @@ class Coordinator(Generic[S]):
         self._partition_count = 0
         self._to_load: deque[_Seat[S]] = deque()
         self._wake = asyncio.Event()
-        self._seats_changed = Waiters()
+        self._seats_changed = Wake()
         """Woken when the read of a partition ends."""
         self._tasks: asyncio.TaskGroup | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -552,12 +552,7 @@ class Coordinator(Generic[S]):
         try:
             async with asyncio.timeout(timeout_s):
                 while not are_loaded():
-                    changed = asyncio.Event()
-                    forget = self._seats_changed.add(changed.set)
-                    try:
-                        await changed.wait()
-                    finally:
-                        forget()
+                    await self._seats_changed.wait()
         except TimeoutError as error:
             raise RequestRejected(
                 ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic.name} is being read. Try again later."

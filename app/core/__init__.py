@@ -2,7 +2,7 @@
 
 - ``units``, ``errors``, ``limits``: types with units, the error tree, shared limits
 - ``seams``: clock, randomness and thread pool as arguments; ``loop_time``: the clock of the running loop
-- ``turns``: portions of long work (INV-15)
+- ``turns``: portions of long work (INV-15); ``wake``: callbacks and tasks that wait for one moment
 - ``metrics``, ``usage``: counters, histograms and gauges; the resource usage of a process
 - ``faults``, ``notices``: log lines for faults, lines on standard error
 - ``buckets``, ``addresses``: token buckets, network addresses; ``extras``: how to install an optional part

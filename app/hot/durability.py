@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections import deque
 from collections.abc import Awaitable
 from typing import Final, Protocol
 
@@ -20,6 +19,7 @@ from app.core.units import NO_TIMESTAMP, Offset
 from app.hot.checkpoints import LEADER_EPOCHS_FILE, encode_leader_epochs
 from app.hot.directory import LogDirectory, SyncedLog, run_to_end
 from app.hot.epochs import LeaderEpochs
+from app.hot.offset_queue import OffsetQueue, failed_wait
 from app.hot.segment_list import SegmentList, has_stale_index
 from app.hot.snapshots import ProducerSnapshots
 from app.hot.syncing import SyncItem, SyncPlan, plan_aborted_write, plan_index_write
@@ -57,7 +57,7 @@ class LogDurability:
         "_refusal",
         "_snapshots",
         "_syncing",
-        "_waiters",
+        "_waiting",
         "_wanted_end",
         "dirty_since_ms",
         "has_files",
@@ -75,7 +75,7 @@ class LogDurability:
         self.has_files = has_files
         """Whether the log has a directory. Without it there is nothing to sync."""
         self._refusal: FirnError | None = None
-        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._waiting = OffsetQueue()
         self._syncing: asyncio.Future[None] | None = None
         self.dirty_since_ms: int = NO_TIMESTAMP
         """Time of the first append that no sync has covered. The code that appends sets it."""
@@ -113,10 +113,7 @@ class LogDurability:
     def refuse(self, error: FirnError) -> None:
         """Raise ``error`` from now on, also to all current waiters."""
         self._refusal = copy_of(error)
-        while self._waiters:
-            _, future = self._waiters.popleft()
-            if not future.done():
-                future.set_exception(copy_of(error))
+        self._waiting.fail(error)
 
     def note_new_names(self) -> None:
         """A file was created in the log's directory."""
@@ -131,13 +128,10 @@ class LogDurability:
 
     def wait_synced(self, offset_end: int) -> Awaitable[None]:
         """An awaitable until all records below ``offset_end`` are synced. It raises StorageUnavailable if they cannot be."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._refusal is not None:
-            future.set_exception(copy_of(self._refusal))
-            return future
-        self._waiters.append((offset_end, future))
+            return failed_wait(self._refusal)
         self._request()
-        return future
+        return self._waiting.wait(offset_end)
 
     def request_synced(self, offset_end: int) -> None:
         """Request a sync of all records below ``offset_end``, without waiting."""
@@ -172,7 +166,7 @@ class LogDurability:
     @property
     def _wanted(self) -> bool:
         """Whether a requested sync has not begun yet."""
-        return bool(self._waiters) or self._checkpoint_wanted or self._wanted_end > self.synced_end
+        return bool(self._waiting) or self._checkpoint_wanted or self._wanted_end > self.synced_end
 
     # --- syncing ----------------------------------------------------------------------------------------------------
 
@@ -323,10 +317,7 @@ class LogDurability:
                 self.recovery_point = max(self.recovery_point, plan.end_offset)
             else:
                 self._names_dirty = True
-        while self._waiters and self._waiters[0][0] <= self.synced_end:
-            _, future = self._waiters.popleft()
-            if not future.done():
-                future.set_result(None)
+        self._waiting.reached(self.synced_end)
         self._log.note_synced(plan)
         if self._wanted:
             self._request()

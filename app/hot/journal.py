@@ -6,12 +6,11 @@ J7). The journal tells how far it has stored them (J5).
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from collections.abc import Awaitable
 from typing import Protocol
 
-from app.core.errors import FirnError, copy_of
+from app.core.errors import FirnError
+from app.hot.offset_queue import OffsetQueue, failed_wait
 
 
 class Journal(Protocol):
@@ -32,49 +31,33 @@ class Journal(Protocol):
 class JournaledEnd:
     """How far the journal has stored the records of one log in one leadership, and who waits for it."""
 
-    __slots__ = ("_failure", "_waiters", "end", "journal")
+    __slots__ = ("_failure", "_waiting", "end", "journal")
 
     def __init__(self, journal: Journal, end: int) -> None:
         """``end``: the log end at the beginning of the leadership. Everything below is in the tier or in ended journals."""
         self.journal = journal
         self.end = end
-        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._waiting = OffsetQueue()
         self._failure: FirnError | None = None
 
     def wait(self, offset_end: int) -> Awaitable[None] | None:
         """None if all records below ``offset_end`` are stored; else an awaitable until they are. It raises ``fail``'s error."""
         if offset_end <= self.end:
             return None
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self._failure is not None:
-            future.set_exception(copy_of(self._failure))
-        else:
-            self._waiters.append((offset_end, future))
-        return future
+        return self._waiting.wait(offset_end) if self._failure is None else failed_wait(self._failure)
 
     def reached(self, end: int) -> None:
         """All records below ``end`` are stored."""
         if end <= self.end:
             return
         self.end = end
-        waiters = self._waiters
-        while waiters and waiters[0][0] <= end:
-            _, future = waiters.popleft()
-            if not future.done():
-                future.set_result(None)
+        self._waiting.reached(end)
 
     def end_waits(self, error: FirnError) -> None:
         """Present waiters get ``error``. The journal goes on."""
-        waiters, self._waiters = self._waiters, deque()
-        for _, future in waiters:
-            if not future.done():
-                future.set_exception(copy_of(error))
-                future.exception()  # its owner may have been cancelled, and not look at it
+        self._waiting.fail(error)
 
     def fail(self, error: FirnError) -> None:
         """The journal cannot tell whether the records above the end are stored. All waiters get ``error``, now and later."""
         self._failure = error
-        while self._waiters:
-            _, future = self._waiters.popleft()
-            if not future.done():
-                future.set_exception(copy_of(error))
+        self._waiting.fail(error)

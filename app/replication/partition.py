@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from app.core.errors import ErrorCode, NotLeader, RequestRejected, clause
 from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
+from app.core.wake import Wake
 from app.replication.commits import CommitQueue, FutureWaiter, Waiter
 from app.replication.in_sync import LAG_MS_MAX, NEVER_MS, InSync
 from app.replication.looks import Looks
@@ -54,7 +55,7 @@ class Partition:
         "replicas",
         "role",
         "shut",
-        "start_waiters",
+        "starts_moved",
         "topic",
         "topic_id",
         "unclean_epoch",
@@ -93,8 +94,8 @@ class Partition:
         """Rises whenever this broker stops to lead: a wait of an older leadership must not end as stored."""
         self.shut = False
         """Whether clients are refused because this broker is isolated, and other brokers may serve them (ADR 0040, IS4)."""
-        self.start_waiters: list[asyncio.Event] = []
-        """Of those who wait until the followers begin where this log does."""
+        self.starts_moved = Wake()
+        """Wakes when a follower has told where its log begins, or the in-sync set or the leader has changed."""
         self.why_offline = ""
         """Why it cannot be opened, in a sentence, while the role is OFFLINE."""
         self._waiting = CommitQueue()
@@ -142,8 +143,8 @@ class Partition:
                 log_start=log_start,
             )
             log.commit(counting.high_watermark)
-            if self.start_waiters:
-                self.wake_start_waiters()
+            if self.starts_moved:
+                self.starts_moved.wake()
 
     async def wait_log_start(self, offset: int) -> None:
         """Wait until all followers that are in sync begin at ``offset`` or later. They learn the log start by their fetches.
@@ -151,23 +152,12 @@ class Partition:
         Raises: NotLeader.
         """
         leadership = self.leadership
-        moved = asyncio.Event()
-        self.start_waiters.append(moved)
-        try:
-            while True:
-                if self.leadership != leadership or not self.serves:
-                    raise self.lost_leadership()
-                if self.counting is None or self.counting.begins_at(offset):
-                    return
-                moved.clear()
-                await moved.wait()
-        finally:
-            self.start_waiters.remove(moved)
-
-    def wake_start_waiters(self) -> None:
-        """A follower has told where its log begins, or the in-sync set or the leader has changed."""
-        for waiter in self.start_waiters:
-            waiter.set()
+        while True:
+            if self.leadership != leadership or not self.serves:
+                raise self.lost_leadership()
+            if self.counting is None or self.counting.begins_at(offset):
+                return
+            await self.starts_moved.wait()
 
     def note_stored(self) -> None:
         """This broker has stored more, as leader of several replicas: count it, and commit the records that all have stored.
@@ -279,7 +269,7 @@ class Partition:
             self._waiting.fail(error)
             self.log.remove_waiter(self._log_moved)
         self.log.end_waits(error)
-        self.wake_start_waiters()
+        self.starts_moved.wake()
 
     def leave_leadership(self) -> None:
         """End waits for commits: their clients ask the next leader. Called by ``PartitionTable`` alone."""
@@ -589,7 +579,7 @@ class PartitionTable:
         partition.refresh()
         if sets_changed:
             partition.log.wake_followers()  # a follower out of sync has to be counted with each request (W3)
-        partition.wake_start_waiters()
+        partition.starts_moved.wake()
 
     def lead(self, partition: Partition, epoch: LeaderEpoch) -> None:
         """Take records and answer readers from now on, in ``epoch``."""
@@ -715,7 +705,7 @@ class PartitionTable:
         if partition.leads:
             partition.leave_leadership()
             partition.accepts_all = False
-            partition.wake_start_waiters()
+            partition.starts_moved.wake()
         self._stop_counting(partition)
         self._forget_offline(partition)
         partition.why_offline = ""

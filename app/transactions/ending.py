@@ -22,7 +22,7 @@ from app.core.errors import ErrorCode, FirnError, NotLeader, RequestRejected, ka
 from app.core.faults import Faults, Limited
 from app.core.turns import Portion, ordered
 from app.core.units import PartitionIndex, TopicId, TopicPartition
-from app.tiering.read.waiting import Waiters
+from app.core.wake import Wake
 from app.transactions.decisions import Decision, encode_decision
 from app.transactions.link import MarkerAsked
 from app.transactions.markers import Marker, MarkerWriter
@@ -108,7 +108,7 @@ class Endings:
     ) -> None:
         """``others`` is None on a broker that is alone."""
         self._others = others
-        self._image_changes = Waiters()
+        self._image_changes = Wake()
         self._coordinator = coordinator
         self._partitions = partitions
         self._markers = markers
@@ -197,12 +197,7 @@ class Endings:
         with suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
                 while self._leaders(left) == before:
-                    changed = asyncio.Event()
-                    forget = self._image_changes.add(changed.set)
-                    try:
-                        await changed.wait()
-                    finally:
-                        forget()
+                    await self._image_changes.wait()
                 return True
         return False
 

@@ -20,6 +20,7 @@ from app.core.errors import ErrorCode, FirnError, RequestRejected
 from app.core.faults import Faults
 from app.core.metrics import Registry
 from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, TopicIdPartition, TopicPartition
+from app.core.wake import Wake
 from app.groups.coordinator import GroupCoordinator
 from app.groups.share.share_coordinator import ShareCoordinator
 from app.handlers.base.context import Context
@@ -38,7 +39,7 @@ from app.replication.partition import PartitionTable
 from app.replication.reading import PartitionReads
 from app.tiering.read.chunk_reads import RemoteRange
 from app.tiering.read.reader import RemoteRead
-from app.tiering.read.waiting import RemoteWait, Waiters
+from app.tiering.read.waiting import RemoteWait
 from app.transactions.coordinator import TransactionCoordinator
 
 
@@ -280,7 +281,7 @@ class FakeRemote:
 
     def __init__(self) -> None:
         self.answers: dict[int, Any] = {}
-        self.waiters = Waiters()
+        self.waiters = Wake()
         self.asked: list[int] = []
         self.by_time: tuple[int, int] | None = None
         self.latest: tuple[int, int] | None = None

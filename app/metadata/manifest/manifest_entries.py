@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from app.core.seams import shared_wait_s
 from app.core.units import TopicIdPartition
+from app.core.wake import Wake
 
 ENTRIES_MAX: Final = 16_384
 BYTES_MAX: Final = 16 * 1024 * 1024
@@ -42,7 +43,7 @@ class ManifestEntries:
         self._of: dict[TopicIdPartition, deque[HandedEntry]] = {}
         self._bytes = 0
         self._end = 0
-        self._moved = asyncio.Event()
+        self._moved = Wake()
 
     @property
     def end(self) -> int:
@@ -63,8 +64,7 @@ class ManifestEntries:
             of_key.popleft()
             if not of_key:
                 del self._of[oldest.key]
-        moved, self._moved = self._moved, asyncio.Event()
-        moved.set()
+        self._moved.wake()
 
     def after(
         self, place: int, wanted: Callable[[TopicIdPartition], bool], bytes_max: int

@@ -34,10 +34,10 @@ from app.core.limits import MIB
 from app.core.loop_time import loop_time_s
 from app.core.metrics import Registry
 from app.core.seams import BlockingPool
+from app.core.wake import Wake
 from app.hot.descriptors import DescriptorCache, FileHandle
 from app.machine.files import FileSystem, storage_error, unlink_quietly
 from app.records.batch import BatchHeader
-from app.tiering.read.waiting import Waiters
 from app.tiering.store.segment_format import ChunkEntry
 from app.tiering.store.store_work import BatchIndex, ChunkLocation, StoreWork
 
@@ -81,12 +81,12 @@ class CachedChunk:
     charged_bytes: int = 0
     expires_s: float = 0.0
     """Loop time at which a failed entry is forgotten."""
-    waiters: Waiters = field(default_factory=Waiters)
+    waiters: Wake = field(default_factory=Wake)
     """Woken when the chunk is ready or has failed."""
     blocks: dict[int, list[tuple[int, BatchHeader]]] = field(default_factory=dict)
     """By index entry: (position in the chunk, header) of the batches from this entry of the batch index to the next. Kept for reads
     that start within a block."""
-    block_waiters: dict[int, Waiters] = field(default_factory=dict)
+    block_waiters: dict[int, Wake] = field(default_factory=dict)
 
     @property
     def ready(self) -> bool:

@@ -13,12 +13,13 @@ from app.core.faults import Faults
 from app.core.metrics import Counter, Registry
 from app.core.seams import BlockingPool
 from app.core.units import Offset
+from app.core.wake import Wake
 from app.hot.descriptors import FileHandle
 from app.machine.files import File, storage_error
 from app.objectstore.api import ObjectMissing
 from app.records.batch import BatchHeader, iter_headers
 from app.tiering.read.chunk_cache import CachedChunk, ChunkCache
-from app.tiering.read.waiting import ReadTasks, RemoteWait, Waiters
+from app.tiering.read.waiting import ReadTasks, RemoteWait
 from app.tiering.store.segment_format import ChunkEntry
 
 BLOCKS_KEPT_MAX: Final = 4
@@ -143,7 +144,7 @@ class ChunkReads:
             raise
         finally:
             handle.release()
-        waiters = cached.block_waiters[block] = Waiters()
+        waiters = cached.block_waiters[block] = Wake()
         handle.acquire()
         self._tasks.spawn(self._load_block(cached, handle, file, block, start, buffer))
         return RemoteWait(waiters)

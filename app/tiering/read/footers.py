@@ -27,11 +27,12 @@ from app.core.limits import MIB
 from app.core.loop_time import loop_time_s
 from app.core.metrics import Registry
 from app.core.units import Offset, TopicIdPartition
+from app.core.wake import Wake
 from app.metadata.manifest.manifest import SegmentEntry, SegmentManifest
 from app.objectstore.api import ObjectMissing
 from app.tiering.read.chunk_cache import ChunkCache
 from app.tiering.read.chunk_reads import corruption_counter
-from app.tiering.read.waiting import ReadTasks, RemoteWait, Waiters
+from app.tiering.read.waiting import ReadTasks, RemoteWait
 from app.tiering.store.segment_format import SegmentFooter, decode_footer
 from app.tiering.store.store_work import StoreWork
 
@@ -48,7 +49,7 @@ class FooterSlot:
 
     key: str
     """Key of the segment's object."""
-    waiters: Waiters = field(default_factory=Waiters)
+    waiters: Wake = field(default_factory=Wake)
     footer: SegmentFooter | None = None
     encoded_bytes: int = 0
     error: FirnError | None = None
@@ -59,7 +60,7 @@ class FooterSlot:
 class _Recheck:
     """A check of the manifest because an object was missing."""
 
-    waiters: Waiters = field(default_factory=Waiters)
+    waiters: Wake = field(default_factory=Wake)
     done: bool = False
     expires_s: float = 0.0
     error: FirnError | None = None

@@ -21,10 +21,10 @@ from app.core.errors import FirnError
 from app.core.loop_time import loop_time_s
 from app.core.metrics import Registry
 from app.core.units import Offset, TopicIdPartition
+from app.core.wake import Wake
 from app.metadata.manifest.manifest import SegmentEntry, SegmentManifest
 from app.tiering.read.chunk_cache import READ_BYTES_MAX, ChunkCache
 from app.tiering.read.footers import Footers, FooterSlot
-from app.tiering.read.waiting import Waiters
 
 STREAMS_MAX: Final = 4096
 STREAM_IDLE_S: Final = 30.0
@@ -210,7 +210,7 @@ class ReadAhead:
             if left <= 0:
                 return
 
-    def _extend_after(self, stream: ReadStream, footer: Waiters) -> None:
+    def _extend_after(self, stream: ReadStream, footer: Wake) -> None:
         """Extend the window when the footer is loaded, even if the reader has not come back yet."""
         if stream.awaits_footer:
             return

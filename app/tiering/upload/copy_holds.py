@@ -36,6 +36,7 @@ from app.core.errors import (
 )
 from app.core.faults import Faults
 from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
+from app.core.wake import Wake
 from app.metadata.changes.topic_changes import LeaderEpochs, LeadersHaveChanged
 from app.metadata.image.image import BrokerImage, ClusterImage, TopicImage
 from app.metadata.peers.control import HoldId, HoldRequest, HoldResponse
@@ -92,8 +93,8 @@ class CopyHolds:
         self._holds: dict[HoldId, int | None] = {}
         """With the entry that ends it, once that is known."""
         self._ended_early: OrderedDict[HoldId, None] = OrderedDict()
-        self._followed = asyncio.Event()
-        """Set, and replaced, whenever the image has changed."""
+        self._followed = Wake()
+        """Wakes whenever the image has changed."""
 
     async def begin(self, hold: HoldId, sequence: int, partitions: Mapping[PartitionIndex, LeaderEpoch]) -> int:
         """Hold copies of the topic until ``end``, and count the segments that the store has of ``partitions``.
@@ -137,8 +138,7 @@ class CopyHolds:
     def follow(self) -> None:
         """The image has changed, and the logs have followed it."""
         image = self._image()
-        followed, self._followed = self._followed, asyncio.Event()
-        followed.set()
+        self._followed.wake()
         for hold, end in list(self._holds.items()):
             known = (end is not None and image.sequence >= end) or image.controller.epoch > hold.controller_epoch
             if known and self._has_followed(hold.topic_id):

@@ -30,6 +30,7 @@ from app.core.metrics import Labels, Registry
 from app.core.seams import Clock
 from app.core.turns import Portion, ordered
 from app.core.units import BrokerId, Offset, PartitionIndex, TopicId, TopicIdPartition
+from app.core.wake import Wake
 from app.metadata.log import layout
 from app.metadata.manifest.manifest import SegmentManifest
 from app.metadata.manifest.manifest_state import ManifestState
@@ -125,18 +126,18 @@ class RemoteLogManager:
         """Detached partitions with a step under way."""
         self._taken: dict[TopicIdPartition, SegmentManifest] = {}
         """Manifests of partitions that were led here until another broker sealed them."""
-        self._left = asyncio.Event()
-        """Set, and replaced, whenever a step of a detached partition ends."""
+        self._left = Wake()
+        """Wakes whenever a step of a detached partition ends."""
         self._held: Counter[UUID] = Counter()
         """Topics whose copies are held, with the number of callers that hold them."""
-        self._rested = asyncio.Event()
-        """Set, and replaced, whenever a round of a partition ends."""
+        self._rested = Wake()
+        """Wakes whenever a round of a partition ends."""
         self._draining = False
         self.followed_manifest_of: Callable[[TopicIdPartition], SegmentManifest | None] | None = None
         """The view that this broker has of the manifest of a partition that it follows; None on a broker that follows nothing."""
         self._kick = asyncio.Event()
-        self._attached = asyncio.Event()
-        """Set, and replaced, whenever a partition is attached."""
+        self._attached = Wake()
+        """Wakes whenever a partition is attached."""
         count = registry.counter
         self._failed = count("firn_tier_failures_total", "Rounds of tiering that failed and will be tried again")
         self._swept = count("firn_tier_swept_objects_total", "Orphan objects removed")
@@ -165,8 +166,7 @@ class RemoteLogManager:
         if manifest.version == 0:
             partition.cached_version = 0  # an empty manifest needs no copy
         self._kick.set()
-        attached, self._attached = self._attached, asyncio.Event()
-        attached.set()
+        self._attached.wake()
 
     def detach(self, topic_id: TopicId, partition: PartitionIndex) -> None:
         """Stop tiering a partition. A step under way ends by itself, and no new step begins."""
@@ -378,12 +378,10 @@ class RemoteLogManager:
         finally:
             partition.busy = False
             partition.progress.copying = None
-            rested, self._rested = self._rested, asyncio.Event()
-            rested.set()
+            self._rested.wake()
             if self._leaving.get(partition.key) is partition:
                 del self._leaving[partition.key]
-                left, self._left = self._left, asyncio.Event()
-                left.set()
+                self._left.wake()
         self._note_manifest(partition)
 
     async def _round(self, partition: LedPartition) -> None:

@@ -14,10 +14,10 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final, Protocol
 
 from app.core.errors import ErrorCode, RequestRejected
+from app.core.wake import Wake
 from app.groups.share.core.share_counters import ShareCounters
 from app.groups.share.core.share_state import NOT_BEGUN, ShareKey, ShareSettings, ShareState
 from app.groups.share.core.share_window import Acknowledgement, Acquired, RecordState, Run, Window, pieces
-from app.tiering.read.waiting import Waiters
 
 RETRY_MS: Final = 1000
 """Pause after a failed write before due work is retried."""
@@ -49,7 +49,7 @@ class SharePartition:
         self.state_epoch = state.state_epoch
         self.leader_epoch = leader_epoch
         """The leader epoch of the topic's partition when the state was read."""
-        self.changed = Waiters()
+        self.changed = Wake()
         """Woken when records may have become available."""
         self.is_over = False
         """Whether this broker does not hand its records out any more."""

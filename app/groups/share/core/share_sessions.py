@@ -13,7 +13,7 @@ from uuid import UUID
 from app.configs import BrokerConfig
 from app.configs.numbers import INT_MAX
 from app.core.errors import ErrorCode, RequestRejected
-from app.tiering.read.waiting import Waiters
+from app.core.wake import Wake
 
 FIRST: Final = 0
 FINAL: Final = -1
@@ -37,7 +37,7 @@ class ShareSession:
         replaced it."""
         self.on_end: Callable[[], None] | None = None
         """Called once, when the session ends."""
-        self.over = Waiters()
+        self.over = Wake()
         self.used_ms = now_ms
         """Time of the last request."""
         self.epoch = 1
