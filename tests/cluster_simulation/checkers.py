@@ -18,7 +18,8 @@ from app.metadata.log import layout
 from app.metadata.log.log_format import Entry, decode_entry
 from app.metadata.replicas.log_leaders import log_has_ended, orphaned_logs
 from tests.cluster_simulation.truth import ReplicatedHistory, Stored, batches_of
-from tests.simulation.history import Batch, Violation
+from tests.sim.violation import Violation
+from tests.simulation.history import Batch
 
 if TYPE_CHECKING:
     from tests.cluster_simulation.machine import ClusterMachine

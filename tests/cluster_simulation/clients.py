@@ -23,8 +23,9 @@ from app.wire.apis.produce import PartitionProduceData, ProduceRequest, TopicPro
 from tests.cluster_simulation.checkers import Replication
 from tests.cluster_simulation.machine import PORT
 from tests.cluster_simulation.truth import ReplicatedHistory
+from tests.sim.violation import Violation
 from tests.simulation.checkers import CRC_POSITION, served_batches
-from tests.simulation.history import Batch, Violation
+from tests.simulation.history import Batch
 from tests.simulation.machine import Unreachable
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from tests.cluster_simulation.clients import Producer, Reader
-from tests.simulation.history import Violation
+from tests.sim.violation import Violation
 
 if TYPE_CHECKING:
     from tests.cluster_simulation.machine import ClusterMachine
     from tests.cluster_simulation.world import World
-    from tests.simulation.runtime import Process
+    from tests.sim.loop import Process
 
 STORIES: Final = {
     "well": 6.0,

@@ -34,7 +34,7 @@ from app.wire.apis.alter_partition_reassignments import (
     ReassignableTopic,
 )
 from app.wire.apis.update_features import FeatureUpdateKey, UpdateFeaturesRequest
-from tests.simulation.history import Violation
+from tests.sim.violation import Violation
 from tests.simulation.machine import Unreachable
 
 if TYPE_CHECKING:

@@ -28,10 +28,10 @@ from app.wire.fetch import FetchPartition, FetchRequest
 from tests.cluster_simulation.levels import PROGRAM
 from tests.cluster_simulation.network import Network
 from tests.cluster_simulation.sim_pulses import SimPulses
-from tests.simulation.bucket import ProcessStore
-from tests.simulation.disk import ProcessFiles, SimDisk
+from tests.sim.bucket import ProcessStore
+from tests.sim.disk import ProcessFiles, SimDisk
+from tests.sim.loop import Process, ProcessDied
 from tests.simulation.machine import SESSION_MS, SHARE_LOCK_MS
-from tests.simulation.runtime import Process, ProcessDied
 from tests.support.virtual_loop import VirtualClock, VirtualPool
 
 if TYPE_CHECKING:

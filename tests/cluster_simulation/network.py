@@ -20,8 +20,8 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
 from app.client.connection import Dialer
-from tests.simulation.network import NumberedConnection
-from tests.simulation.runtime import Process, SimLoop
+from tests.sim.loop import Process, SimLoop
+from tests.sim.network import NumberedConnection
 
 if TYPE_CHECKING:
     from tests.cluster_simulation.machine import ClusterMachine

@@ -40,8 +40,8 @@ from app.wire.apis.incremental_alter_configs import (
 from tests.cluster_simulation.faults import FAULTS
 from tests.cluster_simulation.machine import ClusterMachine
 from tests.cluster_simulation.object_faults import OBJECT_FAULTS
+from tests.sim.violation import Violation
 from tests.simulation.checkers import CRC_POSITION
-from tests.simulation.history import Violation
 from tests.simulation.machine import Unreachable
 
 if TYPE_CHECKING:

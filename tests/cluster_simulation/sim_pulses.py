@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from app.broker.peers.control_link import KafkaControlLink
 from app.metadata.peers.pulses import PulseSender, TurnBoard
-from tests.simulation.runtime import Process
+from tests.sim.loop import Process
 
 if TYPE_CHECKING:
     from tests.cluster_simulation.machine import ClusterMachine

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from tests.cluster_simulation import isolation
-from tests.simulation.history import Violation
+from tests.sim.violation import Violation
 
 if TYPE_CHECKING:
     from tests.cluster_simulation.machine import ClusterMachine

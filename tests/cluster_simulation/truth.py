@@ -15,8 +15,8 @@ from app.hot.log import PartitionLog
 from app.metadata.image.image import PartitionImage
 from app.metadata.image.wal_ranges import PartitionDurability
 from app.records.batch import iter_headers
+from tests.sim.disk import SimDisk
 from tests.simulation.checkers import CRC_POSITION
-from tests.simulation.disk import SimDisk
 from tests.simulation.history import PartitionHistory
 
 

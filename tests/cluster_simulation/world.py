@@ -49,11 +49,11 @@ from tests.cluster_simulation.object_faults import OBJECT_FAULTS
 from tests.cluster_simulation.objects import SEEDS_FROM, Objects, ObjectShape, hurried, shaped
 from tests.cluster_simulation.slow import SLOW
 from tests.cluster_simulation.truth import ReplicatedHistory
-from tests.simulation.bucket import Bucket
+from tests.sim.bucket import Bucket
+from tests.sim.loop import Process, ProcessDied, SimLoop
+from tests.sim.violation import Violation
 from tests.simulation.checkers import Bounded, BucketIsEnough, OneWriter
-from tests.simulation.history import Violation
 from tests.simulation.machine import Unreachable
-from tests.simulation.runtime import Process, ProcessDied, SimLoop
 from tests.support.virtual_loop import Deadlock, VirtualClock
 
 LINES_KEPT = 400

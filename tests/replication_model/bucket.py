@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from app.core.units import NO_TIMESTAMP, LogSequence
 from app.metadata.log.append_attempt import PutOutcome, ReadOutcome
 from app.metadata.log.log_format import NO_NONCE, Entry
-from tests.replication_model.timeline import Timeline
-from tests.replication_model.violation import Violation
+from tests.sim.timeline import Timeline
+from tests.sim.violation import Violation
 
 if TYPE_CHECKING:
     from tests.replication_model.process import Process

@@ -21,7 +21,7 @@ from uuid import UUID
 from app.metadata.image.image import BrokerImage, ClusterImage, PartitionImage
 from tests.replication_model.bucket import LogEntry
 from tests.replication_model.disk import Record, ReplicaLog
-from tests.replication_model.violation import Violation
+from tests.sim.violation import Violation
 
 if TYPE_CHECKING:
     from tests.replication_model.world import World

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.replication_model.timeline import Timeline
+from tests.sim.timeline import Timeline
 
 if TYPE_CHECKING:
     from tests.replication_model.process import Process

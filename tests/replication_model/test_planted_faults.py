@@ -6,6 +6,7 @@ import pytest
 
 from tests.replication_model.planted import PLANTED
 from tests.replication_model.world import run_seed
+from tests.sim.planted import assert_found
 
 QUICK_SEEDS = 60
 """Faults that need more seeds are left to the slow tests."""
@@ -18,11 +19,8 @@ QUICK_SEEDS = 60
 )
 def test_a_rule_taken_back_is_found_by_the_checker_meant_for_it(name: str) -> None:
     planted = PLANTED[name]
-    others: list[str] = []
-    for seed in range(planted.seeds):
-        violation = run_seed(seed, planted.rules, **planted.plan).violation
-        if violation is not None:
-            if violation.invariant == planted.found_by:
-                return
-            others.append(f"seed {seed}: {violation}")
-    pytest.fail("\n".join([f"{planted.found_by} did not find it in {planted.seeds} seeds; found were:", *others]))
+    assert_found(
+        planted.found_by,
+        range(planted.seeds),
+        lambda seed: run_seed(seed, planted.rules, **planted.plan).violation,
+    )

@@ -34,8 +34,8 @@ from tests.replication_model.faults import END_MS, HEAL_MS, FaultActor, Plan
 from tests.replication_model.network import Network
 from tests.replication_model.process import Process
 from tests.replication_model.rules import RULES, Rules
-from tests.replication_model.timeline import Timeline
-from tests.replication_model.violation import Violation
+from tests.sim.timeline import Timeline
+from tests.sim.violation import Violation
 
 TOPIC: Final = UUID(int=7)
 CLUSTER: Final = "cluster"

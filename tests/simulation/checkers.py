@@ -25,7 +25,8 @@ from app.tiering.read.read_ahead import STREAMS_MAX
 from app.tiering.repair.verify import verify
 from app.tiering.store.segment_format import check_stored_chunk, decode_footer
 from app.tiering.store.store_work import unfold_chunk
-from tests.simulation.history import Batch, Bound, PartitionHistory, Violation
+from tests.sim.violation import Violation
+from tests.simulation.history import Batch, Bound, PartitionHistory
 
 if TYPE_CHECKING:
     from tests.simulation.machine import Machine

@@ -6,13 +6,7 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 from uuid import UUID
 
-
-class Violation(AssertionError):
-    """An invariant does not hold."""
-
-    def __init__(self, invariant: str, message: str) -> None:
-        super().__init__(f"{invariant}: {message}")
-        self.invariant = invariant
+from tests.sim.violation import Violation
 
 
 @dataclass(slots=True, eq=False)

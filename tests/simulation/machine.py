@@ -18,11 +18,11 @@ from app.metadata.peers.place import Holder
 from app.tiering.store.store_work import InlineStoreWork
 from app.wire.apikeys import ApiKey
 from app.wire.private import PlaceRequest, PlaceResponse, pack, unpack
-from tests.simulation.bucket import ProcessStore
-from tests.simulation.disk import ProcessFiles, SimDisk
+from tests.sim.bucket import ProcessStore
+from tests.sim.disk import ProcessFiles, SimDisk
+from tests.sim.loop import Process, ProcessDied
+from tests.sim.network import Wire
 from tests.simulation.history import PartitionHistory
-from tests.simulation.network import Wire
-from tests.simulation.runtime import Process, ProcessDied
 from tests.support.virtual_loop import VirtualPool
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from app.handlers.state.fetch_sessions import CachedPartition, FetchSession
 from tests.cluster_simulation import planted, planted_coordinators
 from tests.cluster_simulation.faults import FAULTS
 from tests.cluster_simulation.world import run_seed
+from tests.sim.planted import assert_found
 from tests.simulation.seeds import describe, run_seeds
 
 ROOT = Path(__file__).parents[2]
@@ -150,15 +151,5 @@ def test_a_fault_planted_into_a_cluster_is_found_by_the_checker_meant_for_it(
 ) -> None:
     fault = PLANTED[name]
     fault.plant(monkeypatch)
-    others: list[str] = []
-    for seed in range(fault.first, fault.first + fault.seeds):
-        violation = run_seed(seed, faults=fault.faults, shape=fault.shape).violation
-        if violation is not None:
-            if violation.invariant == fault.found_by:
-                return
-            others.append(f"seed {seed}: {violation}")
-    pytest.fail(
-        "\n".join(
-            [f"{fault.found_by} did not find it in {fault.seeds} seeds from {fault.first} on; what was found:", *others]
-        )
-    )
+    seeds = range(fault.first, fault.first + fault.seeds)
+    assert_found(fault.found_by, seeds, lambda seed: run_seed(seed, faults=fault.faults, shape=fault.shape).violation)

@@ -29,9 +29,11 @@ from app.wire.apikeys import ApiKey
 from app.wire.apis.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from app.wire.private import DrainRequest, DrainResponse, pack, unpack
 from app.wire.produce import encode_produce_request
+from tests.sim.planted import assert_found
+from tests.sim.violation import Violation
 from tests.simulation.actors import EXPECTED, Actor
 from tests.simulation.checkers import CRC_POSITION
-from tests.simulation.history import Batch, PartitionHistory, Violation
+from tests.simulation.history import Batch, PartitionHistory
 from tests.simulation.machine import Machine, Unreachable
 from tests.simulation.small import SMALL
 from tests.simulation.transactions import TransactionalProducer
@@ -549,11 +551,4 @@ PLANTED: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[int, ...]]]
 def test_a_rule_that_is_taken_back_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant, seeds = PLANTED[name]
     plant(monkeypatch)
-    others: list[str] = []
-    for seed in seeds:
-        violation = played(seed).violation
-        if violation is not None:
-            if violation.invariant == RULE:
-                return
-            others.append(f"seed {seed}: {violation}")
-    pytest.fail("\n".join([f"not found with seeds {seeds}; what was found:", *others]))
+    assert_found(RULE, seeds, lambda seed: played(seed).violation)

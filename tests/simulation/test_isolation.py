@@ -7,6 +7,8 @@ import pytest
 from tests.cluster_simulation.isolation import ISOLATION, shape_of
 from tests.cluster_simulation.planted_isolation import PLANTED, hosts
 from tests.cluster_simulation.world import Outcome, run_seed
+from tests.sim.planted import assert_found
+from tests.sim.violation import Violation
 
 SEEDS = 2
 SLOW_SEEDS = 20
@@ -52,14 +54,12 @@ def test_a_fault_planted_into_isolation_is_found_by_the_checker_meant_for_it(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault = PLANTED[name]
-    others: list[str] = []
-    for seed in range(fault.seeds):
+
+    def run(seed: int) -> Violation | None:
         with monkeypatch.context() as patch:
             if fault.scenario == "machine cut off":
                 hosts(patch)
             fault.plant(patch)
-            violation = run_seed(seed, faults=(fault.scenario,), shape=shape_of(fault.scenario)).violation
-        if violation is not None and violation.invariant == fault.found_by:
-            return
-        others.append(f"seed {seed}: {violation}")
-    pytest.fail("\n".join([f"{fault.found_by} did not find it in {fault.seeds} seeds; what was found:", *others]))
+            return run_seed(seed, faults=(fault.scenario,), shape=shape_of(fault.scenario)).violation
+
+    assert_found(fault.found_by, range(fault.seeds), run)

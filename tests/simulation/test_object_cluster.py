@@ -9,6 +9,7 @@ from tests.cluster_simulation.objects import SEEDS_FROM, ObjectShape
 from tests.cluster_simulation.planted import SHORT
 from tests.cluster_simulation.planted_objects import PLANTED
 from tests.cluster_simulation.world import run_seed
+from tests.sim.planted import assert_found
 from tests.simulation.seeds import describe, run_seeds
 
 SEEDS = (50_000, 50_004)
@@ -97,19 +98,9 @@ def test_a_fault_planted_into_object_durability_is_found_by_the_checker_meant_fo
 ) -> None:
     fault = PLANTED[name]
     fault.plant(monkeypatch)
-    others: list[str] = []
-    for seed in range(fault.first, fault.first + fault.seeds):
-        try:
-            violation = run_seed(seed, faults=fault.faults, shape=fault.shape).violation
-        except ExceptionGroup as error:  # a broker's own check has ended it: that is not what is asked here
-            others.append(f"seed {seed}: {error!r}")
-            continue
-        if violation is not None:
-            if violation.invariant == fault.found_by:
-                return
-            others.append(f"seed {seed}: {violation}")
-    pytest.fail(
-        "\n".join(
-            [f"{fault.found_by} did not find it in {fault.seeds} seeds from {fault.first} on; what was found:", *others]
-        )
+    assert_found(
+        fault.found_by,
+        range(fault.first, fault.first + fault.seeds),
+        lambda seed: run_seed(seed, faults=fault.faults, shape=fault.shape).violation,
+        other_ends=ExceptionGroup,  # a broker's own check has ended it, and not the checker
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.sim.planted import assert_found
 from tests.simulation.planted import PLANTED
 from tests.simulation.world import run_seed
 
@@ -27,18 +28,5 @@ RARE = frozenset(
 def test_a_planted_fault_is_found_by_the_checker_meant_for_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     planted = PLANTED[name]
     planted.plant(monkeypatch)
-    others: list[str] = []
-    for seed in range(planted.first, planted.first + planted.seeds):
-        violation = run_seed(seed, faults=planted.faults).violation
-        if violation is not None:
-            if violation.invariant == planted.found_by:
-                return
-            others.append(f"seed {seed}: {violation}")
-    pytest.fail(
-        "\n".join(
-            [
-                f"{planted.found_by} did not find it in {planted.seeds} seeds from {planted.first} on; what was found:",
-                *others,
-            ]
-        )
-    )
+    seeds = range(planted.first, planted.first + planted.seeds)
+    assert_found(planted.found_by, seeds, lambda seed: run_seed(seed, faults=planted.faults).violation)

@@ -7,6 +7,8 @@ import pytest
 from tests.cluster_simulation.planted_slow import PLANTED
 from tests.cluster_simulation.slow import SHAPE, SLOW
 from tests.cluster_simulation.world import run_seed
+from tests.sim.planted import assert_found
+from tests.sim.violation import Violation
 
 SEEDS = 3
 SLOW_SEEDS = 20
@@ -38,12 +40,10 @@ def test_a_fault_planted_into_pulses_is_found_by_the_checker_meant_for_it(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault = PLANTED[name]
-    others: list[str] = []
-    for seed in range(fault.seeds):
+
+    def run(seed: int) -> Violation | None:
         with monkeypatch.context() as patch:
             fault.plant(patch)
-            violation = run_seed(seed, faults=(fault.scenario,), shape=SHAPE).violation
-        if violation is not None and violation.invariant == fault.found_by:
-            return
-        others.append(f"seed {seed}: {violation}")
-    pytest.fail("\n".join([f"{fault.found_by} did not find it in {fault.seeds} seeds; what was found:", *others]))
+            return run_seed(seed, faults=(fault.scenario,), shape=SHAPE).violation
+
+    assert_found(fault.found_by, range(fault.seeds), run)

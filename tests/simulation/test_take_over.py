@@ -18,9 +18,9 @@ from app.handlers.state.acknowledging import AcknowledgementGate
 from app.metadata.image.records import LEVEL_MAX
 from app.metadata.peers.liveness import BEAT_INTERVAL_MS, SILENCE_MS_MAX
 from app.metadata.view.registration import Registration, StartRefused
-from tests.simulation.history import Violation
+from tests.sim.network import Wire
+from tests.sim.violation import Violation
 from tests.simulation.machine import Machine, Unreachable
-from tests.simulation.network import Wire
 from tests.simulation.small import SMALL, Client, move
 from tests.simulation.world import Outcome, World, run_seed
 

@@ -35,10 +35,11 @@ from app.wire.apis.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from tests.sim.violation import Violation
 from tests.simulation.actors import EXPECTED, LOST_PRODUCER, Actor, Consumer
 from tests.simulation.checkers import CRC_POSITION, served_batches
 from tests.simulation.groups import COORDINATOR_TROUBLE, Commit, Place
-from tests.simulation.history import Batch, PartitionHistory, Violation
+from tests.simulation.history import Batch, PartitionHistory
 from tests.simulation.machine import Unreachable
 
 if TYPE_CHECKING:

@@ -28,10 +28,13 @@ from app.metadata.log.numbered_log import NumberedLog
 from app.metadata.manifest.manifest_state import segment_record_key
 from app.objectstore.memory import Fault, FaultKind
 from app.records.batch import iter_headers
+from tests.sim.bucket import Bucket
+from tests.sim.loop import Process, ProcessDied, SimLoop
+from tests.sim.network import Wire
+from tests.sim.violation import Violation
 from tests.simulation import assigned, sharing
 from tests.simulation.actors import Actor, Administrator, Consumer, Producer
 from tests.simulation.assigned import AssignedMember, OneOwner
-from tests.simulation.bucket import Bucket
 from tests.simulation.checkers import (
     CRC_POSITION,
     AckedMeansKept,
@@ -44,10 +47,8 @@ from tests.simulation.checkers import (
 )
 from tests.simulation.compaction import KeyedReader, KeyedTopic, KeyedWriter
 from tests.simulation.groups import CommittedOffsets, Member
-from tests.simulation.history import PartitionHistory, Violation
+from tests.simulation.history import PartitionHistory
 from tests.simulation.machine import Machine, Unreachable
-from tests.simulation.network import Wire
-from tests.simulation.runtime import Process, ProcessDied, SimLoop
 from tests.simulation.sharing import SharedOnce
 from tests.simulation.transactions import CommittedReader, TransactionalProducer, Transactions
 from tests.support.virtual_loop import Deadlock, VirtualClock

@@ -15,8 +15,8 @@ from app.core.units import TopicIdPartition
 from app.hot.indexes import AbortedTransaction
 from app.metadata.image.wal_ranges import WalId
 from app.wal.format import PartitionState, WalFooter, decode_whole
-from tests.replication_model.timeline import Timeline
-from tests.replication_model.violation import Violation
+from tests.sim.timeline import Timeline
+from tests.sim.violation import Violation
 
 if TYPE_CHECKING:
     from tests.wal_simulation.checkers import Checkers

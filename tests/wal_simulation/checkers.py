@@ -30,7 +30,7 @@ from app.metadata.image.wal_ranges import WalId
 from app.wal.format import WalFooter
 from app.wal.trimming import has_ended
 from app.wal.writer import WalWriter
-from tests.replication_model.violation import Violation
+from tests.sim.violation import Violation
 from tests.wal_simulation.bucket import Segment, Stored
 from tests.wal_simulation.cluster import Image, Mode, PartitionRecord
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from tests.replication_model.timeline import Timeline
+from tests.sim.timeline import Timeline
 
 
 class Process:

@@ -7,6 +7,7 @@ from unittest import mock
 
 import pytest
 
+from tests.sim.planted import assert_found
 from tests.wal_simulation.checkers import RESTATING
 from tests.wal_simulation.planted import LEGAL, PLANTED
 from tests.wal_simulation.world import run_seed
@@ -28,23 +29,15 @@ def test_a_rule_taken_back_does_harm_that_is_found(name: str) -> None:
     planted = PLANTED[name]
     harms = planted.found_by.split()
     assert not RESTATING.intersection(harms)
-    others: list[str] = []
     with ExitStack() as stack:
         for target, instead in planted.patches.items():
             stack.enter_context(mock.patch(target, instead))
-        for seed in range(planted.first, planted.first + planted.seeds):
-            try:
-                violation = run_seed(seed, planted.rules, muted=True, **planted.plan).violation
-            except (
-                AssertionError
-            ) as error:  # the cores notice much themselves, but this is about what happens if they do not
-                others.append(f"seed {seed}: {error}")
-                continue
-            if violation is not None:
-                if violation.invariant in harms:
-                    return
-                others.append(f"seed {seed}: {violation}")
-    pytest.fail("\n".join([f"{planted.found_by} did not find it in {planted.seeds} seeds; found were:", *others]))
+        assert_found(
+            harms,
+            range(planted.first, planted.first + planted.seeds),
+            lambda seed: run_seed(seed, planted.rules, muted=True, **planted.plan).violation,
+            other_ends=AssertionError,  # the cores notice much themselves, but the harm must be found without them
+        )
 
 
 @pytest.mark.ci

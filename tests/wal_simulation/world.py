@@ -12,8 +12,8 @@ from app.core.units import PartitionIndex, TopicId, TopicIdPartition
 from app.records.batch import iter_headers
 from app.records.control import parse_marker
 from app.records.record import iter_records
-from tests.replication_model.timeline import Timeline
-from tests.replication_model.violation import Violation
+from tests.sim.timeline import Timeline
+from tests.sim.violation import Violation
 from tests.wal_simulation.broker import Broker
 from tests.wal_simulation.bucket import Bucket, Stored
 from tests.wal_simulation.checkers import Checkers

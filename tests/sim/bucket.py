@@ -15,7 +15,7 @@ from app.core.seams import Clock
 from app.core.units import Buffer, TimestampMs
 from app.objectstore.api import ObjectInfo, UploadInfo
 from app.objectstore.memory import MemoryStore
-from tests.simulation.runtime import Process
+from tests.sim.loop import Process
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from app.transport.connection import Connection
 from app.wire.codec import decode_response
 from app.wire.framing import request_frame
 from app.wire.header import parse_response_header
-from tests.simulation.runtime import Process, SimLoop
+from tests.sim.loop import Process, SimLoop
 
 LATENCY_S = (0.0002, 0.003)
 

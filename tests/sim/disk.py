@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from tests.simulation.runtime import Process
+from tests.sim.loop import Process
 from tests.support.simfs import PAGE_BYTES, SimFileSystem, _Directory, _Inode
 
 SECTOR_BYTES = 512
