@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from app.tiering.upload.led_partition import LedPartition
 from app.tiering.upload.steps import (
     BACKOFF_DRAINING_S,
     BACKOFF_MAX_S,
     CORRUPTION_BACKOFF_S,
     LAST_COPYING,
     TierDeadlines,
-    TierFacts,
+    TierGuards,
     TierStep,
     is_due,
     next_step,
@@ -26,36 +28,54 @@ FLAGS = ("unsettled", "swapping", "finishing", "announced", "abandoned", "compac
 DUE = ("expire", "reconcile", "sweep")
 
 
-@dataclass
+ENTRY: Any = object()
+"""In place of a manifest entry: the decision looks only whether there is one."""
+
+
 class Played:
-    """A partition whose facts change as the steps of its round change them."""
+    """A partition whose record changes as the steps of its round change it."""
 
-    flags: set[str]
-    segments: int = 0
-    due: TierDeadlines = field(default_factory=TierDeadlines)
+    def __init__(self, flags: set[str], segments: int, due: TierDeadlines) -> None:
+        log: Any = SimpleNamespace(config=SimpleNamespace(compacted="compacted" in flags))
+        manifest: Any = None
+        key: Any = None
+        self.segments = segments
+        self.draining = "draining" in flags
+        self.partition = LedPartition(
+            log, manifest, key, detached="detached" in flags, settled="unsettled" not in flags, due=due
+        )
+        copies = self.partition.copies
+        copies.finishing = ENTRY if "finishing" in flags else None
+        copies.announced = ENTRY if "announced" in flags else None
+        copies.swapping = ENTRY if "swapping" in flags else None
+        copies.abandoned = [ENTRY] if "abandoned" in flags else []
 
-    def facts(self) -> TierFacts:
-        return TierFacts(lambda: self.segments > 0, **{name: name in self.flags for name in FLAGS})
+    def guards(self) -> TierGuards:
+        return TierGuards(self.draining, lambda: self.segments > 0)
+
+    def is_due(self) -> bool:
+        return is_due(self.partition, self.guards(), NOW_S)
 
     def carry_out(self, step: TierStep) -> None:
+        copies, due = self.partition.copies, self.partition.due
         match step:
             case TierStep.SETTLE:
-                self.flags.discard("unsettled")
+                self.partition.settled = True
             case TierStep.SWAP:
-                self.flags.discard("swapping")
+                copies.swapping = None
             case TierStep.FINISH:
-                self.flags.discard("finishing")
+                copies.finishing = None
             case TierStep.COPY:
                 self.segments -= 1
-                self.flags.discard("announced")
+                copies.announced = None
             case TierStep.GIVE_UP:
-                self.flags -= {"announced", "abandoned"}
+                copies.announced, copies.abandoned = None, []
             case TierStep.DELETE:
-                self.due.expire_at_s = NOW_S + 30
+                due.expire_at_s = NOW_S + 30
             case TierStep.RECONCILE:
-                self.due.reconcile_at_s = NOW_S + 60
+                due.reconcile_at_s = NOW_S + 60
             case TierStep.SWEEP:
-                self.due.sweep_at_s = NOW_S + 3600
+                due.sweep_at_s = NOW_S + 3600
 
 
 def played(words: str) -> Played:
@@ -70,21 +90,19 @@ def played(words: str) -> Played:
     return Played({one for one in named if one in FLAGS}, named.count("segment"), due)
 
 
-def round_of(one: Played, before: Callable[[TierStep], str] = lambda _: "") -> Iterator[str]:
-    """The steps of one round. ``before`` may return "fails" for a step, or a flag that becomes true while it is carried out."""
+def round_of(one: Played, *, fails: str = "", detached_in: str = "") -> Iterator[str]:
+    """The steps of one round. The step ``fails`` fails, and in the step ``detached_in`` another broker becomes the leader."""
     after: TierStep | None = None
-    while (step := next_step(one.facts(), one.due, NOW_S, after)) is not None:
+    while (step := next_step(one.partition, one.guards(), NOW_S, after)) is not None:
         after = step
-        word = before(step)
-        if word == "fails":
+        if step.name == fails:
             yield f"{step.name}!"
             if step > LAST_COPYING:
                 return
             after = LAST_COPYING
             continue
         one.carry_out(step)
-        if word:
-            one.flags.add(word)
+        one.partition.detached |= step.name == detached_in
         yield step.name
 
 
@@ -122,7 +140,7 @@ def round_of(one: Played, before: Callable[[TierStep], str] = lambda _: "") -> I
 def test_a_round_has_the_steps_that_are_due_in_their_order(words: str, steps: str) -> None:
     """A leading "-": these facts begin no round. The steps after it are those of a round that had begun before."""
     one = played(words)
-    begins = is_due(one.facts(), one.due, NOW_S)
+    begins = one.is_due()
     assert ["-"] * (not begins) + list(round_of(one)) == steps.split()
 
 
@@ -142,7 +160,7 @@ def test_a_round_has_the_steps_that_are_due_in_their_order(words: str, steps: st
 )
 def test_a_failed_copy_keeps_no_old_segment_and_other_failures_end_the_round(fails: str, steps: str) -> None:
     one = played("unsettled swapping finishing abandoned compacted segment expire reconcile sweep")
-    assert list(round_of(one, lambda step: "fails" if step.name == fails else "")) == steps.split()
+    assert list(round_of(one, fails=fails)) == steps.split()
 
 
 @pytest.mark.parametrize(
@@ -162,7 +180,7 @@ def test_a_partition_that_is_led_elsewhere_begins_no_step_and_gives_up_its_annou
     during: str, steps: str
 ) -> None:
     one = played("unsettled swapping finishing abandoned compacted segment segment expire reconcile sweep")
-    assert list(round_of(one, lambda step: "detached" if step.name == during else "")) == steps.split()
+    assert list(round_of(one, detached_in=during)) == steps.split()
 
 
 def test_the_rules_hold_for_every_combination_of_facts() -> None:
@@ -170,7 +188,7 @@ def test_the_rules_hold_for_every_combination_of_facts() -> None:
     for chosen in itertools.product((False, True), repeat=len(FLAGS) + len(DUE) + 2):
         words = [name for name, holds in zip((*FLAGS, *DUE, "segment", "paused"), chosen, strict=True) if holds]
         one = played(" ".join(words))
-        begins = is_due(one.facts(), one.due, NOW_S)
+        begins = one.is_due()
         steps = [TierStep[name] for name in round_of(one)]
         rounds += 1
         assert steps == sorted(steps), words
@@ -182,12 +200,7 @@ def test_the_rules_hold_for_every_combination_of_facts() -> None:
             assert not steps, words
         if "draining" in words:
             assert TierStep.SWEEP not in steps, words
-        if steps:
-            again = played(" ".join({"draining"} & set(words)))
-            again.flags, again.segments, again.due = one.flags, one.segments, one.due
-            assert not is_due(again.facts(), again.due, NOW_S), (
-                "a round leaves nothing that begins the next one at once"
-            )
+        assert not steps or not one.is_due(), "a round leaves nothing that begins the next one at once"
     assert rounds == 2**13
 
 
@@ -199,12 +212,14 @@ def test_segments_are_visited_only_where_a_copy_decides() -> None:
         visits += 1
         return False
 
-    facts = TierFacts(copyable)
-    assert is_due(facts, TierDeadlines(), NOW_S)
-    assert not is_due(facts, TierDeadlines(retry_at_s=NOW_S + 1), NOW_S)
+    guards, partition = TierGuards(False, copyable), played("").partition
+    partition.due.expire_at_s = NOW_S
+    assert is_due(partition, guards, NOW_S)
+    partition.due.retry_at_s = NOW_S + 1
+    assert not is_due(partition, guards, NOW_S)
     for step in TierStep:
         if step is not TierStep.COPY:
-            next_step(facts, TierDeadlines(), NOW_S, after=step)
+            next_step(partition, guards, NOW_S, after=step)
     assert visits == len([step for step in TierStep if step < TierStep.COPY])
 
 

@@ -47,7 +47,7 @@ from app.tiering.upload.segment_copy import COPIES_MAX, STALL_S, SegmentCopier
 from app.tiering.upload.steps import (
     BACKOFF_DRAINING_S,
     LAST_COPYING,
-    TierFacts,
+    TierGuards,
     TierStep,
     is_due,
     next_step,
@@ -335,7 +335,7 @@ class RemoteLogManager:
         # A list of keys: a list of partitions would keep the partitions of a deleted topic, and free all of them in one turn.
         for index, key in enumerate(list(self._partitions), 1):
             partition = self._partitions.get(key)
-            if partition is not None and not partition.busy and is_due(self._facts(partition), partition.due, now_s):
+            if partition is not None and not partition.busy and is_due(partition, self._guards(partition), now_s):
                 partition.busy = True
                 group.create_task(self._tend(partition))
                 begun += 1
@@ -343,18 +343,10 @@ class RemoteLogManager:
                 begun = 0
                 await asyncio.sleep(0)
 
-    def _facts(self, partition: LedPartition) -> TierFacts:
-        copies = partition.copies
-        return TierFacts(
-            copyable=lambda: self._copier.next_candidate(partition, partition.manifest.tiered_end) is not None,
-            detached=partition.detached,
-            draining=self._draining,
-            unsettled=not partition.settled,
-            swapping=copies.swapping is not None,
-            finishing=copies.finishing is not None,
-            announced=copies.announced is not None,
-            abandoned=bool(copies.abandoned),
-            compacted=partition.log.config.compacted,
+    def _guards(self, partition: LedPartition) -> TierGuards:
+        return TierGuards(
+            self._draining,
+            lambda: self._copier.next_candidate(partition, partition.manifest.tiered_end) is not None,
         )
 
     async def _tend(self, partition: LedPartition) -> None:
@@ -390,7 +382,7 @@ class RemoteLogManager:
         after: TierStep | None = None
         while True:
             now_s = loop_time_s()
-            step = next_step(self._facts(partition), partition.due, now_s, after)
+            step = next_step(partition, self._guards(partition), now_s, after)
             if step is None:
                 break
             after = step

@@ -18,7 +18,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, assert_never
+from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
+
+if TYPE_CHECKING:
+    from app.tiering.upload.led_partition import LedPartition
 
 BACKOFF_BASE_S: Final = 0.5
 BACKOFF_MAX_S: Final = 30.0
@@ -72,70 +75,62 @@ class TierDeadlines:
     sweep_at_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class TierFacts:
-    """The facts that decide about a round, besides the deadlines."""
+class TierGuards(NamedTuple):
+    """The facts outside of a partition's record that decide about its round."""
 
+    draining: bool
     copyable: Callable[[], bool]
     """Whether a segment may be copied now. It is called only where that decides, because it visits the segments."""
-    detached: bool = False
-    """Whether this broker leads the partition no more."""
-    draining: bool = False
-    unsettled: bool = False
-    """Whether copies of earlier leaderships were not looked for yet."""
-    swapping: bool = False
-    finishing: bool = False
-    announced: bool = False
-    """Whether the next copy was announced together with the finish of the previous one."""
-    abandoned: bool = False
-    """Whether announced entries of this broker will not be finished."""
-    compacted: bool = False
 
 
-def is_due(facts: TierFacts, due: TierDeadlines, now_s: float) -> bool:
+def is_due(partition: LedPartition, guards: TierGuards, now_s: float) -> bool:
     """Whether a round should begin. ``SWAP``, ``RECOPY``, ``DROP_LOCAL`` and abandoned entries wait for a round of other steps."""
-    if facts.detached or now_s < due.retry_at_s:
+    due = partition.due
+    if partition.detached or now_s < due.retry_at_s:
         return False
     return (
-        facts.unsettled
+        not partition.settled
         or now_s >= due.expire_at_s
         or now_s >= due.reconcile_at_s
-        or (now_s >= due.sweep_at_s and not facts.draining)
-        or facts.finishing
-        or facts.announced
-        or facts.copyable()
+        or (now_s >= due.sweep_at_s and not guards.draining)
+        or partition.copies.finishing is not None
+        or partition.copies.announced is not None
+        or guards.copyable()
     )
 
 
-def next_step(facts: TierFacts, due: TierDeadlines, now_s: float, after: TierStep | None = None) -> TierStep | None:
+def next_step(
+    partition: LedPartition, guards: TierGuards, now_s: float, after: TierStep | None = None
+) -> TierStep | None:
     """The next step of a round that has begun; None if the round is over.
 
     ``after``: the step that was carried out last, or ``LAST_COPYING`` after a copying step failed; None at the start.
     """
-    if facts.detached:
-        gives_up = after in (TierStep.FINISH, TierStep.COPY) and (facts.announced or facts.abandoned)
+    if partition.detached:
+        gives_up = after in (TierStep.FINISH, TierStep.COPY) and _gives_up(partition)
         return TierStep.GIVE_UP if gives_up else None
     for step in TierStep:
         is_left = after is None or step > after or step is after is TierStep.COPY
-        if is_left and _applies(step, facts, due, now_s):
+        if is_left and _applies(step, partition, guards, now_s):
             return step
     return None
 
 
-def _applies(step: TierStep, facts: TierFacts, due: TierDeadlines, now_s: float) -> bool:
+def _applies(step: TierStep, partition: LedPartition, guards: TierGuards, now_s: float) -> bool:
+    copies, due = partition.copies, partition.due
     match step:
         case TierStep.SETTLE:
-            return facts.unsettled
+            return not partition.settled
         case TierStep.SWAP:
-            return facts.swapping
+            return copies.swapping is not None
         case TierStep.FINISH:
-            return facts.finishing
+            return copies.finishing is not None
         case TierStep.COPY:
-            return facts.copyable()
+            return guards.copyable()
         case TierStep.GIVE_UP:
-            return facts.announced or facts.abandoned
+            return _gives_up(partition)
         case TierStep.RECOPY:
-            return facts.compacted
+            return partition.log.config.compacted
         case TierStep.EXPIRE | TierStep.DELETE:
             return now_s >= due.expire_at_s
         case TierStep.DROP_LOCAL:
@@ -143,9 +138,14 @@ def _applies(step: TierStep, facts: TierFacts, due: TierDeadlines, now_s: float)
         case TierStep.RECONCILE:
             return now_s >= due.reconcile_at_s
         case TierStep.SWEEP:
-            return now_s >= due.sweep_at_s and not facts.draining
+            return now_s >= due.sweep_at_s and not guards.draining
         case _:
             assert_never(step)
+
+
+def _gives_up(partition: LedPartition) -> bool:
+    """Whether this broker has announced copies that will not be made."""
+    return partition.copies.announced is not None or bool(partition.copies.abandoned)
 
 
 def retry_pause_s(failures: int, *, corrupt: bool, draining: bool) -> float:
