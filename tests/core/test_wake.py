@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -10,9 +11,10 @@ from app.core.wake import Wake
 
 
 def test_each_callback_is_called_once_in_the_order_of_arrival() -> None:
-    wake, called = Wake(), []
+    wake = Wake()
+    called: list[str] = []
     for name in "abc":
-        wake.add(lambda name=name: called.append(name))  # type: ignore[misc]
+        wake.add(partial(called.append, name))
     assert len(wake) == 3
     wake.wake()
     wake.wake()
@@ -20,7 +22,8 @@ def test_each_callback_is_called_once_in_the_order_of_arrival() -> None:
 
 
 def test_a_cancelled_callback_is_not_called_and_a_second_cancel_ends_no_other_wait() -> None:
-    wake, called = Wake(), []
+    wake = Wake()
+    called: list[str] = []
     cancel = wake.add(lambda: called.append("first"))
     cancel()
     wake.add(lambda: called.append("second"))
@@ -30,7 +33,8 @@ def test_a_cancelled_callback_is_not_called_and_a_second_cancel_ends_no_other_wa
 
 
 def test_a_callback_that_waits_again_is_called_at_the_next_wake() -> None:
-    wake, called = Wake(), []
+    wake = Wake()
+    called: list[int] = []
 
     def again() -> None:
         called.append(len(called))

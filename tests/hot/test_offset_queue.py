@@ -31,7 +31,8 @@ async def test_an_end_completes_the_waits_that_it_has_passed_and_no_other() -> N
 @pytest.mark.parametrize("seed", range(20))
 async def test_waits_in_any_order_end_exactly_when_their_offset_is_passed(seed: int) -> None:
     rng = random.Random(seed)
-    queue, end, waits = OffsetQueue(), 0, []
+    queue, end = OffsetQueue(), 0
+    waits: list[tuple[int, Any]] = []
     for _ in range(200):
         if rng.random() < 0.7:
             offset_end = rng.randint(end + 1, end + 20)
@@ -39,7 +40,7 @@ async def test_waits_in_any_order_end_exactly_when_their_offset_is_passed(seed: 
         else:
             end += rng.randint(0, 10)
             queue.reached(end)
-        assert all(wait.done() == (offset_end <= end) for offset_end, wait in waits)  # type: ignore[attr-defined]
+        assert all(wait.done() == (offset_end <= end) for offset_end, wait in waits)
     assert len(queue) == sum(offset_end > end for offset_end, _ in waits)
 
 

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from app.tiering.upload.led_partition import LedPartition
+from app.tiering.upload.led_partition import LedPartition, TierDeadlines
 from app.tiering.upload.steps import (
     BACKOFF_DRAINING_S,
     BACKOFF_MAX_S,
     CORRUPTION_BACKOFF_S,
     LAST_COPYING,
-    TierDeadlines,
     TierGuards,
     TierStep,
     is_due,

@@ -8,8 +8,20 @@ from dataclasses import dataclass, field
 from app.core.loop_time import loop_time_s
 from app.core.units import Offset, TopicIdPartition
 from app.metadata.manifest.manifest import SegmentEntry, SegmentManifest
-from app.tiering.upload.steps import TierDeadlines
 from app.tiering.upload.tiered_log import TieredLog
+
+
+@dataclass(slots=True, eq=False)
+class TierDeadlines:
+    """When the regular work of a partition is due next, in seconds of loop time."""
+
+    retry_at_s: float = 0.0
+    """No round begins before. Later than the loop time only after a failure."""
+    expire_at_s: float = 0.0
+    retention_at_s: float = 0.0
+    """Time of the next check of ``retention.ms``, which is a part of ``EXPIRE``."""
+    reconcile_at_s: float = 0.0
+    sweep_at_s: float = 0.0
 
 
 @dataclass(slots=True, eq=False)

@@ -17,11 +17,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
+from typing import Final, NamedTuple, assert_never
 
-if TYPE_CHECKING:
-    from app.tiering.upload.led_partition import LedPartition
+from app.tiering.upload.led_partition import LedPartition
 
 BACKOFF_BASE_S: Final = 0.5
 BACKOFF_MAX_S: Final = 30.0
@@ -60,19 +58,6 @@ class TierStep(enum.IntEnum):
 
 LAST_COPYING: Final = TierStep.RECOPY
 """Up to here the steps copy. Their failure does not end the round."""
-
-
-@dataclass(slots=True, eq=False)
-class TierDeadlines:
-    """When the regular work of a partition is due next, in seconds of loop time."""
-
-    retry_at_s: float = 0.0
-    """No round begins before. Later than the loop time only after a failure."""
-    expire_at_s: float = 0.0
-    retention_at_s: float = 0.0
-    """Time of the next check of ``retention.ms``, which is a part of ``EXPIRE``."""
-    reconcile_at_s: float = 0.0
-    sweep_at_s: float = 0.0
 
 
 class TierGuards(NamedTuple):
