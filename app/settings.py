@@ -634,6 +634,8 @@ def catalogue() -> Mapping[str, Setting]:
 def unknown_name(name: str) -> ConfigError:
     """The error for an unknown name."""
     definition = TOPIC_DEFINITIONS.get(name)
+    if definition is not None and not definition.synonyms:
+        return ConfigError(f"{name} is set per topic, and has no default of brokers.")
     if definition is not None:
         return ConfigError(f"{name} is set per topic; the broker's default for it is {definition.synonyms[0].name}.")
     names = [*catalogue(), *ALIASES]

@@ -16,8 +16,10 @@ from app.configs.broker_definitions import BROKER_DEFINITIONS
 from app.configs.declaring import DECLARED, setting
 from app.configs.defining import definitions_of
 from app.configs.kinds import ConfigType, Importance, Synonym, Update
-from app.configs.topic_definitions import TOPIC_DEFINITIONS
+from app.configs.topic_definitions import TOPIC_BY_SYNONYM, TOPIC_DEFINITIONS
 from app.configs.values import format_value
+from app.core.errors import ConfigError
+from app.settings import unknown_name
 
 ROOT = Path(__file__).parents[1]
 WHOLE = {ConfigType.INT, ConfigType.SHORT, ConfigType.LONG}
@@ -54,6 +56,19 @@ def test_a_setting_of_a_topic_can_be_altered_and_has_a_broker_wide_name() -> Non
     assert first.synonyms == (Synonym("first.time.ms"),)
     assert colour.synonyms == (Synonym("log.colour"), Synonym("log.colours", 2))
     assert first.update is Update.CLUSTER_WIDE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSettings:
+    alone: bool = setting(False, ConfigType.BOOLEAN, "Alone.", of_topic_alone=True)
+
+
+def test_a_setting_of_single_topics_has_no_broker_wide_name() -> None:
+    [alone] = definitions_of(TopicSettings, of_topics=True)
+    assert (alone.synonyms, alone.update) == ((), Update.CLUSTER_WIDE)
+    assert "confluent.value.schema.validation" not in TOPIC_BY_SYNONYM
+    with pytest.raises(ConfigError, match=r"is set per topic, and has no default of brokers\."):
+        raise unknown_name("confluent.value.schema.validation")
 
 
 def test_a_password_is_not_in_the_representation_of_settings() -> None:

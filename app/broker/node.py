@@ -76,6 +76,8 @@ from app.metadata.view.view import ClusterView
 from app.objectstore.api import ObjectStore
 from app.replication.reading import PartitionReads
 from app.schemas.coordinator import SchemaCoordinator
+from app.schemas.follower import SchemaFollower
+from app.schemas.registry_reads import RegistryReads, SchemasLink
 from app.security.delegation import TokenSecrets
 from app.tiering.read.chunk_cache import ChunkCache
 from app.tiering.read.reader import RemoteReader
@@ -116,7 +118,7 @@ PARTITIONS_NAMED_MAX: Final = 10
 """Partitions in one log line."""
 
 
-class NodeLink(ControlLink, FetchLink, ManifestLink, CoordinatorLink, TransactionLink, HoldLink, Protocol):
+class NodeLink(ControlLink, FetchLink, ManifestLink, CoordinatorLink, TransactionLink, HoldLink, SchemasLink, Protocol):
     """Reaches the other brokers of a cluster: as members, as leaders, and as coordinators."""
 
 
@@ -242,6 +244,7 @@ class Node:
         self.shares: ShareCoordinator = None  # type: ignore[assignment]
         self.transactions: TransactionCoordinator = None  # type: ignore[assignment]
         self.schemas: SchemaCoordinator = None  # type: ignore[assignment]
+        self.schema_follower: SchemaFollower = None  # type: ignore[assignment]
         key = config.delegation_token_secret_key
         self._token_secrets = TokenSecrets(key) if key else None
         self.audit: BrokerAudit | None = None
@@ -481,6 +484,8 @@ class Node:
             log_line=self._log_line,
             faults=self.faults,
         )
+        schema_reads = RegistryReads(BrokerId(config.node_id), self.schemas, lambda: self.cluster.image, self._link)
+        self.schema_follower = SchemaFollower(schema_reads.read, around.pool)
         authorizer = new_authorizer(config)
         if authorizer is not None:
             authorizer.follow(self.cluster.image.acls)
@@ -513,6 +518,7 @@ class Node:
             producer_ids=producer_ids,
             transactions=self.transactions,
             schemas=self.schemas,
+            schema_follower=self.schema_follower,
             groups=self.groups,
             shares=self.shares,
             advertised_host=self.advertised_host,
@@ -914,6 +920,7 @@ class Node:
                 background.append(tasks.create_task(self.transactions.run()))
                 self.schemas.follow(self.cluster.image)
                 background.append(tasks.create_task(self.schemas.run()))
+                background.append(tasks.create_task(self.schema_follower.run()))
                 if self.config.firn_spot_notice_endpoint:
                     background.append(tasks.create_task(self._ask_for_spot_notice()))
                 try:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         kafka_default: str | None
         update: Update
         idle: str
+        of_topic_alone: bool
 
 
 T = TypeVar("T")
@@ -45,7 +46,8 @@ def setting(
     """A field of a class of settings.
 
     ``name``: Kafka's, if it is not the field's with dots. ``synonyms``: broker-wide names of a topic setting, if there are
-    others than ``name``. The choices of a ``StrEnum`` are its members. A password is not in the ``repr`` of the settings.
+    others than ``name``; with ``of_topic_alone`` there is none.
+    The choices of a ``StrEnum`` are its members. A password is not in the ``repr`` of the settings.
     """
     declared = (kind, documentation, synonyms, name, more)
     return field(default=default, repr=kind is not ConfigType.PASSWORD, metadata={DECLARED: declared})

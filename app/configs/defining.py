@@ -30,7 +30,8 @@ def definitions_of(settings: type, *, of_topics: bool = False) -> Iterator[Defin
             documentation = f"{documentation} Without effect: {more['idle']}."
         if of_topics:
             more["update"] = Update.CLUSTER_WIDE
-            more["synonyms"] = tuple(s if isinstance(s, Synonym) else Synonym(s) for s in synonyms or (name,))
+            named = () if more.pop("of_topic_alone", False) else synonyms or (name,)
+            more["synonyms"] = tuple(s if isinstance(s, Synonym) else Synonym(s) for s in named)
         yield Definition(
             name=name,
             type=kind,

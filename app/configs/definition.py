@@ -41,7 +41,7 @@ class Definition:
     replicas: bool = False
     """A list of ``<partition>:<broker>``, or ``*`` for all."""
     synonyms: tuple[Synonym, ...] = ()
-    """Broker-wide names of a topic setting. The first one that is set counts."""
+    """Broker-wide names of a topic setting. The first one that is set counts. Empty for a setting of single topics."""
     kafka_default: str | None = None
     """Kafka's default, if it differs."""
     update: Update = Update.READ_ONLY

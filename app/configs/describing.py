@@ -151,6 +151,8 @@ def _said_by_brokers(
     cluster_overrides: Mapping[str, str],
 ) -> list[SourcedValue]:
     """The values of a topic setting from brokers, the effective one first."""
+    if not definition.synonyms:
+        return [SourcedValue(definition.name, format_value(definition.default), ConfigSource.DEFAULT_CONFIG)]
     said = [
         SourcedValue(synonym.name, layer[synonym.name], source)
         for layer, source in (

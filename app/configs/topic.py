@@ -58,6 +58,26 @@ class ProduceValidation(StrEnum):
     """Every record too, as Apache Kafka does."""
 
 
+class SchemaValidation(StrEnum):
+    """Checks of a record's schema where a topic has its schemas checked (``firn.schema.validation``)."""
+
+    ID = "id"
+    """The id, in the header or the payload."""
+    FULL = "full"
+    """The payload too, by the schema."""
+
+
+class SubjectNameStrategy(StrEnum):
+    """The subject that must know the schema of a record (``confluent.value.subject.name.strategy``)."""
+
+    TOPIC = "io.confluent.kafka.serializers.subject.TopicNameStrategy"
+    """``<topic>-key`` or ``<topic>-value``."""
+    RECORD = "io.confluent.kafka.serializers.subject.RecordNameStrategy"
+    """The full name of the record that the schema defines."""
+    TOPIC_RECORD = "io.confluent.kafka.serializers.subject.TopicRecordNameStrategy"
+    """``<topic>-<full name of the record>``."""
+
+
 class TierCompression(StrEnum):
     """How chunks of a segment object are stored (``firn.tier.compression``)."""
 
@@ -322,6 +342,39 @@ class TopicConfig:
         "depend on the number of records. records: also every record, as in Apache Kafka: its encoding, offset and "
         "timestamp. A topic with cleanup.policy=compact always has its records decoded, to check their keys.",
     )
+    confluent_key_schema_validation: bool = setting(
+        False,
+        _BOOLEAN,
+        "true: a batch is refused if the key of a record has no id of a schema, or one that the subject does not know. It needs "
+        "firn.version 5, and is set on single topics.",
+        of_topic_alone=True,
+    )
+    confluent_value_schema_validation: bool = setting(
+        False,
+        _BOOLEAN,
+        "As confluent.key.schema.validation, for values. A null value passes in a compacted topic, where it deletes a key.",
+        of_topic_alone=True,
+    )
+    confluent_key_subject_name_strategy: SubjectNameStrategy = setting(
+        SubjectNameStrategy.TOPIC,
+        _STRING,
+        "The subject that must know the schemas of keys: that of the topic (TopicNameStrategy), of the record that the schema "
+        "defines (RecordNameStrategy), or of both (TopicRecordNameStrategy).",
+        of_topic_alone=True,
+    )
+    confluent_value_subject_name_strategy: SubjectNameStrategy = setting(
+        SubjectNameStrategy.TOPIC,
+        _STRING,
+        "As confluent.key.subject.name.strategy, for values.",
+        of_topic_alone=True,
+    )
+    firn_schema_validation: SchemaValidation = setting(
+        SchemaValidation.ID,
+        _STRING,
+        "How much is checked where confluent.key.schema.validation or confluent.value.schema.validation is true. id: the id of "
+        "the schema. full: also that the payload is a value of the schema, which costs CPU for each record.",
+        of_topic_alone=True,
+    )
     firn_tier_max_lag_ms: int = setting(
         3_600_000,
         _LONG,
@@ -356,6 +409,11 @@ class TopicConfig:
     @property
     def compacted(self) -> bool:
         return "compact" in self.cleanup_policy
+
+    @property
+    def checks_schemas(self) -> bool:
+        """Whether produced records must name a schema that the registry knows (ADR 0044)."""
+        return self.confluent_key_schema_validation or self.confluent_value_schema_validation
 
     @property
     def tiered(self) -> bool:

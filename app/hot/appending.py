@@ -20,7 +20,7 @@ from app.hot.acceptance import LogWork
 from app.hot.durability import WRITE_BACK_BYTES
 from app.hot.indexes import SegmentIndex
 from app.hot.log_offsets import LogOffsets
-from app.hot.preparation import codec_of, looks_at_records, needs_preparation, prepare
+from app.hot.preparation import codec_of, looks_at_batches, needs_preparation, prepare
 from app.hot.producers import BATCHES_KEPT, SEQUENCE_MASK, aborted_entry
 from app.hot.segments import RELATIVE_OFFSET_MAX, Segment
 from app.machine.files import File, storage_error, write_all, write_whole
@@ -96,7 +96,7 @@ class AppendedLog(LogOffsets):
         self._append_time = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
         self._flush_messages = config.flush_messages
         self._codec = codec_of(config)
-        self._needs_preparation = self._codec is not None or looks_at_records(config)
+        self._needs_preparation = self._codec is not None or looks_at_batches(config)
         self._plain = not self._needs_preparation and not self._append_time
         self._flushes_early = config.flush_messages < LONG_MAX
 
@@ -117,6 +117,15 @@ class AppendedLog(LogOffsets):
         base_timestamp, max_timestamp = TIMESTAMPS.unpack_from(records, TIMESTAMPS_POSITION)
         return bool(max_timestamp < 0 or max_timestamp < base_timestamp)
 
+    def has_batch(self, records: memoryview) -> bool:
+        """Whether one sound batch of an idempotent producer is in the log already, so that an append would find a duplicate."""
+        header = parse_header(records)
+        entry = self._producers.entries.get(header.producer_id) if header.producer_id >= 0 else None
+        if entry is None or entry.epoch != header.producer_epoch:
+            return False
+        last_sequence = (header.base_sequence + header.last_offset_delta) & SEQUENCE_MASK
+        return any(one[0] == header.base_sequence and one[1] == last_sequence for one in entry.batches)
+
     def prepare_append(self, records: memoryview, *, raw_bytes_max: int = DECOMPRESSED_BATCH_BYTES_MAX) -> bytearray:
         """Like ``preparation.prepare``. Run it in the pool, before ``append_as_leader``. It does not change the log."""
         return prepare(records, self.config, now_ms=self._directory.now_ms(), raw_bytes_max=raw_bytes_max)
@@ -128,7 +137,7 @@ class AppendedLog(LogOffsets):
 
         ``records`` must be writable: offsets and epochs are patched in place. It is not kept. Several batches are accepted only
         if none is idempotent. ``prepared``: they come from ``prepare_append``; without it they are prepared here, now, or with
-        ``may_prepare=False`` PreparationNeeded is raised.
+        ``may_prepare=False``, or if the topic has its schemas checked, PreparationNeeded is raised.
 
         Guarantees: on an error nothing was appended, though ``records`` may have been patched. The result is stored as the
         topic's durability asks once ``wait_stored(last_offset_end)`` says so; that holds for a duplicate too.
@@ -335,7 +344,7 @@ class AppendedLog(LogOffsets):
             (self._needs_preparation and self.needs_preparation(records))
             or (not self._append_time and any(lacks_maximum(header) for _, header in found))
         ):
-            if not may_prepare:
+            if not may_prepare or self.config.checks_schemas:
                 raise PreparationNeeded(f"A batch for {self.topic}-{self.partition} must be prepared.")
             return self.append_as_leader(memoryview(self.prepare_append(records)), now_ms=now_ms, prepared=True)
         earliest, latest = now_ms - self._before_max_ms, now_ms + self._after_max_ms

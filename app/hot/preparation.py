@@ -42,9 +42,15 @@ def looks_at_records(config: TopicConfig) -> bool:
     return config.compacted or config.firn_produce_validation is ProduceValidation.RECORDS
 
 
+def looks_at_batches(config: TopicConfig) -> bool:
+    """Whether every produced batch of a topic is looked into before it is appended: by ``prepare``, or for its schemas by the
+    caller of ``append_as_leader`` (ADR 0044)."""
+    return looks_at_records(config) or config.checks_schemas
+
+
 def needs_preparation(records: memoryview, config: TopicConfig, codec: Codec | None) -> bool:
-    """Whether ``prepare`` has work that the topic asks for. Cheap. ``codec`` is ``codec_of(config)``."""
-    if looks_at_records(config):
+    """Whether ``prepare`` or its caller has work that the topic asks for. Cheap. ``codec`` is ``codec_of(config)``."""
+    if looks_at_batches(config):
         return True
     if codec is None:
         return False

@@ -6,7 +6,8 @@
 - ``subjects``: names of subjects and contexts
 - ``view``: the state that a replay of the log gives
 - ``registering``: the records that a request's write puts into the log
+- ``sources``: texts of stored schemas
 - ``refusals``: error codes of the registry's API
 
-``parsing/`` reads texts of schemas, ``compatibility/`` compares them.
+``parsing/`` reads texts of schemas, ``compatibility/`` compares them, ``payloads/`` reads records by them.
 """

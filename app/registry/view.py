@@ -314,6 +314,27 @@ class View:
         own = None if ids is None else next(iter(ids.uses.get(number, ())), None)
         return None if own is None else self.version(*own)
 
+    def with_id(self, subject: str, number: int) -> Version | None:
+        """The newest version of a subject that has an id and is not soft-deleted."""
+        versions = self._subjects.get(subject, {})
+        ids = self._ids.get(read_subject(subject).context)
+        uses = {} if ids is None else ids.uses.get(number, {})
+        if len(uses) < len(versions):
+            found = [place for name, place in uses if name == subject]
+            places: Iterable[int] = sorted(found, reverse=True)
+        else:
+            places = reversed(versions)
+        for place in places:
+            version = versions.get(place)
+            if version is not None and version.stored.id == number and not version.stored.deleted:
+                return version
+        return None
+
+    def id_of_guid(self, context: str, guid: str) -> int | None:
+        """The id that a context's schema with this GUID has."""
+        ids = self._ids.get(context)
+        return None if ids is None else ids.by_guid.get(guid)
+
     def id_of(self, context: str, content: Content) -> int | None:
         """The id that a context's schema with this content has."""
         ids = self._ids.get(context)

@@ -436,6 +436,7 @@ class Bench:
         self.context = Context(
             config=config,
             schemas=SimpleNamespace(),  # type: ignore[arg-type]
+            schema_follower=SimpleNamespace(),  # type: ignore[arg-type]
             clock=self.clock,  # type: ignore[arg-type]
             rng=rng,
             pool=pool,

@@ -3,8 +3,8 @@
 A connection answers in order, so a request that waits long must not delay a request that is due soon. Each other broker gets up to
 one connection for each of these *lanes*: heartbeats and questions, entries of the cluster log, changes, fetches, entries of segment
 manifests, states of share groups, markers, records of the audit log, partitions that are added to transactions, looks at
-transactions, holds of copies, ends of partitions, and pulses, which come from another loop. A connection that failed is opened
-again by the next request. Nothing is sent twice (F1).
+transactions, holds of copies, ends of partitions, reads of `_schemas`, and pulses, which come from another loop. A connection that
+failed is opened again by the next request. Nothing is sent twice (F1).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ from app.wire.apis.list_offsets import (
 )
 from app.wire.apis.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from app.wire.fetch import Fetched, FetchRequest, decode_fetched, encode_fetch_body
-from app.wire.private import pack, unpack
+from app.wire.private import SchemasRequest, SchemasResponse, pack, unpack
 from app.wire.versions import BETWEEN_BROKERS, SERVED
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -100,6 +100,7 @@ LOOK_MS: Final = 30_000
 """A broker may have to read from the object store for its answer."""
 HOLD_MS: Final = 20_000
 """A leader waits ``copy_holds.HOLD_WAIT_S`` for its image and for copies under way."""
+SCHEMAS_MS: Final = 5_000
 PRODUCE_VERSION: Final = 12
 """The last version that names topics."""
 PRODUCE_MS: Final = 5_000
@@ -116,6 +117,7 @@ LANES: Final = (
     "looks",
     "holds",
     "ends",
+    "schemas",
     "pulse",
 )
 
@@ -281,6 +283,12 @@ class KafkaControlLink:
             for one in topic.partitions
             if not one.error_code
         }
+
+    async def schemas(self, to: BrokerImage, asked: SchemasRequest) -> SchemasResponse:
+        """Read `_schemas` on its leader. Raises: BrokerUnavailable, ProtocolError."""
+        connection = await self.connection(to, "schemas")
+        body = await connection.request(ApiKey.FIRN_SCHEMAS, pack(asked), version=0, timeout_ms=SCHEMAS_MS)
+        return unpack(SchemasResponse, body)
 
     async def hold_copies(self, to: BrokerImage, asked: HoldRequest) -> HoldResponse:
         return await self._ask(to, "holds", ApiKey.FIRN_HOLD, asked, HoldResponse, HOLD_MS)

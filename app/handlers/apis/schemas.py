@@ -2,7 +2,8 @@
 
 The broker decides the rights from the connection's principal. A subject belongs to the topic that it names: WRITE on the topic
 registers a schema, DELETE deletes one, DESCRIBE reads. All other subjects, configs and modes need ALTER on the cluster. Reading
-them needs DESCRIBE on the cluster, or READ on `_schemas`. Tests: ``tests/broker/test_schema_rights.py``.
+them needs DESCRIBE on the cluster, READ on `_schemas`, or CLUSTER_ACTION, which brokers have (SV8). Tests:
+``tests/broker/test_schema_rights.py``.
 """
 
 from __future__ import annotations
@@ -124,6 +125,7 @@ def _shown_to(context: Context, request: Request) -> Callable[[bytes], bool]:
         context.authorizer is None
         or may(context, caller, Operation.DESCRIBE, ResourceType.CLUSTER)
         or may(context, caller, Operation.READ, ResourceType.TOPIC, TOPIC)
+        or may(context, caller, Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
     ):
         return lambda _: True
     describes = judge(context, caller, Operation.DESCRIBE, ResourceType.TOPIC)

@@ -648,6 +648,7 @@ TABLE: Final[Mapping[ApiKey, tuple[Entry, ...]]] = {
         HandlerRight(DESCRIBE, TOPIC, "the topic that a subject names, to read its schemas: others are left out"),
         HandlerRight(READ, TOPIC, "or _schemas, to read all of them"),
         HandlerRight(DESCRIBE, CLUSTER, "instead, to read all of them"),
+        HandlerRight(CLUSTER_ACTION, CLUSTER, "instead, for brokers that check schemas of records"),
     ),
     # It comes before the login, and only from few addresses (ADR 0034, HF1). No rule of access decides.
     ApiKey.FIRN_FORWARDED: NOTHING,

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from app.replication.partition import PartitionTable
     from app.replication.reading import PartitionReads
     from app.schemas.coordinator import SchemaCoordinator
+    from app.schemas.follower import SchemaFollower
     from app.security.authorizer import Authorizer
     from app.security.delegation import TokenSecrets
     from app.security.noting import Resource
@@ -116,6 +117,7 @@ class Context:
     shares: ShareCoordinator
     transactions: TransactionCoordinator
     schemas: SchemaCoordinator
+    schema_follower: SchemaFollower
     advertised_host: str
     advertised_port: int
     log_line: Callable[[str], None]

@@ -48,8 +48,9 @@ from app.handlers.clients.client import RequestFields
 from app.handlers.clients.held_sequences import HeldSequences, sequenced, tell_refused
 from app.handlers.clients.produce_shape import NO_TAGS, ProduceShape, learn
 from app.handlers.clients.serving import request_of, spawn_told
+from app.handlers.produce.schema_checks import check_schemas
 from app.handlers.state.zones import record_bytes
-from app.hot.preparation import looks_at_records
+from app.hot.preparation import looks_at_batches
 from app.hot.producers import TransactionGuard
 from app.metadata.image.image import GUARDED_TOPICS
 from app.records.batch import (
@@ -300,7 +301,7 @@ def is_plain(partition: Partition, acks: int) -> bool:
     return (
         partition.topic not in GUARDED_TOPICS
         and config.compression_type == "producer"
-        and not looks_at_records(config)
+        and not looks_at_batches(config)
         and (
             partition.log.journaled
             or (
@@ -747,11 +748,17 @@ async def _append_some(
                     if log.needs_preparation(checked):
                         config = log.config
                         checked = memoryview(await server.preparations.prepare(connection, log, checked))
+                        if config.checks_schemas and not log.has_batch(checked):
+                            await check_schemas(connection, partition.topic, config, checked)
                         # The leader, the log or a reason to refuse can have changed meanwhile.
                         partition = require_partition(context, topic, index)
                         log = partition.log
                         check_produced(context, asked.version, request, partition, checked, verdict)
                     now_ms, prepared = context.clock.now_ms(), config is log.config
+                    if not prepared and log.config.checks_schemas:
+                        raise RequestRejected(
+                            ErrorCode.NOT_ENOUGH_REPLICAS, f"The settings of {partition.topic} have changed. Try again."
+                        )
                     stored = append_one(
                         context, request, partition, index, checked, answered, now_ms, prepared=prepared
                     )

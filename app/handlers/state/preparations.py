@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from app.core.limits import MIB
 from app.hot.preparation import DecompressesTooFar
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from app.core.seams import BlockingPool
     from app.hot.log import PartitionLog
     from app.transport.core import ConnectionCore
+
+T = TypeVar("T")
 
 EXPANSION_EXPECTED: Final = 16
 """A batch may decompress to so many times its size before it has to claim the whole limit. JSON reaches 5 to 10."""
@@ -51,7 +54,16 @@ class Preparations:
 
         Raises: as ``PartitionLog.prepare_append``; CancelledError if the connection ends before the turn of the batch has come.
         """
-        size_bytes = len(records)
+        return await self.run(
+            connection, len(records), lambda allowance: log.prepare_append(records, raw_bytes_max=allowance)
+        )
+
+    async def run(self, connection: ConnectionCore, size_bytes: int, work: Callable[[int], T]) -> T:
+        """Run work on a batch of so many bytes in the pool, with memory for what it decompresses to. ``work`` takes the most bytes
+        that the batch may decompress to.
+
+        Raises: as ``work``, which raises DecompressesTooFar beyond its allowance; CancelledError as ``prepare``.
+        """
         limit = self._batch_bytes_max
         allowance = min(limit, max(ALLOWANCE_BYTES_MIN, EXPANSION_EXPECTED * size_bytes))
         while True:
@@ -59,7 +71,7 @@ class Preparations:
             claim_bytes = 2 * allowance
             await self._claim(connection, claim_bytes)
             try:
-                return await self._pool.run(partial(log.prepare_append, records, raw_bytes_max=allowance))
+                return await self._pool.run(partial(work, allowance))
             except DecompressesTooFar:
                 if allowance == limit:
                     raise

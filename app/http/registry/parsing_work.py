@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeVar
 
 from app.registry.compatibility.levels import Level, incompatibilities
 from app.registry.parsing.limits import STEPS_MAX, StepBudget
-from app.registry.parsing.schemas import Named, ParsedSchema, SchemaType, parse
+from app.registry.parsing.schemas import ParsedSchema, parse
 from app.registry.refusals import SchemaInvalid
+from app.registry.sources import Source
 
 T = TypeVar("T")
 THREADS_MAX: Final = 2
@@ -23,10 +24,6 @@ KEPT_CHARS_MAX: Final = 4_000_000
 """Of the texts whose models are kept. A model needs about ten times as many bytes."""
 COMPARED_STEPS_MAX: Final = 10 * STEPS_MAX
 """Of all comparisons of one request."""
-
-
-Source: TypeAlias = tuple[SchemaType, str, tuple[Named, ...]]
-"""A text with its type and the texts that it refers to."""
 
 
 class ParsingWork:

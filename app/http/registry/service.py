@@ -12,10 +12,10 @@ from typing import Final, NamedTuple, TypeVar
 from app.core.errors import BrokerUnavailable
 from app.core.turns import Portion, run
 from app.http.registry.followed import FollowedLog
-from app.http.registry.parsing_work import COMPARED_STEPS_MAX, ParsingWork, Source
+from app.http.registry.parsing_work import COMPARED_STEPS_MAX, ParsingWork
 from app.registry.compatibility.levels import Level
 from app.registry.parsing.limits import StepBudget
-from app.registry.parsing.schemas import ParsedSchema, SchemaType
+from app.registry.parsing.schemas import ParsedSchema
 from app.registry.refusals import Code, RegistryRefusal, SchemaInvalid
 from app.registry.registering import (
     Append,
@@ -30,7 +30,7 @@ from app.registry.registering import (
     with_text,
 )
 from app.registry.schema_log import EndMoved
-from app.registry.subjects import Subject, read_subject
+from app.registry.sources import source_of
 from app.registry.view import Mode, Version, View
 
 T = TypeVar("T")
@@ -104,7 +104,7 @@ class SchemaService:
 
     async def model_of(self, view: View, version: Version) -> ParsedSchema | None:
         """The model of a stored version, None if its text cannot be read. Raises: ParserMissing."""
-        source = _source_of(view, version)
+        source = source_of(view, version)
         return None if source is None else (await self._work.readable([source]))[0]
 
     async def _judged(self, view: View, asked: SchemaRequest, *, deleted: bool = False) -> Judged:
@@ -187,18 +187,6 @@ def _normalizing(view: View, asked: SchemaRequest) -> SchemaRequest:
     if asked.normalize or view.setting(asked.subject, "normalize") is not True:
         return asked
     return asked._replace(normalize=True)
-
-
-def _source_of(view: View, version: Version) -> Source | None:
-    stored = version.stored
-    if stored.schema_type not in SchemaType.__members__:
-        return None
-    subject: Subject = read_subject(stored.subject)
-    try:
-        named = referenced(view, subject, stored.references)
-    except RegistryRefusal:
-        return None
-    return SchemaType(stored.schema_type), stored.schema, tuple(named)
 
 
 def _invalid(error: SchemaInvalid) -> RegistryRefusal:

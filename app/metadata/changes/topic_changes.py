@@ -42,11 +42,12 @@ from app.core.units import (
 from app.metadata.changes.durability_changes import from_object, to_object
 from app.metadata.changes.group_configs import GROUP_DEFINITIONS, validate_group_configs
 from app.metadata.image.draft import ImageDraft
-from app.metadata.image.image import PartitionImage, TopicImage
+from app.metadata.image.image import GUARDED_TOPICS, PartitionImage, TopicImage
 from app.metadata.image.records import (
     ALL_BROKERS,
     LEVEL_FEATURE,
     OBJECT_LEVEL,
+    REGISTRY_LEVEL,
     ProducerIdsRecord,
     broker_configs_change,
     group_configs_change,
@@ -62,6 +63,9 @@ from app.metadata.replicas.replica_changes import clear_eligible
 from app.wire.config_resources import ConfigOperation, ConfigResourceType
 
 T_co = TypeVar("T_co", covariant=True)
+
+KEY_SCHEMAS: Final = "confluent.key.schema.validation"
+VALUE_SCHEMAS: Final = "confluent.value.schema.validation"
 
 DEFAULT: Final = -1
 """As a number of partitions or a replication factor: the broker's default."""
@@ -212,7 +216,7 @@ def create_topic(
         else:
             chosen = yield from staying.steps(available, _partitions(draft), replication_factor)
             placed = yield from place.steps(draft.brokers, chosen, partitions, replication_factor, start, fenced=fenced)
-    validate_topic_configs(configs, broker=broker)
+    _check_schema_settings(draft, name, validate_topic_configs(configs, broker=broker))
     overrides = {key: value for key, value in configs.items() if value is not None}
     images = yield from _new_partitions(draft, around, placed, in_log=in_log)
     asked = replication_factor if in_log else -1
@@ -294,6 +298,22 @@ def require_object_level(draft: ImageDraft) -> None:
             Durability.OBJECT,
             f"It needs {LEVEL_FEATURE} {OBJECT_LEVEL}, and it is {draft.level}: run `firn cluster features --upgrade "
             f"{LEVEL_FEATURE}={OBJECT_LEVEL}`.",
+        )
+
+
+def _check_schema_settings(draft: ImageDraft, name: str, config: TopicConfig) -> None:
+    """Raises: RequestRejected INVALID_CONFIG if a topic cannot have its schemas checked (SV10)."""
+    if not config.checks_schemas:
+        return
+    asked = VALUE_SCHEMAS if config.confluent_value_schema_validation else KEY_SCHEMAS
+    if name in GUARDED_TOPICS or name.startswith("__"):
+        raise invalid_value(asked, "true", f"Topic '{name}' is of Firn's own. Set it on topics of producers.")
+    if draft.level < REGISTRY_LEVEL:
+        raise invalid_value(
+            asked,
+            "true",
+            f"It needs {LEVEL_FEATURE} {REGISTRY_LEVEL}, and it is {draft.level}: run `firn cluster features --upgrade "
+            f"{LEVEL_FEATURE}={REGISTRY_LEVEL}`.",
         )
 
 
@@ -631,12 +651,13 @@ def _configured(
             # AlterConfigs replaces settings that its client knows nothing of. This one returns to the default as of a new topic.
             found = _with_durability(broker, overrides)
             overrides = {name: text for name, text in found.items() if text is not None}
-        validate_topic_configs(
+        config = validate_topic_configs(
             overrides,
             broker=broker,
             existing=topic.configs,
             nothing_tiered=nothing_tiered is not None,
         )
+        _check_schema_settings(draft, topic.name, config)
         changed = yield from _with_other_durability(draft, around, topic, overrides)
         records = [topic_change(topic.topic_id, changed.record(configs=overrides))]
         if changed is not topic:

@@ -274,6 +274,14 @@ def _member(value: dict[str, Any], name: str, owner: str) -> Any:
     return value[name]
 
 
+def full_name_of(value: dict[str, Any]) -> str | None:
+    """The full name of the type that an object of JSON defines; None if it defines none."""
+    try:
+        return _full_name(value, "")[0] if value.get("type") in ("record", "error", "enum", "fixed") else None
+    except SchemaInvalid:
+        return None
+
+
 def _full_name(value: dict[str, Any], namespace: str) -> tuple[str, str]:
     """The full name of a definition, and the namespace in which its parts are. Raises: SchemaInvalid."""
     name = value.get("name")

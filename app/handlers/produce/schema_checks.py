@@ -1,0 +1,79 @@
+"""Checks the schemas of a produced batch, where its topic asks for it (ADR 0044).
+
+The ids of the records are gathered on a pool thread, and looked for in the registry on the loop. Tests:
+``tests/broker/test_schema_validation.py``.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from app.configs import SchemaValidation
+from app.core.errors import LimitExceeded
+from app.core.turns import Portion
+from app.hot.preparation import DecompressesTooFar
+from app.registry.payloads.prefix import Side
+from app.schemas.batch_ids import BatchUses, SchemaUse, check_payloads, uses_of
+from app.schemas.knowing import Naming
+
+if TYPE_CHECKING:
+    from app.configs import TopicConfig
+    from app.handlers.clients.client import Client
+    from app.registry.parsing.schemas import ParsedSchema
+
+
+async def check_schemas(connection: Client, topic: str, config: TopicConfig, records: memoryview) -> None:
+    """Check a prepared batch of a topic whose schemas are checked.
+
+    Raises: RecordsRejected INVALID_RECORD, which names the bad records; RequestRejected NOT_ENOUGH_REPLICAS if the registry's log
+    cannot be read now; ProtocolError; DecompressesTooFar; CancelledError if the connection ends before the turn of the batch.
+    """
+    follower, preparations = connection.context.schema_follower, connection.server.preparations
+
+    def gather(raw_bytes_max: int) -> BatchUses:
+        try:
+            return uses_of(records, config, raw_bytes_max)
+        except LimitExceeded:
+            raise DecompressesTooFar(raw_bytes_max) from None
+
+    uses = await preparations.run(connection, len(records), gather)
+    asked = {use: (naming_of(topic, use.side, config), use.ref) for use in uses.records}
+    versions = await follower.versions(asked.values())
+    unknown = {
+        use: f"The subject of the {use.side.value} knows no schema {use.ref}. Register it, or use the subject's."
+        for use, one in asked.items()
+        if versions[one] is None
+    }
+    refusal = uses.refusal(unknown)
+    if refusal is not None:
+        raise refusal
+    if config.firn_schema_validation is not SchemaValidation.FULL:
+        return
+    models: dict[SchemaUse, ParsedSchema | None] = {}
+    portion = Portion()
+    for use, one in asked.items():
+        version = versions[one]
+        models[use] = None if version is None else await follower.model(version)
+        await portion.rest_if_spent()
+    await preparations.run(connection, len(records), partial(_check_payloads, records, config, models))
+
+
+def _check_payloads(
+    records: memoryview,
+    config: TopicConfig,
+    models: dict[SchemaUse, ParsedSchema | None],
+    raw_bytes_max: int,
+) -> None:
+    """Raises: as ``check_payloads``; DecompressesTooFar."""
+    try:
+        check_payloads(records, config, models, raw_bytes_max)
+    except LimitExceeded:
+        raise DecompressesTooFar(raw_bytes_max) from None
+
+
+def naming_of(topic: str, side: Side, config: TopicConfig) -> Naming:
+    """The subject in which the schemas of a topic's keys or values are looked for."""
+    of_keys = side is Side.KEY
+    strategy = config.confluent_key_subject_name_strategy if of_keys else config.confluent_value_subject_name_strategy
+    return Naming(topic, side, strategy)

@@ -1,0 +1,114 @@
+"""Which subject must know the schema of a record, and when it does."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from app.configs.topic import SubjectNameStrategy
+from app.registry.payloads.prefix import Side
+from app.registry.record_json import Key, KeyType, StoredSchema, write_deleted_version, write_key
+from app.registry.schema_log import Entry
+from app.registry.sources import record_name, source_of
+from app.registry.view import View, replay
+from app.schemas.knowing import Naming, known
+from tests.support.schema_records import schema_key, schema_record, schema_value
+
+TOPIC, RECORD, BOTH = SubjectNameStrategy.TOPIC, SubjectNameStrategy.RECORD, SubjectNameStrategy.TOPIC_RECORD
+USER = json.dumps({"type": "record", "name": "User", "namespace": "a.b", "fields": []})
+
+
+def view_of(*records: tuple[bytes, bytes | None]) -> View:
+    return replay([Entry(offset, 0, *record) for offset, record in enumerate(records)])
+
+
+def finds(view: View, side: Side, strategy: SubjectNameStrategy, ref: int | str, topic: str = "t") -> bool:
+    return known(view, Naming(topic, side, strategy), ref) is not None
+
+
+def test_by_default_the_subject_of_the_topic_must_have_the_id() -> None:
+    view = view_of(
+        schema_record("t-value", 1), schema_record("t-key", 2, '"long"'), schema_record("u-value", 3, '"int"')
+    )
+    assert finds(view, Side.VALUE, TOPIC, 1)
+    assert finds(view, Side.KEY, TOPIC, 2)
+    assert not finds(view, Side.KEY, TOPIC, 1)
+    assert not finds(view, Side.VALUE, TOPIC, 3), "the id is another topic's"
+    assert finds(view, Side.VALUE, TOPIC, 3, "u")
+    assert not finds(view, Side.VALUE, TOPIC, 9)
+
+
+def test_every_version_of_a_subject_counts_and_so_does_its_guid() -> None:
+    view = view_of(*[schema_record("t-value", number, f'"{number}"', number) for number in range(1, 30)])
+    assert all(finds(view, Side.VALUE, TOPIC, number) for number in range(1, 30))
+    version = view.version("t-value", 3)
+    assert version is not None
+    assert finds(view, Side.VALUE, TOPIC, version.guid)
+    assert not finds(view, Side.VALUE, TOPIC, "01234567-89ab-cdef-0123-456789abcdef")
+
+
+def test_the_id_of_a_schema_that_many_subjects_share_is_known_to_each_of_them() -> None:
+    view = view_of(*[schema_record(f"{name}-value", 1) for name in ("a", "b", "t", "c")])
+    assert finds(view, Side.VALUE, TOPIC, 1)
+    assert not finds(view, Side.KEY, TOPIC, 1)
+
+
+def test_a_deleted_version_is_not_known_and_a_deleted_subject_neither() -> None:
+    first, second = schema_record("t-value", 1), schema_record("t-value", 2, '"long"', 2)
+    deleted = schema_key("t-value"), schema_value("t-value", 1, deleted=True)
+    view = view_of(first, second, deleted)
+    assert (finds(view, Side.VALUE, TOPIC, 1), finds(view, Side.VALUE, TOPIC, 2)) == (False, True)
+    gone = write_key(Key(KeyType.DELETE_SUBJECT, "t-value")), write_deleted_version("t-value", 2)
+    assert not finds(view_of(first, second, gone), Side.VALUE, TOPIC, 2)
+    assert finds(view_of(first, second, gone, schema_record("t-value", 2, '"long"', 3)), Side.VALUE, TOPIC, 2)
+
+
+def test_a_schema_of_another_context_is_not_known() -> None:
+    assert not finds(view_of(schema_record(":.other:t-value", 1)), Side.VALUE, TOPIC, 1)
+
+
+def test_the_name_of_the_record_names_the_subject() -> None:
+    view = view_of(
+        schema_record("a.b.User", 1, USER),
+        schema_record("t-a.b.User", 1, USER),
+        schema_record("a.b.User", 2, version=2),
+    )
+    assert finds(view, Side.VALUE, RECORD, 1)
+    assert finds(view, Side.KEY, RECORD, 1)
+    assert finds(view, Side.VALUE, BOTH, 1)
+    assert not finds(view, Side.VALUE, BOTH, 1, "u")
+    assert not finds(view, Side.VALUE, TOPIC, 1)
+    assert not finds(view, Side.VALUE, RECORD, 2), "the schema defines no record"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "name"),
+    [
+        ("AVRO", USER, "a.b.User"),
+        ("AVRO", '{"type":"enum","name":"E","symbols":[]}', "E"),
+        ("AVRO", '"string"', None),
+        ("AVRO", '{"type":"array","items":"long"}', None),
+        ("AVRO", '{"type":"record"}', None),
+        ("AVRO", "{", None),
+        ("JSON", '{"title":"User","type":"object"}', "User"),
+        ("JSON", '{"type":"object"}', None),
+        ("JSON", '{"title":7}', None),
+        ("OTHER", '{"title":"User"}', None),
+    ],
+)
+def test_the_name_of_a_record_is_its_full_name_or_its_title(kind: str, text: str, name: str | None) -> None:
+    assert record_name(StoredSchema("s", 1, 1, text, kind)) == name
+
+
+def test_the_source_of_a_version_has_the_texts_that_it_refers_to() -> None:
+    referring = schema_value("t-value", 2, '"a.b.User"', references=[{"name": "n", "subject": "u-value", "version": 1}])
+    view = view_of(schema_record("u-value", 1, USER), (schema_key("t-value"), referring))
+    version = view.newest("t-value")
+    assert version is not None
+    source = source_of(view, version)
+    assert source is not None
+    assert (source[1], [one.text for one in source[2]]) == ('"a.b.User"', [USER])
+    lost = view_of((schema_key("t-value"), referring)).newest("t-value")
+    assert lost is not None
+    assert source_of(View(), lost) is None
