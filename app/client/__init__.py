@@ -3,5 +3,6 @@
 - ``connection``: ``KafkaConnection``, one connection; ``security``: TLS and logins; ``retry``: back-off
 - ``cluster``: ``ClusterClient``, brokers, leaders and a connection to each
 - ``producer``, ``partitioner``, ``transactions``: ``Producer`` and its transactions; ``consumer``: ``Consumer``
+- ``transactional_batches``: one batch for each partition in a transaction, with an offset each
 - ``admin``, ``groups``: ``AdminClient``, ``GroupClient``; ``schema_log``: ``BrokerSchemaLog``, the log of schemas
 """

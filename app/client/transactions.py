@@ -50,19 +50,24 @@ async def begin_transaction(cluster: ClusterClient, transactional_id: str, *, ti
     return await retrying(ask, rng=cluster.rng, budget_ms=cluster.retry_budget_ms)
 
 
-async def end_transaction(cluster: ClusterClient, transaction: Transaction, *, commit: bool) -> None:
-    """Commit or abort. Doing so again succeeds if it ended the same way.
+async def end_transaction(cluster: ClusterClient, transaction: Transaction, *, commit: bool) -> Transaction:
+    """Commit or abort. Doing so again succeeds if it ended the same way. Returns: the identity for the next transaction of the id.
 
     Raises: RequestRejected (it ended the other way, or its time was over), BrokerUnavailable (try again).
     """
 
-    async def ask() -> None:
+    async def ask() -> Transaction:
         connection = await _coordinator(cluster, transaction.transactional_id)
         request = EndTxnRequest(*transaction, committed=commit)
         answer = await connection.request(ApiKey.END_TXN, request, timeout_ms=cluster.request_timeout_ms)
         check_code(answer.error_code, None, f"transaction {transaction.transactional_id}")
+        if answer.producer_id < 0:
+            return transaction  # the first protocol, in which a producer keeps its epoch
+        return Transaction(
+            transaction.transactional_id, ProducerId(answer.producer_id), ProducerEpoch(answer.producer_epoch)
+        )
 
-    await retrying(ask, rng=cluster.rng, budget_ms=cluster.retry_budget_ms)
+    return await retrying(ask, rng=cluster.rng, budget_ms=cluster.retry_budget_ms)
 
 
 async def is_open(cluster: ClusterClient, transaction: Transaction) -> bool:

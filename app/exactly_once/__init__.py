@@ -5,6 +5,8 @@
 - ``ages``: ``Ages``, how old results are without trust in a clock, and how many each principal has; pure
 - ``bounds``: ``Usage`` and ``Bounds``, how many keys and bytes there may be; pure
 - ``shard``: ``RequestShard``, the condition, open results and reservations of one partition; pure
+- ``keys``: the header with the key, and the digest of a request; pure
+- ``deciding``: which open results count in a partition that may have lost its end; pure
 - ``attempt``: ``Attempt``, the steps of one keyed request in an HTTP process; pure
 - ``transactional_ids``: ``TransactionalIds``, which id a keyed request may use now; pure
 - ``strength``: whether a result partition is at least as durable as the data; pure

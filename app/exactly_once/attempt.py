@@ -33,7 +33,7 @@ from app.exactly_once.records import Result
 
 
 class Step(Enum):
-    """What is to be done next."""
+    """The next thing to do."""
 
     LOOK = "look"
     """Look the key up, and reserve it if it has no result."""
@@ -44,7 +44,7 @@ class Step(Enum):
     COMMIT = "commit"
     """End the transaction with a commit."""
     ABORT = "abort"
-    """End the transaction with an abort, and go on whatever the answer is."""
+    """End the transaction with an abort. Every answer leads on."""
     SETTLE = "settle"
     """Look the key up after a pause, until its result is committed or gone."""
     DONE = "done"

@@ -43,6 +43,7 @@ from app.exactly_once.attempt import (
     Unknown,
 )
 from app.exactly_once.bounds import Usage
+from app.exactly_once.deciding import Fate, TransactionSeen, decide
 from app.exactly_once.records import Part, RequestKey, Result, Tick, decode
 from app.exactly_once.shard import Accepted, KeyTaken, RequestShard
 from app.exactly_once.strength import strength_of, weaker
@@ -343,17 +344,19 @@ class World:
             if one.commit is not None or one.producer_id < 0 or log.fate(offset) is not None:
                 continue
             known = [each for each in self.transactions.values() if each.producer_id == one.producer_id]
-            busy = [each for each in known if each.state in state.BUSY and RESULTS in each.partitions]
-            if busy and busy[0].state is TransactionState.ONGOING and busy[0].epoch == one.epoch:
-                continue  # its coordinator ends it
+            busy = [each for each in known if each.state in state.BUSY]
+            seen = None
+            if busy:
+                decision = busy[0].commits if busy[0].state in PREPARED else None
+                seen = TransactionSeen(busy[0].epoch, RESULTS in busy[0].partitions, decision)
             found = decode(*one.content)
             assert found is not None
             assert not isinstance(found, Tick)
-            part = found[1].parts[0]
-            fate = self.logs[TopicPartition(part.topic, PartitionIndex(part.partition))].fate(part.base_offset)
-            if busy and busy[0].state in PREPARED and busy[0].epoch == one.epoch + 1:
-                fate = busy[0].commits
-            log.mark(one.producer_id, one.epoch + 1, commit=bool(fate))
+            fates = [self.logs[DATA[part.partition]].fate(part.base_offset) for part in found[1].parts]
+            fate = decide(one.epoch, seen, fates)
+            if fate is Fate.WAITS:
+                continue  # its coordinator ends it
+            log.mark(one.producer_id, one.epoch + 1, commit=fate is Fate.COMMITTED)
             self.count("decided")
         self.store()
 

@@ -1,0 +1,92 @@
+"""Batches of a transaction: each has an offset, a repeat has the same one, and the identity goes on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from app.client.cluster import EARLIEST, LATEST, ClusterClient
+from app.client.consumer import Consumer
+from app.client.transactional_batches import Row, write_batches
+from app.client.transactions import Transaction, begin_transaction, end_transaction
+from app.core.errors import ErrorCode, RequestRejected
+from app.core.units import Offset, PartitionIndex, ProducerEpoch, TimestampMs, TopicPartition
+from tests.support.broker import RunningBroker, running_broker
+
+ZERO = TopicPartition("t", PartitionIndex(0))
+ONE = TopicPartition("t", PartitionIndex(1))
+
+
+@pytest.fixture
+async def running(tmp_path: Path) -> AsyncIterator[RunningBroker]:
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("t", 2)
+        yield broker
+
+
+@pytest.fixture
+async def client(running: RunningBroker) -> AsyncIterator[ClusterClient]:
+    async with ClusterClient([("127.0.0.1", running.port)], rng=random.Random(1)) as cluster:
+        yield cluster
+
+
+def rows(*values: bytes) -> list[Row]:
+    return [(TimestampMs(1_000), None, value, ()) for value in values]
+
+
+async def begun(client: ClusterClient) -> Transaction:
+    return await begin_transaction(client, "id", timeout_ms=30_000)
+
+
+async def committed(client: ClusterClient, partition: TopicPartition) -> list[bytes | None]:
+    end = (await client.list_offsets({partition: LATEST}))[partition].offset
+    start = (await client.list_offsets({partition: EARLIEST}))[partition].offset
+    found: list[bytes | None] = []
+    async with Consumer(client, read_committed=True) as consumer:
+        consumer.assign({partition: Offset(start)})
+        while consumer.position(partition) < end:
+            for batch in await consumer.poll(5_000):
+                found += [record.value for record in batch.records()]
+    return found
+
+
+async def test_each_batch_has_its_offset_and_counts_with_the_commit(client: ClusterClient) -> None:
+    transaction = await begun(client)
+    written = await write_batches(client, transaction, {ZERO: rows(b"a", b"b"), ONE: rows(b"c")})
+    assert {partition: batch.base_offset for partition, batch in written.items()} == {ZERO: 0, ONE: 0}
+    assert {batch.log_append_ms for batch in written.values()} == {-1}
+    await end_transaction(client, transaction, commit=True)
+    assert await committed(client, ZERO) == [b"a", b"b"]
+    assert await committed(client, ONE) == [b"c"]
+
+
+async def test_a_repeat_gets_the_offset_of_the_first_and_writes_nothing(client: ClusterClient) -> None:
+    transaction = await begun(client)
+    first = await write_batches(client, transaction, {ZERO: rows(b"a")})
+    assert await write_batches(client, transaction, {ZERO: rows(b"a")}) == first
+    await end_transaction(client, transaction, commit=True)
+    assert await committed(client, ZERO) == [b"a"]
+
+
+async def test_the_identity_after_an_end_writes_the_next_transaction(client: ClusterClient) -> None:
+    transaction = await begun(client)
+    await write_batches(client, transaction, {ZERO: rows(b"a")})
+    after = await end_transaction(client, transaction, commit=False)
+    assert after == transaction._replace(producer_epoch=ProducerEpoch(transaction.producer_epoch + 1))
+    await write_batches(client, after, {ZERO: rows(b"b")})
+    await end_transaction(client, after, commit=True)
+    assert await committed(client, ZERO) == [b"b"]
+    with pytest.raises(RequestRejected):
+        await write_batches(client, transaction, {ZERO: rows(b"late")})
+
+
+async def test_a_partition_that_does_not_exist_fails_the_whole(client: ClusterClient) -> None:
+    transaction = await begun(client)
+    nowhere = TopicPartition("t", PartitionIndex(7))
+    client.retry_budget_ms = 1
+    with pytest.raises(RequestRejected) as refused:
+        await write_batches(client, transaction, {ZERO: rows(b"a"), nowhere: rows(b"b")})
+    assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
