@@ -10,7 +10,7 @@ it came from.
 
 - ``commands``: the tree of commands; ``session``: shared flags and the connection to a cluster; ``output``: tables and errors
 - ``serve``, ``banner``, ``background``, ``http``, ``drain``: processes
-- ``topic``, ``produce``, ``consume``, ``group``: topics, records and groups
+- ``topic``, ``produce``, ``consume``, ``group``: topics, records and groups; ``schema``, ``decoding``: schemas of records
 - ``cluster``, ``moving``: brokers and moves
 - ``tier``, ``verify``, ``store``, ``stored_manifest``, ``stored_topic``: the object store
 - ``acl``, ``user``, ``token``, ``tls``, ``quota``: access

@@ -36,6 +36,7 @@ _FAMILIES: Final = {
     "store": ("store", "app"),
     "cluster": ("cluster", "app"),
     "quota": ("quota", "app"),
+    "schema": ("schema", "app"),
     "verify": ("verify", "verify"),
     "doctor": ("doctor", "doctor"),
     "job": ("job", "app"),

@@ -17,6 +17,7 @@ from app.core.errors import BrokerUnavailable, ConfigError, ErrorCode, RequestRe
 from app.core.units import Offset, PartitionIndex, TopicPartition
 
 if TYPE_CHECKING:
+    from app.cli.decoding import SchemaDecoder
     from app.client.cluster import ClusterClient
     from app.records.record import Record
 
@@ -64,6 +65,9 @@ def consume(
     read_committed: Annotated[
         bool, typer.Option("--read-committed", help="Skip records of open and aborted transactions.")
     ] = False,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Decode keys and values by the schemas that they name, into JSON.")
+    ] = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: Annotated[bool, typer.Option("--json", help="Print each record as one line of JSON.")] = False,
 ) -> int:
@@ -86,7 +90,15 @@ def consume(
             ends = None if follow else await places.ends(until)
             for note in notes:
                 say(note)
-            return await _print(cluster, positions, ends, count, formatter, read_committed=read_committed)
+            decoder = None
+            if schema:
+                from app.cli.decoding import SchemaDecoder
+
+                decoder = SchemaDecoder(cluster)
+            result = await _print(cluster, positions, ends, count, formatter, decoder, read_committed=read_committed)
+            if decoder is not None and decoder.undecoded:
+                say(f"{count_text(decoder.undecoded, 'value')} printed as stored. The first is {decoder.first_fault}.")
+            return result
 
     return run_async(work)
 
@@ -171,6 +183,7 @@ async def _print(
     ends: dict[TopicPartition, Offset] | None,
     count: int | None,
     formatter: Formatter,
+    decoder: SchemaDecoder | None,
     *,
     read_committed: bool,
 ) -> int:
@@ -182,10 +195,10 @@ async def _print(
     total = count if ahead is None or (count is not None and count < ahead) else ahead
     reached = dict(positions)
     # A bar among the records on one screen would be in their way.
-    shown = not sys.stdout.isatty() and total is not None
+    has_bar = not sys.stdout.isatty() and total is not None
     # Retention may delete records before a slow reader gets to them. They are skipped: no reader can have them any more.
     async with Consumer(cluster, read_committed=read_committed, reset_to=EARLIEST) as consumer:
-        with progress("consume", total=total, shown=shown, counted="records") as report:
+        with progress("consume", total=total, shown=has_bar, counted="records") as report:
             consumer.assign(positions)
             _unassign_finished(consumer, ends)
             trouble = ""
@@ -207,7 +220,8 @@ async def _print(
                     for record in batch.records():
                         if not left or (end is not None and record.offset >= end):
                             break
-                        out.append(formatter(topic, partition, record))
+                        shown = record if decoder is None else await decoder.decoded(record)
+                        out.append(formatter(topic, partition, shown))
                         left -= 1
                     at = consumer.position(batch.partition)
                     reached[batch.partition] = at if end is None else min(at, end)
@@ -311,9 +325,13 @@ def json_line(topic: str, partition: int, record: Record) -> bytes:
     )
 
 
-def _json_bytes(data: bytes | None) -> str | dict[str, bytes] | None:
+def _json_bytes(data: bytes | None) -> Any:
     if data is None:
         return None
+    if type(data) is not bytes:  # a decoded part, which is JSON already
+        import msgspec
+
+        return msgspec.Raw(data)
     try:
         return data.decode()
     except UnicodeDecodeError:

@@ -14,7 +14,7 @@ from app.cli import main
 from app.cli.commands import application
 from app.configs.broker import STANDARD_AUTHORIZER
 from app.handlers.base.authorising import TABLE
-from app.metadata.image.records import SECURITY_LEVEL
+from app.metadata.image.records import LEVEL_MAX
 from app.wire.apikeys import ApiKey
 from tests.handlers.conversation import batch, talk
 from tests.support.audited import Heard
@@ -69,11 +69,19 @@ REFUSED: Final = {
     "user add": ("nobody", "--password-file", "{lines}"),
     "user remove": ("nobody",),
     "user list": (),
+    "schema register": (f"{TOPIC}-value", "{schema}"),
 }  # fmt: skip
 """Command and its arguments."""
 
-TELL_LESS: Final = {"topic list": (), "group list": (), "tier status": ()}
-"""Lists without what one may not see."""
+TELL_LESS: Final = {
+    "topic list": (), "group list": (), "tier status": (), "schema list": (), "schema check": (f"{TOPIC}-value", "{schema}")
+}  # fmt: skip
+"""Lists without what one may not see, and a comparison with versions that one may see."""
+
+_SPELT: Final = {"schema list": "schema ls"}
+
+HIDE: Final = {"schema get": (f"{TOPIC}-value",)}
+"""What one may not see is not there."""
 
 
 def commands() -> Iterator[tuple[str, str]]:
@@ -93,7 +101,7 @@ def commands() -> Iterator[tuple[str, str]]:
 
 
 def test_every_command_is_in_one_of_the_tables() -> None:
-    tables = [ASKS_NO_BROKER, {*REFUSED}, {*TELL_LESS}]
+    tables = [ASKS_NO_BROKER, {*REFUSED}, {*TELL_LESS}, {*HIDE}]
     assert {same for _, same in commands()} == set().union(*tables)
     assert sum(map(len, tables)) == len(set().union(*tables))
 
@@ -112,8 +120,10 @@ async def test_no_command_does_anything_for_a_user_without_rights(
 ) -> None:
     lines = tmp_path / "lines"
     lines.write_bytes(b"one\n")
+    schema = tmp_path / "schema"
+    schema.write_text('"string"')
     async with running_broker(
-        tmp_path, new_level=SECURITY_LEVEL, authorizer_class_name=STANDARD_AUTHORIZER, super_users="User:admin"
+        tmp_path, new_level=LEVEL_MAX, authorizer_class_name=STANDARD_AUTHORIZER, super_users="User:admin"
     ) as broker:
         await until(lambda: unfenced(broker))
         for name in (TOPIC, "__consumer_offsets"):
@@ -126,11 +136,12 @@ async def test_no_command_does_anything_for_a_user_without_rights(
         monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # main sets its own
         monkeypatch.setenv("FIRN_BOOTSTRAP", broker.bootstrap)
         heard, before = Heard(broker.node.context.audit), state_of(broker)
-        for command, arguments in {**REFUSED, **TELL_LESS}.items():
+        for command, arguments in {**REFUSED, **TELL_LESS, **HIDE}.items():
             capfd.readouterr()
-            filled = [str(lines) if one == "{lines}" else one for one in arguments]
+            files = {"{lines}": str(lines), "{schema}": str(schema)}
+            filled = [files.get(one, one) for one in arguments]
             more = ["-b", broker.bootstrap] if command == "drain" else []
-            code = await asyncio.to_thread(main, [*command.split(), *filled, *more])
+            code = await asyncio.to_thread(main, [*_SPELT.get(command, command).split(), *filled, *more])
             out, err = capfd.readouterr()
             denied = [line for line in heard.take() if line["outcome"] == "denied"]
             assert "Traceback" not in err, (command, err)
@@ -140,6 +151,9 @@ async def test_no_command_does_anything_for_a_user_without_rights(
                 assert (code, TOPIC in out) == (0, False), (command, code, out, err)
                 continue
             assert code == 1, (command, code, out, err)
+            if command in HIDE:
+                assert (denied, "not found" in err) == ([], True), (command, err)
+                continue
             assert denied, (command, code, out, err)
             for line in denied:
                 assert line["principal"] == NOBODY
