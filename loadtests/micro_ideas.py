@@ -30,7 +30,7 @@ import uvloop
 from app.broker.node import Node
 from app.handlers.clients.client import Service
 from app.handlers.clients.produce_shape import ProduceShape
-from app.handlers.serving import session as sessions
+from app.handlers.produce.gathering import Gathering
 from app.handlers.serving.session import Session
 from app.machine.runtime import settle_memory
 from app.transport.connection import Connection
@@ -107,7 +107,7 @@ def _general_encoder() -> Iterator[None]:
 
 @contextmanager
 def _general_decoder() -> Iterator[None]:
-    with patch.object(sessions, "serve_shaped", lambda *_: None):
+    with patch.object(Gathering, "serve", lambda *_: None):
         yield
 
 

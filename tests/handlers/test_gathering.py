@@ -16,6 +16,7 @@ import pytest
 from app.core.errors import ErrorCode, RequestRejected, StorageFull
 from app.handlers.clients.client import Client
 from app.handlers.policy.callers import Rights
+from app.handlers.produce import gathering
 from app.transport.connection import Connection
 from app.transport.server import SET_ASIDE_MAX
 from app.wire.apikeys import ApiKey
@@ -358,6 +359,45 @@ async def test_more_clients_than_there_are_buffers_are_served_in_between(bench: 
         wire.send(wire.frame())
     await turn()
     assert [len(wire.answers()) for wire in wires] == [1] * len(wires)
+
+
+async def test_many_requests_do_not_wait_for_the_end_of_the_turn(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gathering, "GATHERED_MAX", 4)
+    one, other = several(bench, 2)
+    one.send(*(one.frame() for _ in range(3)))
+    assert one.answers() == []
+    other.send(other.frame())
+    assert (len(one.answers()), len(other.answers())) == (3, 1)
+
+
+async def test_requests_of_a_shape_wait_behind_those_of_another_that_is_outdated(bench: Bench) -> None:
+    """Both shapes are of one log. The first request of the outdated one is served by itself, and all behind it."""
+    one, other = several(bench, 2)
+    outdated = other.client.produced_shape
+    assert outdated is not None
+    one.send(one.frame())
+    other.send(other.frame())
+    one.send(one.frame())
+    outdated.terms = object()  # type: ignore[assignment]
+    await turn()
+    assert one.answers() == [(2, 0, 2), (3, 0, 4)]
+    assert other.answers() == [(2, 0, 3)]
+    assert log_of(bench).runs == [1]
+
+
+async def test_requests_that_came_together_are_sampled_for_the_audit_log_as_others_are(bench: Bench) -> None:
+    counts: list[int] = []
+
+    def take(count: int) -> bool:
+        counts.append(count)
+        return False
+
+    wire = Wire(bench)
+    wire.learn()
+    bench.server.context.sampler = SimpleNamespace(take=take)  # type: ignore[assignment]
+    wire.send(*(wire.frame() for _ in range(5)))
+    wire.send(wire.frame())
+    assert counts == [5, 1]
 
 
 async def test_a_bug_ends_the_connections_that_would_wait_for_an_answer(bench: Bench) -> None:

@@ -27,12 +27,9 @@ if TYPE_CHECKING:
 
 
 class Gathers(Protocol):
-    """Keeps Produce requests to append them together (``gathering.py``)."""
+    """Serves Produce requests of the usual kind, alone or together (``gathering.py``)."""
 
-    several: bool
-    """Whether it keeps requests beyond the call that brought them."""
-
-    def take(
+    def serve(
         self,
         client: Client,
         shape: ProduceShape,
@@ -40,9 +37,9 @@ class Gathers(Protocol):
         buffer: bytearray,
         view: memoryview,
         position: int,
-        start: int,
         frame_end: int,
-    ) -> bool: ...
+        end: int,
+    ) -> bytes | None: ...
 
     def flush(self, caller: Client | None = None) -> None: ...
 

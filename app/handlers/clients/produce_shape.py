@@ -11,6 +11,7 @@ lie. It finds the numbers of the answer by encoding an answer with marks in thei
 
 from __future__ import annotations
 
+from enum import Enum, auto
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
@@ -42,6 +43,22 @@ _CORRELATION_END: Final = 8
 """A response begins with its size and the correlation id in every version."""
 
 
+class Way(Enum):
+    """How a Produce is served."""
+
+    NOW = auto()
+    """Appended at once, and answered at once: its records count as stored then."""
+    BY_COMMIT = auto()
+    """Appended at once, and answered when replicas or the write-ahead log have stored its records."""
+    GENERAL = auto()
+    """Decoded in full, and checked anew."""
+
+
+NOW: Final = Way.NOW
+BY_COMMIT: Final = Way.BY_COMMIT
+GENERAL: Final = Way.GENERAL
+
+
 class ProduceShape:
     """One kind of request that callers with the same rights make."""
 
@@ -56,7 +73,6 @@ class ProduceShape:
         "log",
         "partition",
         "prefix",
-        "replicated_terms",
         "rights",
         "shares",
         "tail_bytes",
@@ -80,7 +96,7 @@ class ProduceShape:
         partition: Partition | None = None,
         timeout_ms: int = 0,
     ) -> None:
-        """``partition``: given if its other replicas have to store the records, within ``timeout_ms``."""
+        """``partition``: given if its other replicas or its journal have to store the records, within ``timeout_ms``."""
         self.rights = rights
         """The rights of callers whose requests may take the fast path."""
         self.version = version
@@ -91,10 +107,8 @@ class ProduceShape:
         self.prefix = prefix
         """The bytes from ``PREFIX_START`` up to the length of the records."""
         self.log = log
-        self.terms: object | None = log.terms if partition is None else None
-        """The log's terms when the shape was learnt. Under other terms the request is decoded and checked again. A log that is not
-        led any more refuses. None: ``partition`` is given, and the terms are ``replicated_terms``."""
-        self.replicated_terms = log.terms if partition is not None else None
+        self.terms = log.terms
+        """The log's terms when the shape was learnt. A log that is not led any more refuses."""
         self.partition = partition
         self.timeout_s = max(timeout_ms, 0) / 1000
         self.transactional = transactional
@@ -113,6 +127,17 @@ class ProduceShape:
         count = len(numbers) // _INT64.size
         self._pack = Struct(f">4si{len(self._middle)}s{count}q{len(self._tail)}s").pack
         self.topic_partition = topic, index
+
+    def way(self) -> Way:
+        """How a request of this shape is served now. Under other rights or terms than those of the shape, or while the partition
+        must not accept acks=all, the request is decoded and checked again."""
+        log = self.log
+        if self.terms is not log.terms or not self.rights.valid:
+            return GENERAL
+        partition = self.partition
+        if partition is None:
+            return NOW
+        return BY_COMMIT if partition.accepts_all and partition.log is log else GENERAL
 
     def throttled_answer(
         self,

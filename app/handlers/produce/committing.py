@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 from app.core.errors import ErrorCode, FirnError, RequestRejected
 from app.handlers.clients.client import RequestFields
-from app.handlers.produce.produce import encode_failures, failure, serve_shaped
+from app.handlers.produce.produce import encode_failures, failure
 from app.replication.commits import Waiter
 from app.transport.core import Slot
 
 if TYPE_CHECKING:
     from app.handlers.clients.client import Client
     from app.handlers.clients.produce_shape import ProduceShape
-    from app.hot.log import AppendResult
 
 OUT_OF_TIME: Final = "The records are not stored yet."
 
@@ -64,63 +63,17 @@ class ProducedSlot(Slot, Waiter):
         self.failed(RequestRejected(ErrorCode.REQUEST_TIMED_OUT, OUT_OF_TIME))
 
 
-def serve_replicated(
-    connection: Client,
-    shape: ProduceShape,
-    correlation_id: int,
-    buffer: bytearray,
-    view: memoryview,
-    start: int,
-    frame_end: int,
-    size: int,
-) -> tuple[int, AppendResult] | None:
-    """As ``serve_shaped``, for a shape of a partition with several replicas. An append is answered now, or by its commit. ``size``
-    is the request's, in bytes."""
-    if not may_commit(shape):
-        return None
-    found = serve_shaped(connection, shape, buffer, view, start, frame_end)
-    if found is None:
-        return None
-    base_offset, offset_end, log_append_time_ms, _ = found[1]
-    log = shape.log
-    quotas = connection.context.quotas
-    throttle_time_ms = 0 if quotas is None else quotas.produced_alike(connection.caller, shape, size)
-    if not throttle_time_ms:
-        answer = shape.answer(correlation_id, base_offset, log_append_time_ms, log.log_start_offset)
-    else:
-        connection.rest(throttle_time_ms)
-        answer = shape.throttled_answer(
-            correlation_id, base_offset, log_append_time_ms, log.log_start_offset, throttle_time_ms
-        )
-    if answer_by_commit(connection, shape, correlation_id, offset_end, answer, throttle_time_ms):
-        connection.server.produce_meter.observe(0.0, 1)
-    return found
-
-
-def may_commit(shape: ProduceShape) -> bool:
-    """Whether records for a partition with several replicas may be appended on the fast path now."""
-    partition = shape.partition
-    return partition is not None and partition.accepts_all and partition.log is shape.log
-
-
-def answer_by_commit(
+def wait_for_commit(
     connection: Client,
     shape: ProduceShape,
     correlation_id: int,
     offset_end: int,
     answer: bytes,
     throttle_time_ms: int = 0,
-) -> bool:
-    """Send the answer to records that were appended up to ``offset_end`` once they are committed.
-
-    Returns: whether they are committed already.
-    """
-    if offset_end <= shape.log.high_watermark:
-        connection.answer(answer)
-        return True
+) -> None:
+    """Send the answer to records that were appended up to ``offset_end``, which are not committed yet, once they are."""
     partition = shape.partition
     assert partition is not None
     slot = ProducedSlot(connection, shape, correlation_id, throttle_time_ms, offset_end, answer)
     connection.keep_slot(slot)
     partition.wait_committed(slot)
-    return False

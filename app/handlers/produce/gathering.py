@@ -1,4 +1,4 @@
-"""Produce requests of the usual kind that came together, appended by one write for each log.
+"""Produce requests of the usual kind, together or alone: requests that came together are appended by one write for each log.
 
 To write 16 KiB to the page cache costs twice as much alone as among many: the kernel makes larger pages for a longer write, and
 each call has a price of its own. So requests of the fast path are gathered: the requests that one client has sent together, or the
@@ -8,17 +8,19 @@ it and the later requests of its log are served one by one, as if they came then
 requests.
 
 A turn ends when all sockets that were ready have been read. Until then the bytes of gathered requests lie in receive buffers that
-are set aside. A client that is alone never waits for the end of a turn.
+are set aside. A client that is alone never waits for the end of a turn: its request is a run of one, which is appended at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from app.core.errors import FirnError, ProtocolError
 from app.handlers.clients.admission import continues
-from app.handlers.produce.committing import answer_by_commit, may_commit
+from app.handlers.clients.produce_shape import GENERAL, PREFIX_START
+from app.handlers.produce.committing import wait_for_commit
 from app.handlers.produce.produce import serve_produce, shaped_records
 from app.records.batch import TRANSACTIONAL, HeaderFields
 
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
     from app.hot.log import AppendResult, PartitionLog
 
 BASE_OFFSET: Final = Struct(">q")
+GATHERED_MAX: Final = 1000
+"""With so many requests nothing waits for the end of the turn, which appends all of them in one callback (INV-15)."""
+LATER: Final = b""
+"""In place of a response that comes later."""
 Run: TypeAlias = list[tuple[memoryview, HeaderFields]]
 """Batches for one log."""
 
@@ -47,6 +53,10 @@ class Gathered(NamedTuple):
     fields: HeaderFields
 
 
+_new_gathered: Final[Callable[[type[Gathered], tuple[Any, ...]], Gathered]] = tuple.__new__
+"""Creates a ``Gathered`` at half the cost of calling the class."""
+
+
 class Gathering:
     """The requests that wait for the end of a turn of the loop, or of a client's call. Belongs to one loop."""
 
@@ -63,7 +73,7 @@ class Gathering:
         """The id of the last calling client. Not the client itself, which would be kept beyond its end."""
         self._last_s = -1.0
 
-    def take(
+    def serve(
         self,
         client: Client,
         shape: ProduceShape,
@@ -71,45 +81,104 @@ class Gathering:
         buffer: bytearray,
         view: memoryview,
         position: int,
-        start: int,
         frame_end: int,
-    ) -> bool:
-        """Keep the request at ``position`` of ``view``, which begins like ``shape``; ``start`` is where the length of its records
-        is. ``end_of_call`` must follow before ``view`` has other content.
+        end: int,
+    ) -> bytes | None:
+        """Serve the request in ``view[position:frame_end]``, which begins like ``shape``, together with others or alone. ``end``:
+        of the bytes that the client has sent. ``end_of_call`` must follow before ``view`` has other content.
 
-        Returns: False if it has another form, or its client may have to wait for its quotas. It is not kept then.
+        Returns: the response; ``LATER`` if it comes later. None if the request has to go the general way, which shows why: nothing
+        was appended then, and nothing charged.
         """
-        place = shaped_records(shape, buffer, start, frame_end)
+        place = shaped_records(shape, buffer, position + PREFIX_START + len(shape.prefix), frame_end)
         if place is None:
-            return False
-        records = view[place[0] : place[1]]
-        fields = shape.log.check_plain(records)
-        if fields is None:
-            return False
-        quotas = client.context.quotas
+            if client.gathered:
+                self.flush(client)
+            return None
+        log = shape.log
+        start, stop = place
+        records = view[start:stop]
+        size = frame_end - position - 4
+        context = client.context
+        quotas = context.quotas
         shares: Shares | None = None
         if quotas is not None:
-            # As ``produced_alike`` for a client that need not wait.
+            # As ``produced_alike``, which most requests need not call.
             shares, producing = shape.shares, quotas.producing
-            ahead = shares.produced.ahead - (frame_end - position - 4)
+            ahead = shares.produced.ahead - size
             if (
-                ahead < 0
-                or shares.time.left < 0
-                or not (producing is shares or (producing is None and shares.terms is quotas.terms))
+                ahead >= 0
+                and shares.time.left >= 0
+                and (producing is shares or (producing is None and shares.terms is quotas.terms))
             ):
-                return False
-            shares.produced.ahead = ahead
-            quotas.producing = shares
-        frame = view[position + 4 : frame_end]
-        self._requests.append(Gathered(client, shape, shares, correlation_id, frame, records, fields))
-        client.gathered += 1
-        return True
+                shares.produced.ahead = ahead
+                quotas.producing = shares
+            else:
+                shares = None  # its client may have to wait, so the request goes alone
+        if (self.several or client.gathered or end - frame_end >= PREFIX_START) and (
+            shares is not None or quotas is None
+        ):
+            fields = log.check_plain(records)
+            if fields is not None:
+                frame = view[position + 4 : frame_end]
+                self._requests.append(
+                    _new_gathered(Gathered, (client, shape, shares, correlation_id, frame, records, fields))
+                )
+                client.gathered += 1
+                return LATER
+        if client.gathered:
+            if shares is not None:
+                shares.produced.ahead += size  # is charged again
+            self.flush(client)
+            if context.refusal is not None or client.held is not None:
+                return None
+            return self.serve(client, shape, correlation_id, buffer, view, position, frame_end, end)
+        result: AppendResult | None = None
+        try:
+            if shape.way() is not GENERAL:
+                result = log.append_as_leader(records, now_ms=client.now_ms, may_prepare=False)
+        except ProtocolError:
+            pass  # The batch is refused as it came. Its base offset may be the fault.
+        except FirnError:
+            # The log may have placed the batch before it met a full disk; the general way is to see the batch as the
+            # producer sent it. A batch that must be prepared comes here too.
+            BASE_OFFSET.pack_into(buffer, start, 0)
+        if result is None:
+            if shares is not None:
+                shares.produced.ahead += size  # is charged again
+            return None
+        base_offset, offset_end, log_append_time_ms, duplicate = result
+        if not duplicate:
+            metrics = self._server.metrics
+            metrics.bytes_in.value += stop - start
+            metrics.records_in.value += offset_end - base_offset
+            if metrics.zones is not None:
+                metrics.zones.produced(shape.client_id, stop - start)
+        throttle_time_ms = 0
+        if shares is None and quotas is not None:
+            throttle_time_ms = client.rest(quotas.produced_alike(client.caller, shape, size))
+        if not throttle_time_ms:
+            answer = shape.answer(correlation_id, base_offset, log_append_time_ms, log.log_start_offset)
+        else:
+            answer = shape.throttled_answer(
+                correlation_id, base_offset, log_append_time_ms, log.log_start_offset, throttle_time_ms
+            )
+        if shape.partition is not None and offset_end > log.high_watermark:
+            wait_for_commit(client, shape, correlation_id, offset_end, answer, throttle_time_ms)
+            return LATER
+        return answer
 
     def end_of_call(self, client: Client, view: memoryview) -> None:
         """Called when a client's bytes, which lie in ``view``, are parsed. Appends its requests now, or with those of others."""
         server = self._server
         if client.gathered:
-            if self.several and client.ending is None and view is server.scratch and server.set_scratch_aside():
+            if (
+                self.several
+                and client.ending is None
+                and len(self._requests) < GATHERED_MAX
+                and view is server.scratch
+                and server.set_scratch_aside()
+            ):
                 if not self._set_aside:
                     server.loop.call_soon(self._turn_ends)
                 self._set_aside += 1
@@ -187,9 +256,10 @@ class Gathering:
                 continue
             answer = shape.answer(correlation_id, result[0], result[2], shape.log.log_start_offset)
             answered_bytes += len(answer)
-            if shape.partition is None:
+            if shape.partition is None or result[1] <= shape.log.high_watermark:
                 client.answer(answer)
-            elif not answer_by_commit(client, shape, correlation_id, result[1], answer):
+            else:
+                wait_for_commit(client, shape, correlation_id, result[1], answer)
                 counts[client] -= 1  # its slot counts it
         server.produce_meter.response_bytes.value += answered_bytes
         server.metrics.bytes_in.value += appended_bytes
@@ -202,16 +272,17 @@ class Gathering:
             return results
         by_log: dict[PartitionLog, tuple[list[int], Run]] = {}
         left: set[PartitionLog] = set()
-        for place, (client, shape, _, _, _, records, fields) in enumerate(requests):
+        checked: ProduceShape | None = None
+        for place, (_, shape, _, _, _, records, fields) in enumerate(requests):
             log = shape.log
-            if log in left:
-                continue
-            terms = shape.terms
-            if not client.caller.rights.valid or not (
-                terms is log.terms or (terms is None and shape.replicated_terms is log.terms and may_commit(shape))
-            ):
-                left.add(log)
-                continue
+            if shape is not checked:
+                if log in left:
+                    continue
+                if shape.way() is GENERAL:
+                    left.add(log)
+                    checked = None
+                    continue
+                checked = shape
             found = by_log.get(log)
             if found is None:
                 by_log[log] = [place], [(records, fields)]

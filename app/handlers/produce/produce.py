@@ -87,7 +87,6 @@ if TYPE_CHECKING:
     from app.transport.core import Slot
     from app.transport.sending import Parts
 
-BASE_OFFSET: Final = Struct(">q")
 BATCH_LENGTH: Final = Struct(">i")
 ZSTD_FIRST_VERSION: Final = 7
 """Clients of older versions do not know the codec (KIP-110)."""
@@ -147,29 +146,6 @@ def shaped_records(shape: ProduceShape, buffer: bytearray, start: int, frame_end
     if shape.version < ZSTD_FIRST_VERSION and attributes & CODEC_MASK == Codec.ZSTD:
         return None
     return start, stop
-
-
-def serve_shaped(
-    connection: Client, shape: ProduceShape, buffer: bytearray, view: memoryview, start: int, frame_end: int
-) -> tuple[int, AppendResult] | None:
-    """Append the records of a frame that begins like ``shape``. ``start``: the position of their length.
-
-    Returns: (bytes of records, result of the append). None if the frame has another form, or is refused, or has to wait.
-    Then nothing was appended, and decoding in full shows why.
-    """
-    place = shaped_records(shape, buffer, start, frame_end)
-    if place is None:
-        return None
-    start, stop = place
-    try:
-        return stop - start, shape.log.append_as_leader(view[start:stop], now_ms=connection.now_ms, may_prepare=False)
-    except ProtocolError:
-        return None  # The batch is refused as it came. Its base offset may be the fault.
-    except FirnError:
-        # The log may have placed the batch before it met a full disk; the general way is to see the batch as the producer sent it.
-        # A batch that must be prepared comes here too.
-        BASE_OFFSET.pack_into(buffer, start, 0)
-        return None
 
 
 def serve_produce(connection: Client, version: int, correlation_id: int, frame: memoryview) -> Parts:

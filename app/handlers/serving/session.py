@@ -21,8 +21,7 @@ from app.handlers.clients.client import Client
 from app.handlers.clients.produce_shape import PREFIX_START
 from app.handlers.clients.serving import STEPS, told
 from app.handlers.fetch.fetch import FETCH, serve_fetch
-from app.handlers.produce.committing import serve_replicated
-from app.handlers.produce.produce import PRODUCE, serve_produce, serve_shaped, tell_served
+from app.handlers.produce.produce import PRODUCE, serve_produce, tell_served
 from app.transport.core import FRAME_SIZE, OUT_BYTES_MAX, REQUEST_BYTES_MIN, SLOTS_MAX, Slot
 from app.wire.apikeys import ApiKey
 from app.wire.bounds import BYTES_MAX
@@ -86,8 +85,7 @@ class Session(Client):
         timed = quotas if quotas is not None and quotas.counts_time else None
         if timed is not None:
             timed.begin()
-        produced = later = long = produced_bytes = appended_bytes = appended_records = answered_bytes = 0
-        throttle_time_ms = 0  # of the last request, if there is any: the connection rests then
+        produced = later = long = produced_bytes = answered_bytes = 0
         try:
             while end - position >= FRAME_HEAD_BYTES:
                 if self._waiters or self.pieces or self._out_bytes > OUT_BYTES_MAX:
@@ -111,80 +109,21 @@ class Session(Client):
                         shape = server.produce_shapes.find(self.caller.rights, api_version, buffer, prefix_start)
                         if shape is not None:
                             self._shape = shape
-                    if (
-                        shape is not None
-                        and refusal is None
-                        and (gathering.several or self.gathered or end - frame_end >= FRAME_HEAD_BYTES)
-                        and gathering.take(
-                            self,
-                            shape,
-                            correlation_id,
-                            buffer,
-                            view,
-                            position,
-                            prefix_start + len(shape.prefix),
-                            frame_end,
-                        )
-                    ):
-                        later += 1
-                        position = frame_end
-                        continue
-                    if self.gathered:
-                        gathering.flush(self)
-                        refusal = context.refusal or self.held
-                    if shape is not None and shape.terms is shape.log.terms and refusal is None:
-                        found = serve_shaped(self, shape, buffer, view, prefix_start + len(shape.prefix), frame_end)
-                        if found is not None:
-                            result = found[1]
-                            if not result[3]:
-                                appended_bytes += found[0]
-                                appended_records += result[1] - result[0]
-                            log_start_offset = shape.log.log_start_offset
-                            if quotas is not None:
-                                # As ``produced_alike``, which most requests need not call.
-                                shares, producing = shape.shares, quotas.producing
-                                ahead = shares.produced.ahead - size
-                                if (
-                                    ahead >= 0
-                                    and shares.time.left >= 0
-                                    and (producing is shares or (producing is None and shares.terms is quotas.terms))
-                                ):
-                                    shares.produced.ahead = ahead
-                                    quotas.producing = shares
-                                else:
-                                    throttle_time_ms = quotas.produced_alike(self.caller, shape, size)
-                            if not throttle_time_ms:
-                                answer = shape.answer(correlation_id, result[0], result[2], log_start_offset)
-                            else:
-                                self.rest(throttle_time_ms)
-                                answer = shape.throttled_answer(
-                                    correlation_id, result[0], result[2], log_start_offset, throttle_time_ms
-                                )
-                            answered_bytes += len(answer)
-                            if slots:
+                    if shape is not None and refusal is None:
+                        answer = gathering.serve(self, shape, correlation_id, buffer, view, position, frame_end, end)
+                        if answer is not None:
+                            if not answer:
+                                later += 1
+                            elif slots:
                                 self.answer(answer)
                             else:
                                 self.out.append(answer)
                                 self._out_bytes += len(answer)
+                            answered_bytes += len(answer)
                             position = frame_end
                             continue
-                    elif (
-                        shape is not None
-                        and shape.terms is None
-                        and shape.replicated_terms is shape.log.terms
-                        and refusal is None
-                    ):
-                        found = serve_replicated(
-                            self, shape, correlation_id, buffer, view, prefix_start + len(shape.prefix), frame_end, size
-                        )
-                        if found is not None:
-                            result = found[1]
-                            if not result[3]:
-                                appended_bytes += found[0]
-                                appended_records += result[1] - result[0]
-                            later += 1
-                            position = frame_end
-                            continue
+                    elif self.gathered:
+                        gathering.flush(self)
                     long += 1
                     parts = serve_produce(self, api_version, correlation_id, view[position + 4 : frame_end])
                     refusal = context.refusal or self.held
@@ -217,15 +156,14 @@ class Session(Client):
                 meter.request_bytes.value += produced_bytes
                 meter.response_bytes.value += answered_bytes
                 meter.observe(server.loop.time() - self.started_s, produced - later)
-                if appended_bytes:
-                    server.metrics.bytes_in.value += appended_bytes
-                    server.metrics.records_in.value += appended_records
-                    zones = server.metrics.zones
-                    if zones is not None and self._shape is not None:
-                        zones.produced(self._shape.client_id, appended_bytes)
-                    sampler = context.sampler
-                    if sampler is not None and sampler.take(produced - long) and self._shape is not None:
-                        tell_served(self, self._shape)
+                sampler = context.sampler
+                if (
+                    sampler is not None
+                    and produced > long
+                    and sampler.take(produced - long)
+                    and self._shape is not None
+                ):
+                    tell_served(self, self._shape)
         return position
 
     def _serve_one(self, api_key: int, api_version: int, correlation_id: int, frame: memoryview) -> None:
