@@ -53,6 +53,7 @@ class Acceptance:
         "refusal",
         "sealed",
         "settling",
+        "takes_runs",
         "torn",
     )
 
@@ -73,6 +74,9 @@ class Acceptance:
         self.guarded = False
         """Whether an append must call ``check`` first, or do other work. It is False for nearly all appends, which then ask for
         nothing else."""
+        self.takes_runs = True
+        """Whether several batches may be appended by one write: nothing is refused or has to be cut off. A journal has to admit
+        them together."""
 
     def check(self, work: LogWork) -> None:
         """Raises: a copy of the error of the first reason that refuses ``work``; RequestRejected NOT_LEADER_OR_FOLLOWER if another
@@ -150,11 +154,7 @@ class Acceptance:
         self._changed()
 
     def _changed(self) -> None:
-        self.guarded = (
-            not self.led
-            or self.torn
-            or self.refusal is not None
-            or self.sealed is not None
-            or self.paused is not None
-            or self.journaled is not None
+        self.takes_runs = (
+            self.led and not self.torn and self.refusal is None and self.sealed is None and self.paused is None
         )
+        self.guarded = not self.takes_runs or self.journaled is not None

@@ -232,7 +232,7 @@ class AppendedLog(LogOffsets):
                     if self._waiters:
                         self._notify()
                 elif self._tells_of_appends:
-                    self._tell_of_append(records)
+                    self._tell_of_append((records,))
                 return _new_result(AppendResult, (base, end, NO_TIMESTAMP, False))
         if fields is not None:
             found = [(0, BatchHeader._make(fields))]
@@ -243,7 +243,7 @@ class AppendedLog(LogOffsets):
     def check_plain(self, records: memoryview) -> HeaderFields | None:
         """As ``check_single``: the fields of a batch for ``append_run``. None if the batch needs ``append_as_leader``, or the log
         takes no runs now."""
-        return None if self._acceptance.guarded else check_single(records, self._max_batch_bytes)
+        return check_single(records, self._max_batch_bytes) if self._acceptance.takes_runs else None
 
     def append_run(self, run: Sequence[tuple[memoryview, HeaderFields]], *, now_ms: int) -> list[AppendResult]:
         """Append the first batches of ``run`` by one write: those that ``append_as_leader`` would take its straight way with.
@@ -251,8 +251,9 @@ class AppendedLog(LogOffsets):
         ``run``: batches as for ``append_as_leader``, each with the fields from ``check_single``.
 
         Returns: a result for each batch that was appended; perhaps fewer than there are batches, or none. The caller hands the next
-        one to ``append_as_leader``, which raises its error. Raises: StorageFull, StorageUnavailable; nothing was
-        appended then, though batches may have been patched, as by ``append_as_leader``.
+        one to ``append_as_leader``, which raises its error. Raises: StorageFull, StorageUnavailable; as ``Journal.admit``, also if
+        the journal has room for some of the batches but not for all. Nothing was appended then, though batches may have been
+        patched, as by ``append_as_leader``.
         """
         writer = self._writer
         segment = writer.segment
@@ -261,7 +262,7 @@ class AppendedLog(LogOffsets):
         size = segment.size_bytes
         leader_epoch = self.leader_epoch
         if (
-            self._acceptance.guarded
+            not self._acceptance.takes_runs
             or not self._plain
             or not handle.pinned
             or index is None
@@ -322,13 +323,16 @@ class AppendedLog(LogOffsets):
             base = last_offset + 1
         if not results:
             return []
+        journaled = self._acceptance.journaled
+        if journaled is not None:
+            journaled.journal.admit(sum([len(records) for records in buffers]), len(buffers))
         file = handle.file
         assert file is not None
         try:
             write_all(file, buffers, size)
         except OSError as error:
             raise self._undo_write(file, error) from error
-        self._advance(segment, index, run[: len(results)], self._end_offset, False, None, now_ms)
+        self._advance(segment, index, run[: len(results)], self._end_offset, False, buffers, now_ms)
         return results
 
     def append_generally(
@@ -584,7 +588,7 @@ class AppendedLog(LogOffsets):
             self._durability.dirty_since_ms = now_ms
         if size == 0:
             writer.note_first_append(found[0][1].max_timestamp, now_ms)
-        self._advance(segment, index, found, base, placed, records, now_ms)
+        self._advance(segment, index, found, base, placed, (records,), now_ms)
 
     def _advance(
         self,
@@ -593,14 +597,14 @@ class AppendedLog(LogOffsets):
         batches: Sequence[tuple[object, HeaderFields]],
         base: int,
         placed: bool,
-        records: memoryview | None,
+        written: Sequence[memoryview],
         now_ms: int,
     ) -> None:
         """Apply batches that were just written at the end of ``segment`` to all state of the log. It cannot fail.
 
         ``batches``: at least one, each with the fields of its header. ``placed``: the fields were read after the offsets were set;
-        otherwise offsets follow one another from ``base``. ``records``: the bytes of the batches; None for a run, which has no
-        control batches and no journal.
+        otherwise offsets follow one another from ``base``. ``written``: the bytes of the batches, in one piece; or a piece for each
+        batch of a run, which has no control batches.
         """
         writer = self._writer
         producers = self._producers
@@ -636,8 +640,8 @@ class AppendedLog(LogOffsets):
                 segment.bytes_since_index_entry += length
             if producer_id >= 0:
                 if attributes & CONTROL:
-                    assert records is not None, "a run has no control batches"
-                    self._apply_marker(segment, records[position - start :])
+                    assert len(written) == 1, "a run has no control batches"
+                    self._apply_marker(segment, written[0][position - start :])
                 elif (
                     producer_id in entries
                     and (entry := entries[producer_id]).epoch == epoch
@@ -671,14 +675,13 @@ class AppendedLog(LogOffsets):
             if self._waiters:
                 self._notify()
         elif self._tells_of_appends:
-            self._tell_of_append(records)
+            self._tell_of_append(written)
 
-    def _tell_of_append(self, records: memoryview | None = None) -> None:
-        """A log with a journal or with several replicas has grown: the journal stores ``records``; followers may fetch them, and in
-        memory they are stored."""
+    def _tell_of_append(self, written: Sequence[memoryview]) -> None:
+        """A log with a journal or with several replicas has grown: the journal stores the batches that were ``written``; followers
+        may fetch them, and in memory they are stored."""
         if self._acceptance.journaled is not None:
-            assert records is not None, "with a journal each append is checked, and a run takes none"
-            self._acceptance.journaled.journal.take(records)
+            self._acceptance.journaled.journal.take(written)
         if self.appends_decide and self._memory and self.on_stored is not None:
             self.on_stored()
         if self._tail_waiters:

@@ -6,7 +6,7 @@ J7). The journal tells how far it has stored them (J5).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
 from app.core.errors import FirnError
@@ -16,15 +16,16 @@ from app.hot.offset_queue import OffsetQueue, failed_wait
 class Journal(Protocol):
     """Takes the batches of one log in one leadership. It must not change the log from within these calls."""
 
-    def admit(self, size_bytes: int) -> None:
-        """Whether the log may append so many bytes now. ``take`` accepts them then.
+    def admit(self, size_bytes: int, batches: int = 1) -> None:
+        """Whether the log may append so many bytes in so many batches now. ``take`` accepts all of them then.
 
         Raises: RequestRejected NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS. Then nothing is appended.
         """
         ...
 
-    def take(self, records: memoryview) -> None:
-        """Keep batches that were just appended, with their offsets. They are copied. It must not raise."""
+    def take(self, written: Sequence[memoryview]) -> None:
+        """Keep batches that were just appended, with their offsets. Each piece has whole batches, and begins where the piece before
+        it ends. They are copied. It must not raise."""
         ...
 
 

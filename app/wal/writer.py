@@ -301,10 +301,10 @@ class WalWriter:
 
     # --- appending ------------------------------------------------------------------------------------------------------
 
-    def check_room(self, partition: TopicIdPartition, size_bytes: int) -> None:
-        """Whether batches may be appended to the local log now, so that ``append`` takes them (J7).
+    def check_room(self, partition: TopicIdPartition, size_bytes: int, batches: int = 1) -> None:
+        """Whether so many batches may be appended to the local log now, so that ``append`` takes all of them (J7).
 
-        A single batch longer than the buffer is taken when the buffer is empty.
+        A single batch longer than the buffer is taken when the buffer is empty. Several batches are not.
         Raises: RequestRejected NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS; FencedError.
         """
         if self.sealed_at is not None:
@@ -315,7 +315,7 @@ class WalWriter:
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"This broker has given {partition} up, or does not lead it yet."
             )
         held = self.held_bytes
-        if held and held + size_bytes > self._buffer_bytes:
+        if (held or batches > 1) and held + size_bytes + (batches - 1) * self._each_bytes > self._buffer_bytes:
             raise RequestRejected(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{held} bytes wait for the object store, wal.buffer.bytes is {self._buffer_bytes}: try again later.",

@@ -16,6 +16,7 @@ from app.broker.write_ahead import switching as durability_changes
 from app.broker.write_ahead import write_ahead
 from app.core.errors import BrokerUnavailable, ErrorCode, StorageUnavailable
 from app.core.units import BrokerId
+from app.hot.log import PartitionLog
 from app.metadata.changes.broker_changes import fence_brokers
 from app.metadata.image.image import BrokerImage
 from app.metadata.image.records import OBJECT_LEVEL
@@ -48,6 +49,44 @@ async def test_what_is_acknowledged_is_in_the_bucket_and_readers_see_it_then(tmp
         assert image.durability is PartitionDurability.OBJECT
         assert broker.log("t").high_watermark == 5
         assert await records_read(broker, 5) == 5
+
+
+async def test_requests_that_came_together_are_appended_together_and_an_error_of_one_leaves_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[int] = []
+    append_run = PartitionLog.append_run
+
+    def counted(log: PartitionLog, run: Any, *, now_ms: int) -> Any:
+        results = append_run(log, run, now_ms=now_ms)
+        if log.topic == "t":
+            runs.append(len(results))
+        return results
+
+    monkeypatch.setattr(PartitionLog, "append_run", counted)
+    async with alone(tmp_path) as broker:
+        await create(broker, "t")
+        producer = {"producer_id": 77, "producer_epoch": 0}
+        async with talk(broker.port) as client:
+            assert await produce_count(client, 2, **producer, base_sequence=0) == (ErrorCode.NONE, 0)
+            sent = [batch(3, **producer, base_sequence=2), batch(1), batch(1, **producer, base_sequence=9), batch(4)]
+            asked = [client.send_produce(9, [("t", [(0, one)])]) for one in sent]
+            answers = [await client.answer(ApiKey.PRODUCE, 9) for _ in asked]
+            assert [correlation_id for correlation_id, _ in answers] == asked
+            results = [answer.responses[0].partition_responses[0] for _, answer in answers]
+            assert [(one.error_code, one.base_offset) for one in results] == [
+                (ErrorCode.NONE, 2),
+                (ErrorCode.NONE, 5),
+                (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1),
+                (ErrorCode.NONE, 6),
+            ]
+        assert runs == [2]
+        assert broker.log("t").high_watermark == 10
+        await broker.kill()
+    shutil.rmtree(tmp_path / "broker-1")
+    async with alone(tmp_path, take_over=True) as broker:
+        await led(broker, "t")
+        assert broker.log("t").log_end_offset == await records_read(broker, 10) == 10
 
 
 async def test_a_broker_whose_disk_is_lost_goes_on_with_all_that_was_acknowledged(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ class Led:
     def append(self, index: int) -> None:
         batch = build_batch([(0, None, b"v", [])], leader_epoch=LeaderEpoch(self.broker_epoch))
         self.journals[index].admit(len(batch))
-        self.journals[index].take(memoryview(batch))
+        self.journals[index].take((memoryview(batch),))
 
 
 def run(test: Callable[[VirtualLoop], Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Final
 
@@ -37,10 +37,10 @@ SUBSETS: Final = tuple(product([False, True], repeat=len(REFUSED_BY)))
 
 
 class Journal:
-    def admit(self, size_bytes: int) -> None:
+    def admit(self, size_bytes: int, batches: int = 1) -> None:
         raise AssertionError("the state asks no journal")
 
-    def take(self, records: memoryview) -> None:
+    def take(self, written: Sequence[memoryview]) -> None:
         raise AssertionError("the state hands nothing over")
 
 
@@ -137,6 +137,17 @@ def test_a_journal_guards_appends_also_of_the_leadership_that_begins_behind_it_a
     assert guarded_after(state, *changes) == [False, True, True, False]
     begin_journal(state)
     assert [refusal_of(state, work) for work in LogWork] == [None] * 4
+
+
+@pytest.mark.parametrize("reason", [*REFUSED_BY, "torn"])
+def test_runs_are_taken_beside_a_journal_unless_batches_of_the_leader_are_refused_or_bytes_must_be_cut_off(
+    reason: str,
+) -> None:
+    state = opened()
+    begin_journal(state)
+    assert state.takes_runs
+    (MAKE | {"torn": Acceptance.tear})[reason](state)
+    assert state.takes_runs == (reason == "settling"), "a run begins no transaction"
 
 
 def test_the_end_of_one_reason_to_guard_leaves_another() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from app.configs import Durability
 from app.core.errors import ErrorCode, RequestRejected
 from app.core.units import LeaderEpoch, ProducerEpoch, ProducerId
 from app.hot.log import PartitionLog
-from app.records.batch import iter_headers
+from app.records.batch import HeaderFields, iter_headers
 from app.records.control import ControlType
 from tests.hot.helpers import NOW, batch, idempotent, manager_over, new_log, sim
 
@@ -19,15 +21,16 @@ class Kept:
     def __init__(self) -> None:
         self.batches: list[bytes] = []
         self.asked: list[int] = []
-        self.full = False
+        self.room = 100
+        """Batches that it admits."""
 
-    def admit(self, size_bytes: int) -> None:
+    def admit(self, size_bytes: int, batches: int = 1) -> None:
         self.asked.append(size_bytes)
-        if self.full:
+        if batches > self.room:
             raise RequestRejected(ErrorCode.NOT_ENOUGH_REPLICAS, "full")
 
-    def take(self, records: memoryview) -> None:
-        self.batches.append(bytes(records))
+    def take(self, written: Sequence[memoryview]) -> None:
+        self.batches += map(bytes, written)
 
     def offsets(self) -> list[int]:
         return [header.base_offset for data in self.batches for _, header in iter_headers(data)]
@@ -76,11 +79,68 @@ async def test_every_way_of_appending_hands_the_batches_over_with_their_offsets_
 async def test_a_refusal_of_the_journal_leaves_the_log_as_it_was() -> None:
     log, kept = journalled()
     append(log)
-    kept.full = True
+    kept.room = 0
     with pytest.raises(RequestRejected) as refused:
         append(log)
     assert refused.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
     assert (log.log_end_offset, len(kept.batches)) == (1, 1)
+
+
+def run_of(log: PartitionLog, *batches: memoryview) -> list[tuple[memoryview, HeaderFields]]:
+    run: list[tuple[memoryview, HeaderFields]] = []
+    for records in batches:
+        fields = log.check_plain(records)
+        assert fields is not None
+        run.append((records, fields))
+    return run
+
+
+async def test_a_run_is_admitted_as_a_whole_and_each_of_its_batches_is_handed_over_and_waits_for_its_own_end() -> None:
+    log, kept = journalled()
+    append(log)
+    sent = [batch(2), batch(1), batch(3)]
+    results = log.append_run(run_of(log, *sent), now_ms=NOW)
+    assert [tuple(one) for one in results] == [(1, 3, -1, False), (3, 4, -1, False), (4, 7, -1, False)]
+    assert kept.asked[1:] == [sum(map(len, sent))]
+    assert kept.offsets() == [0, 1, 3, 4]
+    assert kept.batches[1:] == [bytes(one) for one in sent], "with their offsets"
+    stored = [log.wait_stored(one.last_offset_end) for one in results]
+    log.note_journaled(4)
+    assert log.high_watermark == 4
+    assert [one is not None and one.done() for one in stored] == [True, True, False]  # type: ignore[attr-defined]
+
+
+async def test_a_run_that_the_journal_has_no_room_for_leaves_the_log_as_it_was() -> None:
+    log, kept = journalled()
+    append(log)
+    kept.room = 1
+    with pytest.raises(RequestRejected) as refused:
+        log.append_run(run_of(log, batch(), batch()), now_ms=NOW)
+    assert refused.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert (log.log_end_offset, len(kept.batches)) == (1, 1)
+    assert append(log) == 2, "alone it has room"
+
+
+async def test_a_batch_that_is_out_of_order_ends_a_run_before_it() -> None:
+    log, kept = journalled()
+    log.append_as_leader(idempotent(0), now_ms=NOW)
+    run = run_of(log, idempotent(1), idempotent(7), idempotent(2))
+    assert [one.base_offset for one in log.append_run(run, now_ms=NOW)] == [1]
+    assert kept.offsets() == [0, 1]
+
+
+@pytest.mark.parametrize("ends", ["resigned", "journal ended"])
+async def test_no_run_is_taken_once_the_leadership_has_ended(ends: str) -> None:
+    log, kept = journalled()
+    append(log)
+    run = run_of(log, batch(), batch())
+    if ends == "resigned":
+        log.resign()
+    else:
+        log.end_journal(RequestRejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, "sealed"))
+    assert log.check_plain(batch()) is None
+    assert log.append_run(run, now_ms=NOW) == []
+    assert (log.log_end_offset, kept.offsets()) == (1, [0])
 
 
 async def test_a_duplicate_is_handed_over_once_and_waits_for_the_original() -> None:

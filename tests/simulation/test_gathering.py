@@ -12,17 +12,21 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from app.handlers.clients.client import Client
+from app.handlers.produce import gathering
 from app.handlers.produce.gathering import Gathering
 from app.handlers.serving import server as service
 from app.hot import appending
 from app.machine.files import File
 from app.transport.server import Server
+from tests.cluster_simulation.planted_objects import PLANTED
 from tests.cluster_simulation.world import run_seed as run_cluster
 from tests.simulation.world import run_seed
 
 WHILE_S = 0.1
 SEEDS = range(200, 220)
 CLUSTER_SEEDS = range(200, 204)
+OBJECT_SEEDS = (50_000, 50_004)
 FINDING_SEEDS = 10
 
 
@@ -47,6 +51,7 @@ class Late(Gathering):
         self.seen["by several clients"] += len({request.client for request in requests}) > 1
         self.seen["by themselves"] += results.count(None)
         self.seen["for followers"] += sum(request.shape.partition is not None for request in requests)
+        self.seen["in the bucket"] += sum(request.shape.log.journaled for request in requests)
         return results
 
 
@@ -70,6 +75,32 @@ def test_no_invariant_of_a_cluster_breaks_where_requests_wait_for_others(seen: C
         outcome = run_cluster(seed)
         assert outcome.violation is None, (seed, outcome.violation)
     assert seen["for followers"] > 30, seen
+
+
+def test_no_invariant_of_topics_in_the_bucket_breaks_where_requests_wait_for_others(seen: Counter[str]) -> None:
+    for seed in OBJECT_SEEDS:
+        outcome = run_cluster(seed)
+        assert outcome.violation is None, (seed, outcome.violation)
+    assert seen["in the bucket"] > 10, seen
+
+
+def _answered_now(
+    client: Client, shape: object, correlation_id: int, end: int, answer: bytes, throttle: int = 0
+) -> None:
+    del shape, correlation_id, end, throttle
+    client.answer(answer)
+
+
+def test_gathered_requests_that_are_answered_before_the_bucket_has_them_are_found(
+    seen: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathering, "wait_for_commit", _answered_now)
+    fault = PLANTED["J5 answered before the object is durable"]
+    found = [
+        run_cluster(seed, faults=fault.faults, shape=fault.shape).violation
+        for seed in range(fault.first, fault.first + fault.seeds)
+    ]
+    assert fault.found_by in [violation.invariant for violation in found if violation is not None]
 
 
 def _first_alone(file: File, buffers: Sequence[memoryview], position: int) -> None:

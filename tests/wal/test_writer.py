@@ -219,6 +219,18 @@ def test_a_buffer_that_is_full_refuses_before_anything_is_appended() -> None:
     log.append()
 
 
+def test_several_batches_are_admitted_only_if_the_buffer_has_room_for_all_of_them() -> None:
+    log = Log(object_bytes=SIZE, buffer_bytes=4 * SIZE + len(encode_state(empty_state())))
+    with pytest.raises(RequestRejected, match="wait for the object store"):
+        log.writer.check_room(P, 5 * SIZE, batches=5)
+    log.writer.check_room(P, 5 * SIZE)  # one batch that is longer than the buffer
+    log.writer.check_room(P, 4 * SIZE, batches=4)
+    log.append()
+    with pytest.raises(RequestRejected, match="wait for the object store"):
+        log.writer.check_room(P, 4 * SIZE, batches=4)
+    log.writer.check_room(P, 3 * SIZE, batches=3)
+
+
 def test_a_release_says_the_last_number_once_everything_of_the_partition_is_acknowledged() -> None:
     log = Log()
     log.append(P, linger_ms=5000)

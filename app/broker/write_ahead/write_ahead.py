@@ -119,31 +119,32 @@ class _Led:
         self.wrote = False
         """Whether an object of this leadership is acknowledged."""
 
-    def admit(self, size_bytes: int) -> None:
+    def admit(self, size_bytes: int, batches: int = 1) -> None:
         writer, log = self.writer, self.log
         try:
-            writer.check_room(self.key, size_bytes)
+            writer.check_room(self.key, size_bytes, batches)
         except FencedError as error:
             raise RequestRejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error)) from error
         if writer.wants_state(self.key):
             self._state = captured(log.producers, log.leader_epochs(), log.log_end_offset)
 
-    def take(self, records: memoryview) -> None:
+    def take(self, written: Sequence[memoryview]) -> None:
         self.took_s = now_s = asyncio.get_running_loop().time()
         now_ms = int(now_s * 1000)
         writer, linger_ms = self.writer, self.log.config.firn_wal_linger_ms
-        self.taken_bytes += len(records)
-        position = 0
-        while position < len(records):
-            header = parse_header(records, position)
-            data = bytes(records[position : position + header.size_bytes])
-            position += header.size_bytes
-            marker, coordinator_epoch = int(MarkerKind.NONE), NO_COORDINATOR
-            if header.attributes & CONTROL and (found := parse_marker(data)) is not None:
-                marker, coordinator_epoch = int(found.control_type), found.coordinator_epoch
-            state, self._state = self._state, None
-            fields = batch_fields(header, marker, coordinator_epoch)
-            writer.append(self.key, data, fields, now_ms=now_ms, linger_ms=linger_ms, state=state)
+        for records in written:
+            self.taken_bytes += len(records)
+            position = 0
+            while position < len(records):
+                header = parse_header(records, position)
+                data = bytes(records[position : position + header.size_bytes])
+                position += header.size_bytes
+                marker, coordinator_epoch = int(MarkerKind.NONE), NO_COORDINATOR
+                if header.attributes & CONTROL and (found := parse_marker(data)) is not None:
+                    marker, coordinator_epoch = int(found.control_type), found.coordinator_epoch
+                state, self._state = self._state, None
+                fields = batch_fields(header, marker, coordinator_epoch)
+                writer.append(self.key, data, fields, now_ms=now_ms, linger_ms=linger_ms, state=state)
         self._owner.wake()
 
 
