@@ -19,7 +19,7 @@ from app.groups.offsets.offsets import NO_COMMITTED_OFFSET
 from app.handlers.apis import transactional_offsets
 from app.handlers.base.context import Context, Request
 from app.handlers.clients.admission import admit
-from app.handlers.produce.produce import append_all, settle
+from app.handlers.produce.produce import append_all, find_partitions, settle
 from app.handlers.state.metrics import ApiMetrics
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
@@ -182,7 +182,7 @@ class World:
         refused = admit(self.context, version, request)
         if isinstance(refused, Awaitable):
             refused = await refused
-        results, waiting = append_all(connection, version, request, refused)
+        results, waiting = append_all(connection, version, request, find_partitions(self.context, request), refused)
         if waiting:
             await asyncio.wait([one.stored for one in waiting])
             settle(self.context, results, waiting)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from struct import Struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from app.configs import Durability
 from app.core.errors import (
@@ -106,6 +106,8 @@ MANY_PARTITIONS: Final = 2 * PARTITIONS_AT_ONCE
 """Topics and partitions of a request that is served in portions (INV-15, ADR 0039)."""
 
 TopicResults = list[tuple[TopicRef, list[PartitionResult]]]
+Found: TypeAlias = "list[list[Partition | None]]"
+"""The partitions of a request, by topic."""
 
 
 def shaped_records(shape: ProduceShape, buffer: bytearray, start: int, frame_end: int) -> tuple[int, int] | None:
@@ -165,27 +167,30 @@ def serve_produce(connection: Client, version: int, correlation_id: int, frame: 
     if len(frame) > LONG_FRAME_BYTES and _names_many(request):
         _spawn_long(connection, asked, request, header.client_id)
         return None
+    transacts = may_transact(context, connection.caller, request)
     refused: TopicResults = []
     if context.authorizer is not None:
-        refused = take_out_denied(context, connection.caller, request, header.client_id, correlation_id)
+        refused = take_out_denied(context, connection.caller, request, header.client_id, correlation_id, transacts)
     sampler = context.sampler
     if sampler is not None and not refused and sampler.take(1):
         names = [name for topic, _ in request.topics if (name := topic_name(context, topic)) is not None]
         tell_produced(context, connection.caller, header.client_id, correlation_id, names)
-    if len(request.topics) == 1 and request.acks in (1, -1) and not request.rest_bytes and not refused:
+    if request.acks not in (-1, 0, 1):
+        wrong = refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS, "acks must be 0, 1 or -1.")
+        return encode_failures(connection, asked, wrong + refused)
+    if refused and not request.topics:
+        return _answer(connection, asked, request, refused)
+    found = find_partitions(context, request)
+    if len(request.topics) == 1 and request.acks != 0 and not request.rest_bytes and not refused:
         topic, partitions = request.topics[0]
         if len(partitions) == 1:
             index, records = partitions[0]
-            partition = led_partition(context, topic, index)
+            partition = found[0][0]
             if partition is not None and records is not None and is_plain(partition, request.acks):
-                transactional = request.transactional_id is not None and may_use(
-                    context, connection.caller, request.transactional_id
-                )
-                rights = connection.caller.rights
                 log = partition.log
                 partition.refresh()
                 shape = learn(
-                    rights,
+                    connection.caller.rights,
                     version,
                     header.client_id,
                     frame,
@@ -193,7 +198,7 @@ def serve_produce(connection: Client, version: int, correlation_id: int, frame: 
                     log,
                     topic,
                     index,
-                    transactional,
+                    transacts,
                     partition
                     if log.journaled or (request.acks == ALL_IN_SYNC and not partition.commits_alone)
                     else None,
@@ -201,12 +206,13 @@ def serve_produce(connection: Client, version: int, correlation_id: int, frame: 
                 )
                 if shape is not None:
                     connection.remember(shape)
-    return _serve_any(connection, asked, request, refused, header.client_id)
+    return _serve_any(connection, asked, request, found, refused, header.client_id)
 
 
-def may_use(context: Context, caller: Caller, transactional_id: str) -> bool:
-    """Whether a caller may write in transactions of this id."""
-    return may(context, caller, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+def may_transact(context: Context, caller: Caller, request: ProduceRequest) -> bool:
+    """Whether a request names a transactional id, and its caller may write in transactions of this id."""
+    name = request.transactional_id
+    return name is not None and may(context, caller, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name)
 
 
 def is_transactional(records: memoryview | None) -> bool:
@@ -233,14 +239,20 @@ def tell_served(connection: Client, shape: ProduceShape) -> None:
 
 
 def take_out_denied(
-    context: Context, caller: Caller, request: ProduceRequest, client_id: str | None, correlation_id: int
+    context: Context,
+    caller: Caller,
+    request: ProduceRequest,
+    client_id: str | None,
+    correlation_id: int,
+    transacts: bool,
 ) -> TopicResults:
-    """Take the partitions that the caller may not write out of a request. Returns: their results."""
+    """Take the partitions that the caller may not write out of a request. ``transacts``: as ``may_transact`` says. Returns: their
+    results."""
     audit = context.audit
     transactional_id = request.transactional_id
     if (
         transactional_id is not None
-        and not may_use(context, caller, transactional_id)
+        and not transacts
         and any(is_transactional(records) for _, partitions in request.topics for _, records in partitions)
     ):
         error = denial(caller, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
@@ -289,24 +301,23 @@ def is_plain(partition: Partition, acks: int) -> bool:
 
 
 def _serve_any(
-    connection: Client, asked: RequestFields, request: ProduceRequest, refused: TopicResults, client_id: str | None
+    connection: Client,
+    asked: RequestFields,
+    request: ProduceRequest,
+    found: Found,
+    refused: TopicResults,
+    client_id: str | None,
 ) -> Parts:
     """Serve any number of topics, partitions and errors. ``refused``: results of the partitions that were taken out before."""
-    context = connection.context
-    if request.acks not in (-1, 0, 1):
-        wrong = refuse_all(request, ErrorCode.INVALID_REQUIRED_ACKS, "acks must be 0, 1 or -1.")
-        return encode_failures(connection, asked, wrong + refused)
-    if refused and not request.topics:
-        return _answer(connection, asked, request, refused)
-    admitted = admit(context, asked.version, request)
-    if isinstance(admitted, Awaitable) or _takes_long(context, request):
+    admitted = admit(connection.context, asked.version, request)
+    if isinstance(admitted, Awaitable) or _takes_long(request, found):
         slot = connection.open_slot(connection.server.produce_meter, stops_parsing=True)
         kept_bytes = _keep_records(request)
         connection.server.keep(kept_bytes)
         work = _append_in_turns(connection, slot, asked, request, admitted, kept_bytes, refused)
         spawn_told(connection, request_of(connection, asked, PRODUCE, client_id), work)
         return None
-    results, waiting = append_all(connection, asked.version, request, admitted)
+    results, waiting = append_all(connection, asked.version, request, found, admitted)
     results += refused
     if waiting:
         slot = connection.open_slot(connection.server.produce_meter, stops_parsing=False)
@@ -315,12 +326,11 @@ def _serve_any(
     return _answer(connection, asked, request, results)
 
 
-def _takes_long(context: Context, request: ProduceRequest) -> bool:
+def _takes_long(request: ProduceRequest, found: Found) -> bool:
     """Whether a batch is to be prepared, or the files of many logs are to be made."""
     without_files = 0
-    for topic, partitions in request.topics:
-        for index, records in partitions:
-            partition = led_partition(context, topic, index)
+    for (_, partitions), found_here in zip(request.topics, found, strict=True):
+        for (_, records), partition in zip(partitions, found_here, strict=True):
             if partition is not None and records is not None:
                 if partition.log.needs_preparation(records):
                     return True
@@ -368,23 +378,23 @@ class Waiting(NamedTuple):
 
 
 def append_all(
-    connection: Client, version: int, request: ProduceRequest, verdicts: Verdicts
+    connection: Client, version: int, request: ProduceRequest, found: Found, verdicts: Verdicts
 ) -> tuple[TopicResults, list[Waiting]]:
     """Append to every partition. Returns: the result of each, and the waits for those that do not count as stored yet.
 
-    ``verdicts``: of the coordinator, by partition (``check_produced``).
+    ``found``: the partitions, as they are now. ``verdicts``: of the coordinator, by partition (``check_produced``).
     """
     context = connection.context
     results: TopicResults = []
     waiting: list[Waiting] = []
     now_ms = context.clock.now_ms()
-    for topic, partitions in request.topics:
+    for (topic, partitions), found_here in zip(request.topics, found, strict=True):
         answered: list[PartitionResult] = []
         results.append((topic, answered))
-        for index, records in partitions:
-            partition: Partition | None = None
+        for (index, records), partition in zip(partitions, found_here, strict=True):
             try:
-                partition = require_partition(context, topic, index)
+                if partition is None:
+                    partition = require_partition(context, topic, index)
                 if connection.held is not None:
                     check_held(connection, connection.held, topic, partition, records, now_ms)
                 checked = check_produced(context, version, request, partition, records, verdicts.get((topic, index)))
@@ -623,7 +633,8 @@ async def _serve_long(
         for piece in _pieces(request):
             denied: TopicResults = []
             if context.authorizer is not None:
-                denied = take_out_denied(context, connection.caller, piece, client_id, asked.correlation_id)
+                transacts = may_transact(context, connection.caller, piece)
+                denied = take_out_denied(context, connection.caller, piece, client_id, asked.correlation_id, transacts)
                 _add_results(refused, denied)
             if sampled and not denied:
                 names = [name for topic, _ in piece.topics if (name := topic_name(context, topic)) is not None]
@@ -809,9 +820,13 @@ def check_request(version: int, records: memoryview) -> None:
         )
 
 
-def led_partition(context: Context, topic: TopicRef, index: int) -> Partition | None:
-    name = topic_name(context, topic)
-    return None if name is None else context.partitions.served(name, index)
+def find_partitions(context: Context, request: ProduceRequest) -> Found:
+    """The partitions of a request in its order; None for each that this broker does not serve: ``require_partition`` says why."""
+    found: Found = []
+    for topic, partitions in request.topics:
+        name = topic_name(context, topic)
+        found.append([None if name is None else context.partitions.served(name, index) for index, _ in partitions])
+    return found
 
 
 def require_partition(context: Context, topic: TopicRef, index: int) -> Partition:
