@@ -61,6 +61,7 @@ from app.hot.manager import LoadReport, LogManager
 from app.hot.unreadable import UnreadableBatch, UnreadableBatches
 from app.machine.files import DirectoryLock, FileSystem, storage_error
 from app.metadata.changes.quotas import TIER_ENTITY, TIER_RATE
+from app.metadata.changes.topic_changes import no_change
 from app.metadata.image.image import ClusterImage, ImageDelta
 from app.metadata.image.records import OBJECT_LEVEL, Endpoint
 from app.metadata.image.wal_ranges import WalId
@@ -430,7 +431,7 @@ class Node:
             broker_id=BrokerId(config.node_id),
             image=lambda: self.cluster.image,
             newest=lambda: self.cluster.log.next_sequence - 1,
-            settle=member.controller.settle,
+            settle=lambda: member.controller.submit(no_change),
             in_office=lambda: member.controller.active,
             faults=self.faults,
         )

@@ -24,6 +24,7 @@ from app.wire.apis.share_group_heartbeat import ShareGroupHeartbeatRequest
 from app.wire.config_resources import ConfigOperation, ConfigResourceType
 from tests.handlers.conversation import Talk, batch, talk
 from tests.support.broker import RunningBroker
+from tests.support.changing import alter_configs
 from tests.support.waiting import until
 
 GROUP = "workers"
@@ -74,7 +75,7 @@ class Cluster:
         """Settings of the group, with ``_`` for ``.``. All brokers know them then."""
         named = {name.replace("_", "."): value for name, value in configs.items()}
         changes = [ConfigChange(name, ConfigOperation.SET, value) for name, value in named.items()]
-        await self.brokers[0].node.membership.controller.alter_configs(ConfigResourceType.GROUP, GROUP, changes)
+        await alter_configs(self.brokers[0].node.membership.controller, ConfigResourceType.GROUP, GROUP, changes)
         for broker in self.brokers:
             await until(lambda b=broker: named.items() <= b.node.cluster.image.group_configs.get(GROUP, {}).items())
 

@@ -25,6 +25,7 @@ from app.wire.apis.api_versions import ApiVersionsRequest
 from app.wire.config_resources import ConfigOperation, ConfigResourceType
 from tests.handlers.conversation import Talk, talk
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.changing import alter_configs
 from tests.support.secured import certificates, listener, security
 from tests.support.streams import End
 from tests.support.waiting import until
@@ -66,7 +67,7 @@ async def clients(broker: RunningBroker) -> AsyncIterator[Callable[[str], Awaita
 
 async def alter(broker: RunningBroker, name: str, value: int | str, node: str = "") -> None:
     change = ConfigChange(name, ConfigOperation.SET, str(value))
-    await broker.node.membership.controller.alter_configs(ConfigResourceType.BROKER, node, [change])
+    await alter_configs(broker.node.membership.controller, ConfigResourceType.BROKER, node, [change])
 
 
 def counter(broker: RunningBroker, name: str, **labels: str) -> float:

@@ -11,12 +11,15 @@ from uuid import UUID
 import pytest
 
 from app.broker.partitions.partitions import Partitions
-from app.core.errors import CorruptionError, StorageUnavailable
+from app.core.errors import CorruptionError, ErrorCode, RequestRejected, StorageUnavailable
 from app.core.units import PartitionIndex, TopicIdPartition
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
+from app.metadata.changes.topic_changes import Planned
+from app.metadata.image.draft import ImageDraft
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.changing import delete_topic
 from tests.support.several import cluster_on, member, unfenced
 from tests.support.waiting import until
 
@@ -26,7 +29,7 @@ async def make_and_delete(brokers: list[RunningBroker]) -> None:
     assert controller.active
     await controller.create_topic("t", 6, {})
     await until(lambda: all(broker.node.cluster.image.topic("t") is not None for broker in brokers))
-    await controller.delete_topic("t")
+    await delete_topic(controller, "t")
 
 
 async def test_a_deletion_of_a_topic_is_no_fault_of_any_broker(tmp_path: Path) -> None:
@@ -37,17 +40,20 @@ async def test_a_deletion_of_a_topic_is_no_fault_of_any_broker(tmp_path: Path) -
         assert [line for broker in brokers for line in broker.lines if "delete" in line or "over after" in line] == []
 
 
-async def test_a_deletion_that_one_controller_has_begun_is_ended_by_the_next(tmp_path: Path) -> None:
+async def test_a_deletion_that_one_controller_has_begun_is_ended_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with cluster_on(tmp_path, broker_session_timeout_ms=1_000) as brokers:
         begun: list[UUID] = []
 
-        async def fails(topic_id: UUID) -> None:
+        def fails(_draft: ImageDraft, topic_id: UUID) -> Planned[None]:
             begun.append(topic_id)
-            raise StorageUnavailable("The store is away for this broker.")
+            raise RequestRejected(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "This broker makes no changes for now.")
 
-        brokers[0].node.membership.controller.finish_topic_deletion = fails  # type: ignore[method-assign]
+        monkeypatch.setattr("app.broker.partitions.sweeping.finish_topic_deletion", fails)
         await make_and_delete(brokers)
         await until(lambda: begun and all(broker.node.cluster.image.deleting for broker in brokers))
+        monkeypatch.undo()
         await brokers[0].kill()
         await until(lambda: not any(broker.node.cluster.image.deleting for broker in brokers[1:]))
 
@@ -73,7 +79,7 @@ async def test_a_deleted_topic_is_not_found_at_once_and_its_logs_go_in_turns(
             return delete(self, topic, partition)
 
         monkeypatch.setattr(LogManager, "delete", watched)
-        await broker.node.membership.controller.delete_topic("t")
+        await delete_topic(broker.node.membership.controller, "t")
         left = sum(log.topic == "t" for log in logs.logs())
         assert left > 0, "the answer does not wait for the logs"
         answer = await client.produce(8, [("t", [(MANY - 1, batch(1))])])
@@ -97,7 +103,7 @@ async def test_a_topic_that_is_made_again_while_logs_of_the_old_one_go_has_only_
         everywhere = [(index, batch(3)) for index in range(MANY)]
         answer = await client.produce(8, [("t", everywhere)])
         assert {one.error_code for one in answer.responses[0].partition_responses} == {0}
-        await controller.delete_topic("t")
+        await delete_topic(controller, "t")
         assert any(log.topic == "t" for log in logs.logs())
         made = await controller.create_topic("t", MANY)
         answer = await client.produce(8, [("t", everywhere)])
@@ -120,7 +126,7 @@ async def test_logs_of_a_deleted_topic_that_cannot_be_deleted_are_deleted_later_
                 raise StorageUnavailable("the disk does not answer")
 
             patch.setattr(LogManager, "delete", fails)
-            await controller.delete_topic("t")
+            await delete_topic(controller, "t")
             answer = await client.produce(8, [("t", [(1, batch(1))])])
             assert answer.responses[0].partition_responses[0].error_code == 3
             assert len([log for log in logs.logs() if log.topic == "t"]) == 3
@@ -165,7 +171,7 @@ async def test_a_partition_that_was_made_before_its_turn_goes_with_its_topic(
         assert [partitions.table.get("t", index) for index in range(10)] == [None] * 10, "their turn comes later"
         answer = await client.produce(8, [("t", [(5, batch(3))])])
         assert answer.responses[0].partition_responses[0].error_code == 0
-        await controller.delete_topic("t")
+        await delete_topic(controller, "t")
         assert partitions.table.get("t", 5) is None
         made = await controller.create_topic("t", 10)
         answer = await client.produce(8, [("t", [(5, batch(3))])])
@@ -188,7 +194,7 @@ async def test_a_new_partition_that_was_made_before_its_turn_goes_with_its_topic
         await controller.create_partitions("t", 10)
         answer = await client.produce(8, [("t", [(7, batch(3))])])
         assert answer.responses[0].partition_responses[0].error_code == 0
-        await controller.delete_topic("t")
+        await delete_topic(controller, "t")
         assert [partitions.table.get("t", index) for index in range(10)] == [None] * 10
 
 
@@ -203,7 +209,7 @@ async def test_a_partition_never_takes_over_the_log_of_an_older_topic(
         old = partitions.table.led("t", 1)
         assert old is not None
         monkeypatch.setattr(partitions, "take_out", lambda topic_id: None)
-        await controller.delete_topic("t")
+        await delete_topic(controller, "t")
         assert partitions.table.get("t", 1) is old
         with monkeypatch.context() as patch:
 
@@ -254,7 +260,7 @@ async def test_a_partition_of_a_deleted_topic_that_cannot_be_opened_is_no_fault(
         await controller.bump_leader_epochs([key])
         assert partitions.table.led("t", 1) is None
         await until(lambda: (key.topic_id, 1) in manifests.reading)
-        await controller.delete_topic("t")
+        await delete_topic(controller, "t")
         assert key in partitions.opening, "what waits for it goes in turns"
         manifests.let.set()
         await until(lambda: not manifests.reading)
@@ -285,7 +291,7 @@ async def test_a_partition_of_a_deleted_topic_that_is_led_and_cannot_be_read_is_
         await until(lambda: (made.topic_id, index) in manifests.reading)
         assert partitions.table.led("t", index) is not None, "it leads before it has read the manifest"
         let_turns_begin = hold_turns()
-        await controller.delete_topic("t")
+        await delete_topic(controller, "t")
         await until(lambda: broker.node.cluster.image.topic("t") is None)
         manifests.let.set()
         await until(lambda: not manifests.reading)

@@ -15,6 +15,7 @@ from app.metadata.changes.topic_changes import ConfigChange
 from app.replication.roles import Role
 from app.wire.config_resources import ConfigOperation
 from tests.handlers.conversation import batch, talk
+from tests.support.changing import alter_configs, delete_topic
 from tests.support.several import member, unfenced
 from tests.support.waiting import until
 
@@ -127,7 +128,7 @@ async def test_partitions_that_did_not_change_are_not_touched(
         await until(lambda: images()[5].leader_epoch > epoch and settled())
         assert {index for _, _, index in brought} == {5}
         # Settings concern all of them.
-        await controller.alter_configs(TOPIC, "t", [ConfigChange("segment.bytes", ConfigOperation.SET, "20000000")])
+        await alter_configs(controller, TOPIC, "t", [ConfigChange("segment.bytes", ConfigOperation.SET, "20000000")])
         await until(
             lambda: all(
                 broker.log("t", one).config.segment_bytes == 20_000_000 for broker in brokers for one in range(12)
@@ -162,7 +163,7 @@ async def test_a_follower_of_more_partitions_than_a_fetch_may_name_adds_them_one
             async with talk(broker.port) as client:
                 answer = await client.produce(9, [("t", [(index, batch(3)) for index in mine])])
                 assert [one.error_code for one in answer.responses[0].partition_responses] == [0] * len(mine)
-        await controller.delete_topic("t")
+        await delete_topic(controller, "t")
         for broker in brokers:
             table = broker.node.partitions.table
             await until(lambda table=table: not any(table.get("t", index) for index in range(PARTITIONS)))
@@ -188,7 +189,10 @@ async def test_a_lower_min_insync_replicas_counts_at_once(tmp_path: Path) -> Non
             assert answer.responses[0].partition_responses[0].error_code == 0
         log = leader.log("t", 0)
         assert log.high_watermark == 0, "too few are in sync"
-        await brokers[0].node.membership.controller.alter_configs(
-            TOPIC, "t", [ConfigChange("min.insync.replicas", ConfigOperation.SET, "2")]
+        await alter_configs(
+            brokers[0].node.membership.controller,
+            TOPIC,
+            "t",
+            [ConfigChange("min.insync.replicas", ConfigOperation.SET, "2")],
         )
         await until(lambda: log.high_watermark == 3)

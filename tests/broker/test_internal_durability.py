@@ -41,6 +41,7 @@ from tests.broker.transactional import (
 )
 from tests.handlers.conversation import talk
 from tests.support.broker import RunningBroker
+from tests.support.changing import alter_configs
 from tests.support.several import member, unfenced
 from tests.support.waiting import until
 
@@ -63,7 +64,7 @@ async def one(path: Path) -> AsyncIterator[One]:
             await led(broker, topic.name, 2)
             # Or every commit would wait for as long as the default says.
             change = ConfigChange("firn.wal.linger.ms", ConfigOperation.SET, "2")
-            await broker.node.membership.controller.alter_configs(ConfigResourceType.TOPIC, topic.name, [change])
+            await alter_configs(broker.node.membership.controller, ConfigResourceType.TOPIC, topic.name, [change])
         yield made
     finally:
         await made.close()
@@ -124,7 +125,7 @@ async def test_j45_coordinators_answer_what_is_in_the_bucket(tmp_path: Path) -> 
     async with one(tmp_path) as of:
         change = ConfigChange("firn.wal.linger.ms", ConfigOperation.SET, "150")
         for topic in (CONSUMER_OFFSETS.name, TRANSACTION_STATE.name):
-            await of.brokers[1].node.membership.controller.alter_configs(ConfigResourceType.TOPIC, topic, [change])
+            await alter_configs(of.brokers[1].node.membership.controller, ConfigResourceType.TOPIC, topic, [change])
         before = len(objects(tmp_path))
         await commit(of, GROUP, 5)
         assert len(objects(tmp_path)) == before + 1
@@ -200,7 +201,7 @@ async def test_a_share_group_goes_on_after_the_loss_of_the_disk(tmp_path: Path, 
     async with one(tmp_path) as of:
         broker = of.brokers[1]
         change = ConfigChange("share.auto.offset.reset", ConfigOperation.SET, "earliest")
-        await broker.node.membership.controller.alter_configs(ConfigResourceType.GROUP, "workers", [change])
+        await alter_configs(broker.node.membership.controller, ConfigResourceType.GROUP, "workers", [change])
         await broker.node.shares.ready()
         await led(broker, SHARE_GROUP_STATE.name)
         assert broker.node.cluster.image.topics_by_name[SHARE_GROUP_STATE.name].configs["firn.durability"] == "object"
@@ -233,7 +234,9 @@ async def test_a_hole_that_a_loss_of_power_left_is_not_taken_for_one_of_compacti
         await tier_and_clean(broker)
         synced = of.recovery_points.read_bytes()
         change = ConfigChange("min.cleanable.dirty.ratio", ConfigOperation.SET, "1.0")
-        await broker.node.membership.controller.alter_configs(ConfigResourceType.TOPIC, CONSUMER_OFFSETS.name, [change])
+        await alter_configs(
+            broker.node.membership.controller, ConfigResourceType.TOPIC, CONSUMER_OFFSETS.name, [change]
+        )
         logs = [broker.log(CONSUMER_OFFSETS.name, index) for index in range(2)]
         for number in range(5):
             await commit(of, f"g{number}", number + 10)
@@ -326,7 +329,7 @@ async def test_internal_topics_that_exist_change_to_object_durability_while_they
             ConfigChange("firn.wal.linger.ms", ConfigOperation.SET, "2"),
         ]
         name = CONSUMER_OFFSETS.name
-        await broker.node.membership.controller.alter_configs(ConfigResourceType.TOPIC, name, changes)
+        await alter_configs(broker.node.membership.controller, ConfigResourceType.TOPIC, name, changes)
         await commit(of, "g0", 20)
         await until(lambda: {each.durability for each in partitions(of)} == {PartitionDurability.OBJECT})
         await commit(of, "g1", 21)

@@ -19,6 +19,7 @@ from app.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest,
 from app.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
 from tests.handlers.conversation import Talk, batch, talk
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.changing import delete_topic
 from tests.support.leadership import OTHER, OTHER_PORT, name_in_sync, name_leader, produced
 from tests.support.talking import FETCH, fetch_all, produce, tier_everything
 from tests.support.waiting import until
@@ -185,7 +186,7 @@ async def test_a_topic_that_another_broker_leads_is_deleted_here_too(tmp_path: P
         await broker.create_topic("t")
         await produce(client, "t", batch(10))
         await name_leader(broker.node, "t", OTHER)
-        await broker.node.membership.controller.delete_topic("t")
+        await delete_topic(broker.node.membership.controller, "t")
         assert broker.node.logs.get("t", 0) is None
         assert (await produced(client, "t"))[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 

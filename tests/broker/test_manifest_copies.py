@@ -22,6 +22,7 @@ from app.metadata.manifest.manifest import SegmentManifest
 from app.objectstore.memory import MemoryStore
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.changing import delete_topic
 from tests.support.talking import produce, tier_everything
 from tests.support.waiting import until
 
@@ -162,7 +163,7 @@ async def test_a_copy_is_kept_of_each_manifest_with_entries_until_its_topic_is_d
     async with running_broker(tmp_path, store=store, **SETTINGS) as broker:
         await broker.create_topic("u", 1, retention_ms="-1")
         assert of_tiered.exists()
-        await broker.node.membership.controller.delete_topic("t")
+        await delete_topic(broker.node.membership.controller, "t")
         async with talk(broker.port) as client:
             await produce(client, "u", batch(4))
         await tier_everything(broker, "u")

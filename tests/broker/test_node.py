@@ -38,6 +38,7 @@ from app.wire.config_resources import ConfigOperation
 from app.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import running_broker
+from tests.support.changing import alter_configs, delete_topic
 from tests.support.talking import FETCH, fetch_all, headers, produce, tier_everything
 from tests.support.waiting import until
 
@@ -312,7 +313,7 @@ async def test_topics_are_made_by_asking_for_them_and_deleted_with_all_they_have
         assert await produce(client, "auto", batch(2), partition=2) == [0]
         await tier_everything(broker, "auto", 2)
         topic = broker.node.cluster.image.topic("auto")
-        await broker.node.membership.controller.delete_topic("auto")
+        await delete_topic(broker.node.membership.controller, "auto")
         assert broker.node.logs.get("auto", 2) is None
         assert broker.node.remote_log_manager.manifest_of(TopicIdPartition(topic.topic_id, 2)) is None
         await until(lambda: not broker.node.cluster.image.deleting)
@@ -410,8 +411,8 @@ async def test_topic_settings_reach_the_log_at_once(tmp_path: Path):
     async with running_broker(tmp_path) as broker, talk(broker.port) as client:
         await client.ask(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest([CreatableTopic("t", 1, 1)], 1000))
         await produce(client, "t", batch(1, value=b"x" * 2000))
-        await broker.node.membership.controller.alter_configs(
-            2, "t", [ConfigChange("max.message.bytes", ConfigOperation.SET, "1000")]
+        await alter_configs(
+            broker.node.membership.controller, 2, "t", [ConfigChange("max.message.bytes", ConfigOperation.SET, "1000")]
         )
         answer = await client.produce(9, [("t", [(0, batch(1, value=b"x" * 2000))])])
         assert answer.responses[0].partition_responses[0].error_code == 10

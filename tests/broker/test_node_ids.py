@@ -20,6 +20,7 @@ from app.metadata.changes.features import FeatureAsked
 from app.metadata.image.records import LEVEL_MAX
 from app.metadata.view.registration import StartRefused
 from app.objectstore.directory import DirectoryStore
+from tests.support.changing import update_features
 from tests.support.several import broker_on, unfenced
 from tests.support.waiting import until
 
@@ -67,7 +68,7 @@ async def test_a_second_broker_of_a_cluster_of_one_is_refused_until_the_level_is
             async with broker_on(tmp_path, "b", node_id=2):
                 pass
         assert first.node.cluster.image.brokers.keys() == {1}
-        await first.node.membership.controller.update_features([FeatureAsked("firn.version", 1)])
+        await update_features(first.node.membership.controller, [FeatureAsked("firn.version", 1)])
     async with broker_on(tmp_path, "a", node_id=1) as first, broker_on(tmp_path, "b") as second:
         assert second.node.config.node_id == 2
         await until(lambda: unfenced(first) == [1, 2])

@@ -31,6 +31,7 @@ from app.objectstore.directory import DirectoryStore
 from app.objectstore.keys import LIST_LIMIT_MAX
 from app.wire.config_resources import ConfigOperation
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.changing import alter_configs, replace_configs, update_features
 from tests.support.several import broker_on, cluster_on, unfenced
 from tests.support.waiting import until
 
@@ -199,9 +200,9 @@ async def test_object_as_the_default_needs_level_3(tmp_path: Path) -> None:
         await until(lambda: unfenced(broker) == [1])
         made = await broker.node.membership.controller.create_topic("t")
         assert made.partitions[PartitionIndex(0)].durability is PartitionDurability.OBJECT
-        await broker.node.membership.controller.replace_configs(2, "t", {})
+        await replace_configs(broker.node.membership.controller, 2, "t", {})
         assert image(broker).durability is PartitionDurability.OBJECT, "its client knows nothing of the setting"
-        await broker.node.membership.controller.replace_configs(2, "t", {"firn.durability": "memory"})
+        await replace_configs(broker.node.membership.controller, 2, "t", {"firn.durability": "memory"})
         assert image(broker).durability is PartitionDurability.FROM_OBJECT
 
 
@@ -211,12 +212,12 @@ async def test_j40_j41_a_topic_changes_its_durability_both_ways(tmp_path: Path) 
         await controller.create_topic("t", assignments={0: [2, 3]})
         leader = brokers[1]
         await until(lambda: leader.node.cluster.image.topic("t") is not None)
-        await controller.alter_configs(2, "t", [ConfigChange("firn.durability", ConfigOperation.SET, "object")])
+        await alter_configs(controller, 2, "t", [ConfigChange("firn.durability", ConfigOperation.SET, "object")])
         await until(lambda: image(leader).durability is PartitionDurability.OBJECT)
         assert image(leader).replicas == (2,)
         assert [(one.first, one.last) for one in image(leader).wal_ranges] == [(0, OPEN)]
 
-        await controller.alter_configs(2, "t", [ConfigChange("firn.durability", ConfigOperation.DELETE)])
+        await alter_configs(controller, 2, "t", [ConfigChange("firn.durability", ConfigOperation.DELETE)])
         await until(lambda: image(leader).durability is PartitionDurability.REPLICAS)
         assert len(image(leader).replicas) == len(image(leader).isr) == 2
         assert not any(one.is_open for one in image(leader).wal_ranges)
@@ -286,8 +287,8 @@ async def test_an_older_cluster_gets_object_topics_when_its_level_is_raised(tmp_
         with pytest.raises(RequestRejected, match=r"run `firn cluster features --upgrade firn\.version=3`"):
             await controller.create_topic("t", configs=OBJECT)
         with pytest.raises(RequestRejected, match=r"it is 1: run"):
-            await controller.alter_configs(4, "", [ConfigChange("firn.durability", ConfigOperation.SET, "object")])
-        await controller.update_features([FeatureAsked("firn.version", 3)])
-        await controller.alter_configs(4, "", [ConfigChange("firn.durability", ConfigOperation.SET, "object")])
+            await alter_configs(controller, 4, "", [ConfigChange("firn.durability", ConfigOperation.SET, "object")])
+        await update_features(controller, [FeatureAsked("firn.version", 3)])
+        await alter_configs(controller, 4, "", [ConfigChange("firn.durability", ConfigOperation.SET, "object")])
         made = await controller.create_topic("t")
         assert (made.configs, image(broker).durability) == (OBJECT, PartitionDurability.OBJECT)

@@ -29,6 +29,7 @@ from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
 from app.wire.config_resources import ConfigOperation
 from tests.handlers.conversation import Talk, batch, talk
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.changing import alter_configs, delete_topic
 from tests.support.talking import fetch_all, produce, tier_everything
 from tests.support.waiting import until
 
@@ -133,7 +134,7 @@ async def test_a_partition_that_cannot_be_opened_is_offline_alone_and_back_when_
         await broker.create_topic("u")
         assert await produce(client, "u", batch(1)) == [0]
         change = ConfigChange("max.message.bytes", ConfigOperation.SET, "100000")
-        await broker.node.membership.controller.alter_configs(2, "t", [change])
+        await alter_configs(broker.node.membership.controller, 2, "t", [change])
         assert not [line for line in broker.lines if "cannot create, change or delete" in line]
 
         key = TopicIdPartition(topic_id, PartitionIndex(0))
@@ -177,7 +178,7 @@ async def test_a_topic_with_an_offline_partition_can_be_deleted_and_made_again(t
     damaged_manifest(tmp_path / "store", topic_id)
     async with running_broker(tmp_path) as broker, talk(broker.port) as client:
         assert offline_count(broker) == 1
-        await broker.node.membership.controller.delete_topic("t")
+        await delete_topic(broker.node.membership.controller, "t")
         assert offline_count(broker) == 0
         await until(lambda: not broker.node.cluster.image.deleting)
         await broker.create_topic("t", 2)

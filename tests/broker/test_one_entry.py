@@ -15,6 +15,7 @@ from app.metadata.image.image import ImageDelta
 from app.wire.config_resources import ConfigOperation
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.changing import alter_configs, delete_topic
 from tests.support.leadership import produced
 from tests.support.talking import produce
 from tests.support.waiting import until
@@ -42,7 +43,7 @@ async def test_topics_that_are_deleted_and_made_again_in_one_entry_take_records(
             await produce(client, topic, batch(3))
         controller = broker.node.membership.controller
         again = [
-            change for topic in TOPICS for change in (controller.delete_topic(topic), controller.create_topic(topic))
+            change for topic in TOPICS for change in (delete_topic(controller, topic), controller.create_topic(topic))
         ]
         assert len((await together(broker, *again)).topics) == 2 * len(TOPICS)
         for topic in TOPICS:
@@ -56,7 +57,7 @@ async def test_a_topic_that_is_deleted_beside_a_change_of_the_brokers_settings_i
         await produce(client, "t", batch(3))
         controller = broker.node.membership.controller
         retention = [ConfigChange("log.retention.ms", ConfigOperation.SET, "5000000")]
-        entry = await together(broker, controller.delete_topic("t"), controller.alter_configs(BROKERS, "", retention))
+        entry = await together(broker, delete_topic(controller, "t"), alter_configs(controller, BROKERS, "", retention))
         assert entry.topics
         assert entry.broker_configs
         assert broker.node.logs.get("t", 0) is None
@@ -78,7 +79,7 @@ async def test_a_topic_whose_directory_cannot_be_renamed_is_served_no_more_and_m
 
         with monkeypatch.context() as broken:
             broken.setattr(PosixFileSystem, "rename", full)
-            await broker.node.membership.controller.delete_topic("t")
+            await delete_topic(broker.node.membership.controller, "t")
             assert (await produced(client, "t"))[0] != ErrorCode.NONE
             assert broker.node.logs.get("t", 0) is old, "it is still to be deleted"
             making = asyncio.create_task(broker.create_topic("t"))

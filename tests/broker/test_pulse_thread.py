@@ -28,6 +28,7 @@ from app.metadata.peers.pulses import TurnBoard
 from app.security.scram import ScramMechanism, credential_of, salted_password
 from tests.broker.hung_pulses import Hangs, board
 from tests.support.broker import RunningBroker
+from tests.support.changing import update_features
 from tests.support.secured import certificates, listener, security
 from tests.support.several import broker_on
 from tests.support.waiting import until
@@ -86,7 +87,7 @@ async def test_below_the_level_of_pulses_there_is_none_until_it_is_raised(tmp_pa
         await until(lambda: len(first.node.cluster.image.brokers) == 2)
         assert first.node.cluster.image.level == PULSE_LEVEL - 1
         assert sender.boards == []
-        await first.node.membership.controller.update_features([FeatureAsked(LEVEL_FEATURE, LEVEL_MAX)])
+        await update_features(first.node.membership.controller, [FeatureAsked(LEVEL_FEATURE, LEVEL_MAX)])
         await until(lambda: sender.boards)
 
 

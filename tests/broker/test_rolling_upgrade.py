@@ -15,6 +15,7 @@ from app.metadata.image.records import LEVEL_MAX
 from app.metadata.membership import member, membership
 from app.metadata.view.registration import StartRefused
 from tests.support.broker import RunningBroker
+from tests.support.changing import update_features
 from tests.support.several import broker_on, unfenced
 from tests.support.waiting import until
 
@@ -48,16 +49,16 @@ async def test_the_level_rises_when_the_last_broker_was_upgraded(
                 NEXT,
             ]
             with pytest.raises(RequestRejected, match=r"The programs of brokers \[2\] are older"):
-                await controller.update_features(RAISE)
+                await update_features(controller, RAISE)
             assert first.node.cluster.image.level == LEVEL_MAX
             await controller.create_topic("t", assignments={0: [2, 1]})
             await until(lambda: old.node.partitions.table.led_log("t", 0) is not None)
             assert unfenced(third) == [1, 2, 3], "it goes on serving"
         with pytest.raises(RequestRejected, match=r"The programs of brokers \[2\] are older"):
-            await controller.update_features(RAISE)  # it might come back as it was
+            await update_features(controller, RAISE)  # it might come back as it was
         async with program(tmp_path, "b", NEXT, monkeypatch) as new:
             await until(lambda: unfenced(first) == [1, 2, 3])
-            await controller.update_features(RAISE)
+            await update_features(controller, RAISE)
             await until(lambda: {one.node.cluster.image.level for one in (first, new, third)} == {NEXT})
         with pytest.raises(
             StartRefused, match=f"firn.version is {NEXT}, and this program understands {LEVEL_MAX} at most"

@@ -54,6 +54,7 @@ from app.wire.config_resources import ConfigOperation, ConfigResourceType
 from tests.broker.users import look_again, upsert
 from tests.handlers.conversation import talk
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.changing import alter_configs, alter_scram_users
 from tests.support.ports import free_port
 from tests.support.secured import break_tls, certificates, listener, revocations, security, store_of
 from tests.support.several import broker_on, unfenced
@@ -520,7 +521,7 @@ async def test_a_broker_that_has_not_read_of_the_controllers_user_yet_starts_all
                 nonlocal asked
                 asked += 1
                 if asked == 1:  # the log was read a moment ago
-                    await first.node.membership.controller.alter_scram_users([user], b"r" * 32)
+                    await alter_scram_users(first.node.membership.controller, [user], b"r" * 32)
                 return await super().register(to, wanted)
 
         async with broker_on(
@@ -648,7 +649,7 @@ async def alter_own(broker: RunningBroker, **settings: str | None) -> None:
         )
         for name, text in settings.items()
     ]
-    await broker.node.membership.controller.alter_configs(ConfigResourceType.BROKER, "1", changes)
+    await alter_configs(broker.node.membership.controller, ConfigResourceType.BROKER, "1", changes)
 
 
 async def greeted_with(broker: RunningBroker, folder: Path) -> bytes:

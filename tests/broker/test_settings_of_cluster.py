@@ -22,6 +22,7 @@ from app.wire.apis.incremental_alter_configs import (
 from app.wire.config_resources import ConfigOperation, ConfigResourceType
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker
+from tests.support.changing import delete_topic
 from tests.support.several import cluster_on
 from tests.support.waiting import until
 
@@ -105,7 +106,7 @@ async def test_segments_that_any_leader_has_in_the_store_refuse_the_change_and_g
             before = sum(one.remote_segments for one in tier.status())
             await fill(broker, index)
             await until(lambda tier=tier, before=before: sum(one.remote_segments for one in tier.status()) > before)
-            await brokers[0].node.membership.controller.delete_topic("t")
+            await delete_topic(brokers[0].node.membership.controller, "t")
             await until(lambda: all(topic_of(one) is None for one in brokers))
             await make_topic(brokers)
 

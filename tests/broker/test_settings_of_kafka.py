@@ -28,6 +28,7 @@ from app.wire.apis.incremental_alter_configs import (
 from app.wire.config_resources import ConfigOperation, ConfigResourceType
 from tests.handlers.conversation import Talk, batch, talk
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.changing import alter_configs
 
 PRODUCTION = {
     "default_replication_factor": 3,
@@ -41,7 +42,7 @@ PRODUCTION = {
 
 async def alter(broker: RunningBroker, **values: str) -> None:
     changes = [ConfigChange(name.replace("_", "."), ConfigOperation.SET, value) for name, value in values.items()]
-    await broker.node.membership.controller.alter_configs(ConfigResourceType.BROKER, "", changes)
+    await alter_configs(broker.node.membership.controller, ConfigResourceType.BROKER, "", changes)
 
 
 async def test_one_broker_works_with_the_factors_of_a_production_cluster(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ from app.wire.apis.share_fetch import ShareFetchRequest
 from app.wire.apis.share_group_describe import ShareGroupDescribeRequest
 from tests.handlers.conversation import Talk, batch, talk
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.changing import delete_topic
 from tests.support.share_workers import ACCEPT, GROUP, REJECT, RELEASE, RENEW, Worker, configure, workers
 from tests.support.talking import produce
 
@@ -369,7 +370,7 @@ async def test_progress_in_a_deleted_topic_is_forgotten(tmp_path: Path, durabili
         async with workers(broker, "a") as (a,):
             await a.get()
             assert len(broker.node.shares.keys(lambda _: True)) == 1
-            await broker.node.membership.controller.delete_topic("t")
+            await delete_topic(broker.node.membership.controller, "t")
             assert broker.node.shares.keys(lambda _: True) == []
             answer = await a.ask()
             assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID

@@ -31,6 +31,7 @@ from app.wire.apis.delete_share_group_offsets import (
 from app.wire.apis.find_coordinator import FindCoordinatorRequest
 from app.wire.config_resources import ConfigOperation, ConfigResourceType
 from tests.broker.shared import ACCEPT, GROUP, OFFSETS, RELEASE, STATE, Cluster, workers
+from tests.support.changing import alter_configs
 from tests.support.several import member, unfenced
 from tests.support.waiting import until
 
@@ -55,7 +56,7 @@ async def cluster(path: Path, **settings: Any) -> AsyncIterator[Cluster]:
         controller = brokers[0].node.membership.controller
         await controller.create_topic("t", 1, {"retention.ms": "-1"}, replication_factor=3)
         change = ConfigChange("share.auto.offset.reset", ConfigOperation.SET, "earliest")
-        await controller.alter_configs(ConfigResourceType.GROUP, GROUP, [change])
+        await alter_configs(controller, ConfigResourceType.GROUP, GROUP, [change])
         for broker in brokers:
             await until(lambda broker=broker: broker.node.cluster.image.topic("t") is not None)
         await brokers[0].node.shares.ready()

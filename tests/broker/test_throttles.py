@@ -16,6 +16,7 @@ from app.wire.config_resources import ConfigOperation
 from tests.broker.three import Three, three
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker
+from tests.support.changing import alter_configs
 from tests.support.waiting import until
 
 TOPIC, BROKER = 2, 4
@@ -43,7 +44,7 @@ class Moved:
                 assert answer.responses[0].partition_responses[0].error_code == 0
 
     async def set(self, kind: int, name: str, setting: str, value: str) -> None:
-        await self.controller.alter_configs(kind, name, [ConfigChange(setting, ConfigOperation.SET, value)])
+        await alter_configs(self.controller, kind, name, [ConfigChange(setting, ConfigOperation.SET, value)])
 
     async def add(self) -> Any:
         """Have the third broker added. Returns: its log."""
@@ -122,8 +123,11 @@ async def test_a_follower_asks_for_no_more_than_its_rate(tmp_path: Path) -> None
             await until(lambda before=before: fetcher._followed[moved.key].not_before_s > before)
         assert log.log_end_offset == end
         await moved.produce(1)
-        await moved.controller.alter_configs(
-            BROKER, name, [ConfigChange("follower.replication.throttled.rate", ConfigOperation.DELETE, None)]
+        await alter_configs(
+            moved.controller,
+            BROKER,
+            name,
+            [ConfigChange("follower.replication.throttled.rate", ConfigOperation.DELETE, None)],
         )
         await until(lambda: moved.in_sync == {1, 2, 3})
         assert log.log_end_offset == BATCHES + 1

@@ -35,6 +35,7 @@ from app.wire.apis.elect_leaders import ElectLeadersRequest, TopicPartitions
 from app.wire.private import FOLLOWING, TierStatusRequest, TierStatusResponse, pack, unpack
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker
+from tests.support.changing import replace_configs
 from tests.support.several import member, unfenced
 from tests.support.talking import fetch_all, headers, produce, tier_everything
 from tests.support.waiting import until
@@ -687,8 +688,11 @@ async def test_followers_of_untiered_topics_follow_the_log_start_of_retention(tm
             await until(lambda log=followed: log.high_watermark == 3)
             followed.roll()
             assert followed.log_start_offset == 0
-            await found.running[1].node.membership.controller.replace_configs(
-                2, topic, {**TIERED, "remote.storage.enable": "false", "cleanup.policy": policy, "retention.ms": "1"}
+            await replace_configs(
+                found.running[1].node.membership.controller,
+                2,
+                topic,
+                {**TIERED, "remote.storage.enable": "false", "cleanup.policy": policy, "retention.ms": "1"},
             )
             await until(lambda log=log: log.log_start_offset == 3)
             await until(lambda log=followed: (log.log_start_offset, log.local_log_start_offset) == (3, 3))

@@ -25,6 +25,7 @@ from app.wire.apis.describe_transactions import DescribeTransactionsRequest
 from app.wire.apis.list_transactions import ListTransactionsRequest
 from app.wire.apis.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
 from tests.broker.transactional import FIRST_PROTOCOL, SECOND_PROTOCOL, Cluster, Producer, committed_offset, name_on
+from tests.support.changing import delete_topic
 from tests.support.several import unfenced
 from tests.support.waiting import until
 
@@ -77,8 +78,8 @@ async def test_a_topic_that_is_deleted_in_a_transaction_is_not_waited_for(tmp_pa
         for topic, index in targets:
             assert await producer.write(topic, index, b"v") is ErrorCode.NONE
         changes = of.brokers[1].node.membership.controller
-        await changes.delete_topic("gone")
-        await changes.delete_topic("again")
+        await delete_topic(changes, "gone")
+        await delete_topic(changes, "again")
         for broker in of.brokers.values():
             await until(lambda broker=broker: broker.node.cluster.image.topic("again") is None)
         await of.create("again", 1, message_timestamp_before_max_ms=str(1 << 62))

@@ -19,6 +19,7 @@ from tests.groups.requests import DEADLINE_S, FEW, ask, commit, committed, find
 from tests.interop.peers import make, produce, request
 from tests.interop.serving import Raw
 from tests.support.broker import running_broker
+from tests.support.changing import delete_topic
 
 
 async def test_the_topic_is_made_with_the_first_question_and_is_internal(tmp_path: Path) -> None:
@@ -121,7 +122,7 @@ async def test_offsets_of_a_deleted_topic_are_gone_also_for_its_successor(tmp_pa
         context = broker.node.context
         for name in ("t", "u"):
             await ask(context, ApiKey.OFFSET_COMMIT, 8, commit("g", name, 0, 7))
-        await broker.node.membership.controller.delete_topic("t")
+        await delete_topic(broker.node.membership.controller, "t")
         await broker.create_topic("t")
         deadline = asyncio.get_running_loop().time() + DEADLINE_S
         while (found := await committed(context, "g")) != {("u", 0): 7}:
@@ -135,7 +136,7 @@ async def test_deleting_the_topic_of_offsets_forgets_them_and_nothing_else(tmp_p
         await find(broker)
         context = broker.node.context
         await ask(context, ApiKey.OFFSET_COMMIT, 8, commit("g", "t", 0, 7))
-        await broker.node.membership.controller.delete_topic("__consumer_offsets")
+        await delete_topic(broker.node.membership.controller, "__consumer_offsets")
         with Raw(broker.port) as raw:
             answer = await asyncio.to_thread(raw.ask, ApiKey.OFFSET_COMMIT, 8, commit("g", "t", 0, 8))
         assert answer.topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -24,6 +24,7 @@ from app.wire.apis.metadata import MetadataRequest, MetadataRequestTopic
 from app.wire.codec import Encoded, decode_response, encode_response
 from tests.handlers.admin_bench import NODE_ID, AdminBench, admin_bench, answered, versions
 from tests.support.callers import SOMEBODY
+from tests.support.changing import delete_topic
 
 ALL_VERSIONS = versions(ApiKey.METADATA)
 
@@ -118,7 +119,7 @@ async def test_what_is_kept_is_not_told_after_a_change() -> None:
         for names in (None, ["a", "b"]):
             topics = answered((await metadata(bench, 12, names)).topics)
             assert (len(topics["a"].partitions), len(topics["b"].partitions)) == (2, 1)
-        await bench.controller.delete_topic("b")
+        await delete_topic(bench.controller, "b")
         assert [topic.name for topic in (await metadata(bench, 12, None)).topics] == ["a"]
         # What this broker cannot open is in no image.
         bench.logs.add("a", 0, high_watermark=0)
@@ -162,7 +163,7 @@ async def test_many_topics_are_encoded_in_turns_and_told_as_they_are_at_the_end(
         assert isinstance(answer, Coroutine)
         assert answer.send(None) is None, "it has encoded the first topic, and lets others have the loop"
         await bench.controller.create_partitions("a", 3)
-        await bench.controller.delete_topic("c")
+        await delete_topic(bench.controller, "c")
         turns, body = _finish(answer)
         assert turns, "the second topic has a turn of its own"
         found = answered(decode_response(ApiKey.METADATA, 12, memoryview(body)).topics)

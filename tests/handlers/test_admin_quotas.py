@@ -16,12 +16,13 @@ from app.wire.apis.create_topics import CreatableTopic, CreateTopicsRequest
 from app.wire.apis.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from app.wire.apis.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
 from tests.handlers.admin_bench import AdminBench, admin_bench, versions
+from tests.support.changing import update_features
 
 ALTER, DESCRIBE = ApiKey.ALTER_CLIENT_QUOTAS, ApiKey.DESCRIBE_CLIENT_QUOTAS
 
 
 async def raised(bench: AdminBench) -> None:
-    await bench.controller.update_features([FeatureAsked(LEVEL_FEATURE, SECURITY_LEVEL)])
+    await update_features(bench.controller, [FeatureAsked(LEVEL_FEATURE, SECURITY_LEVEL)])
 
 
 def entry(entity: dict[str, str | None], **limits: float | None) -> AlterClientQuotasRequestEntryData:

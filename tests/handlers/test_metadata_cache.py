@@ -24,6 +24,7 @@ from app.wire.codec import decode_response, encode_response, struct_encoder
 from app.wire.versions import SERVED
 from tests.handlers.admin_bench import admin_bench
 from tests.support.callers import SOMEBODY
+from tests.support.changing import delete_topic
 
 FIRST, LAST = SERVED[ApiKey.METADATA]
 
@@ -180,7 +181,7 @@ async def test_a_topic_that_is_gone_meanwhile_is_left_out_of_a_list_that_the_bro
         message = MetadataRequest(topics=None, allow_auto_topic_creation=False)
         steps = _awaited(handle(bench.context, request, message))
         assert next(steps) is None
-        await bench.controller.delete_topic("t5")
+        await delete_topic(bench.controller, "t5")
         body = list(steps)[-1].body
         told = decode_response(ApiKey.METADATA, LAST, memoryview(body)).topics
         assert [(one.name, one.error_code, one.topic_authorized_operations) for one in told] == [

@@ -12,7 +12,7 @@ import pytest
 from app.configs import BrokerConfig
 from app.core.errors import ErrorCode, FencedError, RequestRejected, StorageUnavailable
 from app.core.units import BrokerId, LogSequence, TopicIdPartition
-from app.metadata.changes.topic_changes import ConfigChange, PlanInputs, Planned
+from app.metadata.changes.topic_changes import ConfigChange, PlanInputs, Planned, no_change
 from app.metadata.controller import decisions
 from app.metadata.controller.controller import Controller
 from app.metadata.image.draft import ImageDraft
@@ -28,6 +28,7 @@ from app.objectstore.memory import Fault, FaultKind, MemoryStore
 from app.wire.config_resources import ConfigOperation
 from tests.metadata.controllers import PUT, make
 from tests.metadata.support import QUICK, FixedClock, make_log, on_virtual_time, requests_of, running, uuid_of
+from tests.support.changing import alter_configs, delete_topic, finish_topic_deletion
 from tests.support.virtual_loop import VirtualClock, VirtualLoop
 
 
@@ -278,7 +279,7 @@ def test_a_change_is_judged_by_those_before_it_in_the_same_group() -> None:
             outcomes = await asyncio.gather(
                 member.controller.create_topic("t"),
                 member.controller.create_topic("t"),
-                member.controller.delete_topic("t"),
+                delete_topic(member.controller, "t"),
                 member.controller.create_topic("t", 2),
                 member.controller.create_partitions("t", 3),
                 return_exceptions=True,
@@ -337,7 +338,7 @@ def test_validate_only_changes_nothing() -> None:
             assert len(grown.partitions) == 5
             change = ConfigChange("retention.ms", ConfigOperation.SET, "7")
             operations = [change, ConfigChange("local.retention.ms", ConfigOperation.SET, "5")]
-            overrides = await member.controller.alter_configs(2, "there", operations, validate_only=True)
+            overrides = await alter_configs(member.controller, 2, "there", operations, validate_only=True)
             assert overrides == {"retention.ms": "7", "local.retention.ms": "5"}
             with pytest.raises(RequestRejected, match="already exists"):
                 await member.controller.create_topic("there", validate_only=True)
@@ -401,13 +402,13 @@ def test_listeners_hear_every_change_once_and_in_order() -> None:
             member.view.on_change(lambda image, delta: heard.append((image, delta)))
             topic = await member.controller.create_topic("t")
             assert heard[-1] == (member.view.image, (frozenset({topic.topic_id}), *quiet))
-            await member.controller.alter_configs(
-                4, "", [ConfigChange("log.retention.ms", ConfigOperation.SET, "5000000")]
+            await alter_configs(
+                member.controller, 4, "", [ConfigChange("log.retention.ms", ConfigOperation.SET, "5000000")]
             )
             assert heard[-1][1] == (frozenset(), False, True, *quiet[2:])
-            await member.controller.delete_topic(topic_id=topic.topic_id)
+            await delete_topic(member.controller, topic_id=topic.topic_id)
             assert heard[-1][1] == (frozenset({topic.topic_id}), False, False, True, *quiet[3:])
-            await member.controller.finish_topic_deletion(topic.topic_id)
+            await finish_topic_deletion(member.controller, topic.topic_id)
             assert heard[-1][1] == (frozenset(), False, False, True, *quiet[3:])
             sequences = [image.sequence for image, _ in heard]
             assert sequences == sorted(set(sequences))
@@ -506,7 +507,7 @@ def test_requests_of_the_cluster_are_counted() -> None:
             await member.controller.create_topic("t", 100)
             assert dict(requests_of(store, before)) == {PUT: 1}
             before = len(store.history)
-            await member.controller.delete_topic("t")
+            await delete_topic(member.controller, "t")
             assert dict(requests_of(store, before)) == {PUT: 1}
             before = len(store.history)
             await member.registration.heartbeat()
@@ -574,8 +575,8 @@ def test_only_a_request_to_the_store_confirms_the_log_and_as_of_its_beginning() 
         await asyncio.sleep(5)
         before_s, requests = controller.confirmed_s, len(store.history)
         with pytest.raises(RequestRejected):
-            await controller.delete_topic("missing")
-        await controller.settle()
+            await delete_topic(controller, "missing")
+        await controller.submit(no_change)
         assert len(store.history) == requests
         assert controller.confirmed_s == before_s < loop.time(), "nothing was written, so nothing is confirmed"
 

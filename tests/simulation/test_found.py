@@ -20,6 +20,7 @@ from tests.simulation.machine import Unreachable
 from tests.simulation.small import SMALL, Client, move
 from tests.simulation.transactions import CommittedReader, TransactionalProducer
 from tests.simulation.world import World, run_seed
+from tests.support.changing import delete_topic
 
 
 def play(script: Callable[[World], Awaitable[None]], *, times: int = 1) -> None:
@@ -211,7 +212,7 @@ def test_a_topic_that_is_deleted_while_its_turn_to_be_swept_comes_does_no_harm()
         await world.until(lambda: partition.busy, 10, "a round")
         (history,) = world.histories.values()
         history.deleting = True
-        await node.membership.controller.delete_topic("t")
+        await delete_topic(node.membership.controller, "t")
         await asyncio.sleep(20.0)
         assert world.owner.up
 

@@ -29,6 +29,7 @@ from tests.spark.conftest import rows_of
 from tests.spark.triggers import trigger
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.buckets import BucketBuilder
+from tests.support.changing import delete_topic
 
 NOW_MS = 1_700_000_000_000
 MIB = 1 << 20
@@ -313,7 +314,7 @@ async def deleted_records(broker: RunningBroker) -> None:
 
 
 async def deleted_topic(broker: RunningBroker) -> None:
-    await broker.node.membership.controller.delete_topic("t")
+    await delete_topic(broker.node.membership.controller, "t")
 
 
 async def topic_made_again(broker: RunningBroker) -> None:

@@ -18,6 +18,7 @@ from app.wire.apis.share_group_heartbeat import ShareGroupHeartbeatRequest
 from app.wire.config_resources import ConfigOperation, ConfigResourceType
 from tests.handlers.conversation import Talk, talk
 from tests.support.broker import RunningBroker
+from tests.support.changing import alter_configs
 from tests.support.talking import headers
 
 GROUP = "workers"
@@ -119,7 +120,7 @@ class Worker:
 
 async def configure(broker: RunningBroker, **configs: str) -> None:
     changes = [ConfigChange(name.replace("_", "."), ConfigOperation.SET, value) for name, value in configs.items()]
-    await broker.node.membership.controller.alter_configs(ConfigResourceType.GROUP, GROUP, changes)
+    await alter_configs(broker.node.membership.controller, ConfigResourceType.GROUP, GROUP, changes)
 
 
 @asynccontextmanager

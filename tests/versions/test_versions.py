@@ -19,6 +19,7 @@ from app.metadata.image import draft
 from app.metadata.image.records import WalStoreClusterRecord
 from app.metadata.log.log_format import ValueDecoder
 from tests.support.broker import RunningBroker
+from tests.support.changing import update_features
 from tests.support.several import broker_on, image_of, unfenced
 from tests.support.waiting import until
 from tests.versions.what import ABORTED, COMPACTED, GROUP, OFFSETS, TIERED, TOPICS, TRANSACTIONAL, records
@@ -112,7 +113,7 @@ async def test_it_becomes_a_cluster_that_others_join_and_the_old_version_refuses
     old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with one(old) as broker:
-        await broker.node.membership.controller.update_features([FeatureAsked("firn.version", 1)])
+        await update_features(broker.node.membership.controller, [FeatureAsked("firn.version", 1)])
         await check(broker)
     async with one(old) as first, broker_on(old, "b2") as second:
         await until(lambda: unfenced(first) == [1, 2])

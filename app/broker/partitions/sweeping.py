@@ -15,6 +15,7 @@ from app.core.faults import Faults
 from app.core.metrics import Registry
 from app.core.seams import Clock
 from app.core.units import TopicId
+from app.metadata.changes.topic_changes import finish_topic_deletion
 from app.metadata.image.image import ClusterImage, ImageDelta
 from app.metadata.image.records import OBJECT_LEVEL
 from app.metadata.membership.membership import Membership
@@ -98,7 +99,7 @@ class Sweeping:
                         self._count(await delete_topic(self._store, topic.topic_id, topic.partition_count))
                     emptied.add(topic.topic_id)
                     if self._controller.active:
-                        await self._controller.finish_topic_deletion(topic.topic_id)
+                        await self._forget(topic.topic_id)
                 except FencedError:
                     raise
                 except (FirnError, TimeoutError) as error:
@@ -116,6 +117,9 @@ class Sweeping:
                 self._wake.clear()
             else:
                 await asyncio.sleep(RETRY_S)
+
+    async def _forget(self, topic_id: TopicId) -> None:
+        await self._controller.submit(lambda draft, _: finish_topic_deletion(draft, topic_id))
 
     async def _look_for_unknown_topics(self) -> None:
         while True:

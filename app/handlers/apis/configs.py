@@ -19,6 +19,7 @@ from app.handlers.base.context import Context, Request
 from app.handlers.base.mutations import Refusal, each, refusal, repeated
 from app.handlers.base.portions import Split
 from app.handlers.base.topic_settings import described_topic
+from app.metadata.changes import topic_changes
 from app.metadata.changes.group_configs import describe_group
 from app.metadata.changes.topic_changes import ConfigChange, LeaderEpochs, LeadersHaveChanged, check_topic_name
 from app.metadata.image.records import ALL_BROKERS
@@ -183,8 +184,16 @@ async def alter_configs(
         return await _safely(
             context,
             key,
-            lambda nothing_tiered: controller.replace_configs(
-                *key, configs, validate_only=message.validate_only, nothing_tiered=nothing_tiered
+            lambda nothing_tiered: controller.submit(
+                lambda draft, around: topic_changes.replace_configs.steps(
+                    draft,
+                    around,
+                    resource_type=resource.resource_type,
+                    resource_name=resource.resource_name,
+                    configs=configs,
+                    nothing_tiered=nothing_tiered,
+                ),
+                validate_only=message.validate_only,
             ),
         )
 
@@ -229,8 +238,16 @@ async def incremental_alter_configs(
         return await _safely(
             context,
             key,
-            lambda nothing_tiered: controller.alter_configs(
-                *key, changes, validate_only=message.validate_only, nothing_tiered=nothing_tiered
+            lambda nothing_tiered: controller.submit(
+                lambda draft, around: topic_changes.alter_configs.steps(
+                    draft,
+                    around,
+                    resource_type=resource.resource_type,
+                    resource_name=resource.resource_name,
+                    changes=changes,
+                    nothing_tiered=nothing_tiered,
+                ),
+                validate_only=message.validate_only,
             ),
         )
 

@@ -13,6 +13,7 @@ from app.core.errors import ErrorCode, FirnError, RequestRejected, kafka_code
 from app.core.units import BrokerId, PartitionIndex, TopicId, TopicIdPartition
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.context import Context, Request
+from app.metadata.changes import topic_changes
 from app.metadata.changes.broker_changes import ANY_NODE_ID, AlteredSet, ProposedSet, RegistrationAsked
 from app.metadata.changes.scram_changes import ScramAsked
 from app.metadata.controller.controller import not_controller
@@ -315,7 +316,8 @@ async def _changed(context: Context, desk: Desk, asked: ChangeRequest) -> bytes:
             epochs = await controller.bump_leader_epochs(wanted, above=wanted)
             return pack(RaiseChange(tuple((*key, epoch) for key, epoch in epochs.items())))
         case name if name == FORGET_TOPIC:
-            await controller.finish_topic_deletion(unpack(ForgetTopicChange, asked.body).topic_id)
+            topic_id = unpack(ForgetTopicChange, asked.body).topic_id
+            await controller.submit(lambda draft, _: topic_changes.finish_topic_deletion(draft, topic_id))
             return b""
         case name if name == FIRST_USERS:
             users = [

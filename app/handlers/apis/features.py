@@ -7,6 +7,7 @@ from typing import Final
 from app.core.errors import ErrorCode
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.context import Context, Request
+from app.metadata.changes import features
 from app.metadata.changes.features import FeatureAsked, UpgradeType
 from app.wire.apikeys import ApiKey
 from app.wire.apis.update_features import (
@@ -25,7 +26,9 @@ async def update_features(context: Context, request: Request, message: UpdateFea
     asked = [
         FeatureAsked(one.feature, one.max_version_level, _upgrade_type(request, one)) for one in message.feature_updates
     ]
-    await context.controller.update_features(asked, validate_only=message.validate_only)
+    await context.controller.submit(
+        lambda draft, around: features.update_features.steps(draft, around, asked), validate_only=message.validate_only
+    )
     return _response(message, ErrorCode.NONE, None)
 
 

@@ -10,6 +10,7 @@ from app.core.errors import ErrorCode
 from app.core.turns import Portion, ordered
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.context import Context, Request
+from app.metadata.changes import scram_changes
 from app.metadata.changes.scram_changes import ScramAsked
 from app.security.scram import SECRET_BYTES
 from app.wire.apikeys import ApiKey
@@ -85,7 +86,8 @@ async def alter(
         ScramAsked(one.name, one.mechanism, False, one.iterations, bytes(one.salt), bytes(one.salted_password))
         for one in message.upsertions
     ]
-    answers = await context.controller.alter_scram_users(asked, context.random_bytes(SECRET_BYTES))
+    secret = context.random_bytes(SECRET_BYTES)
+    answers = await context.controller.submit(lambda draft, _: scram_changes.alter_scram_users(draft, asked, secret))
     return AlterUserScramCredentialsResponse(
         results=[AlterUserScramCredentialsResult(one.user, one.code, one.sentence) for one in answers]
     )

@@ -16,6 +16,7 @@ from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.context import Context, Request
 from app.handlers.base.mutations import Refusal, each, repeated
 from app.handlers.base.topic_settings import described_topic
+from app.metadata.changes import topic_changes
 from app.metadata.image.image import ClusterImage, TopicImage
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_partitions import (
@@ -197,9 +198,11 @@ async def delete_topics(context: Context, request: Request, message: DeleteTopic
     async def delete(state: DeleteTopicState) -> TopicImage:
         topic = image.topic_by_id(state.topic_id) if state.name is None else image.topic(state.name)
         share.take(0 if topic is None else len(topic.partitions))
-        if state.name is not None:
-            return await context.controller.delete_topic(state.name)
-        return await context.controller.delete_topic(topic_id=state.topic_id)
+        name = state.name
+        topic_id = state.topic_id if name is None else None
+        return await context.controller.submit(
+            lambda draft, _: topic_changes.delete_topic.steps(draft, name=name, topic_id=topic_id)
+        )
 
     for state, answer in zip(asked, await each(asked, delete), strict=True):
         if isinstance(answer, Refusal):

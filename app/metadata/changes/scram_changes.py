@@ -44,7 +44,11 @@ class ScramAnswer(NamedTuple):
 
 
 def alter_scram_users(draft: ImageDraft, asked: Sequence[ScramAsked], secret: bytes) -> Planned[Sequence[ScramAnswer]]:
-    """All that is asked of one user is done, or nothing of it. Raises: RequestRejected UNSUPPORTED_VERSION."""
+    """Add, change and remove SCRAM credentials: for each user all that is asked, or nothing. The refusals are in the result.
+
+    ``secret``: random bytes that cannot be guessed, kept if the cluster has none yet. Raises: RequestRejected UNSUPPORTED_VERSION
+    below ``SECURITY_LEVEL``.
+    """
     if draft.level < SECURITY_LEVEL:
         raise RequestRejected(
             ErrorCode.UNSUPPORTED_VERSION,

@@ -128,6 +128,13 @@ class Planned(Generic[T_co]):
     answer: T_co
 
 
+def no_change(draft: ImageDraft, around: PlanInputs) -> Planned[None]:
+    """The plan of a caller that waits until the image contains the outcome of all earlier changes, also of those whose outcome was
+    unknown."""
+    del draft, around
+    return Planned((), None)
+
+
 @dataclass(frozen=True, slots=True)
 class PlanInputs:
     """The inputs of a plan in addition to the draft."""

@@ -38,17 +38,15 @@ from app.core.turns import Portion, Steps, run
 from app.core.units import BrokerId, LeaderEpoch, LogSequence, TopicId, TopicIdPartition
 from app.metadata.changes import (
     broker_changes,
-    features,
     leader_changes,
     reassignments,
 )
 from app.metadata.changes import topic_changes as changes
 from app.metadata.changes.broker_changes import BrokersChanged, RegistrationAnswer, RegistrationAsked
-from app.metadata.changes.features import FeatureAsked
 from app.metadata.changes.leader_changes import Election
 from app.metadata.changes.reassignments import ReassignmentAnswer, ReassignmentAsked
 from app.metadata.changes.scram_changes import ScramAnswer, ScramAsked, alter_scram_users
-from app.metadata.changes.topic_changes import DEFAULT, Assignments, ConfigChange, LeaderEpochs, PlanInputs, Planned
+from app.metadata.changes.topic_changes import DEFAULT, Assignments, PlanInputs, Planned
 from app.metadata.controller.decisions import GROUP_CHANGES_MAX, Answer, Decisions
 from app.metadata.image.draft import ImageDraft
 from app.metadata.image.image import TopicImage
@@ -387,17 +385,6 @@ class Controller:
         await self._followed(topic, validate_only)
         return topic
 
-    async def delete_topic(self, name: str | None = None, *, topic_id: UUID | None = None) -> TopicImage:
-        """Delete a topic by name or id. It moves to ``image.deleting``. Returns: the deleted topic.
-
-        Rejected with UNKNOWN_TOPIC_OR_PARTITION or UNKNOWN_TOPIC_ID.
-        """
-        return await self.submit(lambda draft, _: changes.delete_topic.steps(draft, name=name, topic_id=topic_id))
-
-    async def finish_topic_deletion(self, topic_id: UUID) -> None:
-        """Forget a deleted topic when a LIST finds no object of it. A repeated call does nothing."""
-        await self.submit(lambda draft, _: changes.finish_topic_deletion(draft, topic_id))
-
     async def create_partitions(
         self,
         name: str,
@@ -422,62 +409,6 @@ class Controller:
     async def _followed(self, topic: TopicImage, validate_only: bool) -> None:
         if self._before_answering is not None and not validate_only:
             await self._before_answering(topic.topic_id)
-
-    async def alter_configs(
-        self,
-        resource_type: int,
-        resource_name: str,
-        operations: Sequence[ConfigChange],
-        *,
-        validate_only: bool = False,
-        nothing_tiered: LeaderEpochs | None = None,
-    ) -> Mapping[str, str]:
-        """Change configs of a topic, a broker, or (a broker named "") all brokers. Returns: the overrides afterwards.
-
-        Rejected with UNKNOWN_TOPIC_OR_PARTITION, BROKER_ID_NOT_REGISTERED, INVALID_CONFIG or INVALID_REQUEST; with
-        TierMustBeEmpty unless ``nothing_tiered``, if the caller must ensure an empty tier and keep it empty; with
-        LeadersHaveChanged if the leader epochs in ``nothing_tiered`` are not those of the topic.
-        """
-        return await self.submit(
-            lambda draft, around: changes.alter_configs.steps(
-                draft,
-                around,
-                resource_type=resource_type,
-                resource_name=resource_name,
-                changes=operations,
-                nothing_tiered=nothing_tiered,
-            ),
-            validate_only=validate_only,
-        )
-
-    async def replace_configs(
-        self,
-        resource_type: int,
-        resource_name: str,
-        configs: Mapping[str, str | None],
-        *,
-        validate_only: bool = False,
-        nothing_tiered: LeaderEpochs | None = None,
-    ) -> Mapping[str, str]:
-        """Set exactly these overrides (AlterConfigs). Rejected as ``alter_configs``."""
-        return await self.submit(
-            lambda draft, around: changes.replace_configs.steps(
-                draft,
-                around,
-                resource_type=resource_type,
-                resource_name=resource_name,
-                configs=configs,
-                nothing_tiered=nothing_tiered,
-            ),
-            validate_only=validate_only,
-        )
-
-    async def settle(self) -> None:
-        """Wait until the image contains the outcome of all earlier changes, also of those whose outcome was unknown.
-
-        Raises: StorageUnavailable, FencedError.
-        """
-        await self.submit(lambda _draft, _around: changes.Planned((), None))
 
     async def allocate_producer_ids(self, broker_id: BrokerId | None = None) -> range:
         """Allocate a block of producer ids. No other caller ever gets them."""
@@ -540,25 +471,14 @@ class Controller:
             answers += made.answers
         return answers
 
-    async def update_features(self, asked: Sequence[FeatureAsked], *, validate_only: bool = False) -> None:
-        """Change the levels of features: all of them, or none. Rejected with INVALID_REQUEST or INVALID_UPDATE_VERSION."""
-        await self.submit(
-            lambda draft, around: features.update_features.steps(draft, around, asked), validate_only=validate_only
-        )
-
-    async def alter_scram_users(self, asked: Sequence[ScramAsked], secret: bytes) -> Sequence[ScramAnswer]:
-        """Add, change and remove SCRAM credentials. The refusals are in the answer.
-
-        ``secret``: random bytes that cannot be guessed, kept if the cluster has none yet. Rejected with UNSUPPORTED_VERSION at a
-        level below ``SECURITY_LEVEL``.
-        """
-        return await self.submit(lambda draft, _: alter_scram_users(draft, asked, secret))
-
     async def make_first_users(self, asked: Sequence[ScramAsked], secret: bytes) -> Sequence[ScramAnswer]:
-        """As ``alter_scram_users``, for users that were left in this broker's data directory. All have a ``credential``."""
+        """Add users that were left in this broker's data directory. All have a ``credential``. The refusals are in the answer.
+
+        ``secret``: as for ``alter_scram_users``.
+        """
         if self.elsewhere is not None and not self.active:
             return await self.elsewhere.make_first_users(asked)
-        return await self.alter_scram_users(asked, secret)
+        return await self.submit(lambda draft, _: alter_scram_users(draft, asked, secret))
 
     async def unregister_broker(self, broker_id: int) -> BrokersChanged:
         """Take a broker out of the cluster. Rejected with BROKER_ID_NOT_REGISTERED, or INVALID_REQUEST in a cluster of one."""

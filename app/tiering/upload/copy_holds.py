@@ -196,8 +196,9 @@ class HoldsOfLeaders:
         in_office: Callable[[], bool],
         faults: Faults,
     ) -> None:
-        """``newest``: the number of the newest entry of the cluster log. ``settle``: as ``Controller.settle``. ``in_office``:
-        whether this broker is the controller, as far as it knows. ``link`` is None on a broker that is alone."""
+        """``newest``: the number of the newest entry of the cluster log. ``settle``: wait until the image has the outcome of all
+        earlier changes. ``in_office``: whether this broker is the controller, as far as it knows. ``link`` is None on a broker that
+        is alone."""
         self._own, self._link, self._broker_id, self._image = own, link, broker_id, image
         self._newest, self._settle, self._in_office, self._faults = newest, settle, in_office, faults
         self._numbers: Counter[int] = Counter()

@@ -33,6 +33,7 @@ from tests.objectstore.conftest import NoWait, session_with_shared_models
 from tests.spark.s3 import NOW_MS, read
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.buckets import BucketBuilder
+from tests.support.changing import delete_topic
 from tests.support.talking import produce, tier_everything
 from tests.support.waiting import until
 from tools.infra.bucket_policy import WRITTEN_ONCE, bucket_policy
@@ -136,7 +137,7 @@ async def test_a_broker_and_its_doctor_need_all_that_their_policy_allows_and_no_
         async with running_broker(tmp_path, store=store) as broker:
             await tiered_topic(broker, "t")
             await tiered_topic(broker, "gone")
-            await broker.node.membership.controller.delete_topic("gone")
+            await delete_topic(broker.node.membership.controller, "gone")
             await until(lambda: broker.node.cluster.image.topic("gone") is None)
     async with server.opened() as store, running_broker(tmp_path, store=store) as broker, talk(broker.port) as client:
         assert await produce(client, "t", batch(1)) == [40]
