@@ -1,6 +1,7 @@
 """The partitions of this broker, kept in line with the image of the cluster.
 
-- ``partitions``: ``Partitions``
+- ``next_step``: the stages of a partition, and the next step by an image, pure; ``unsettled``: records of partitions with work left
+- ``partitions``: ``Partitions`` carries the steps out
 - ``manifest_copies``: local copies of manifests; ``tier_views``: followers' views of manifests
 - ``sweeping``: deletes objects of deleted topics; ``lost_directory``: log lines for a start on a new directory
 """

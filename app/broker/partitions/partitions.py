@@ -1,6 +1,7 @@
 """The partitions that this broker leads, and their parts: a log, a manifest, the tier.
 
-The cluster image has the wanted state. ``Partitions`` establishes it, by the table of ``app/replication/roles.py``. New topics
+The cluster image has the wanted state. ``Partitions`` establishes it: ``next_step`` decides, and this module carries the steps
+out. Partitions with work left have a record with a stage (``unsettled``). New topics
 get their logs in the change that creates them. If there are many logs, they are created before the response to the client. So a
 client that knows of a topic can write to it. ``run`` does all work that may have to wait (a manifest, a full disk), and retries
 it until it succeeds.
@@ -11,13 +12,15 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from app.broker.partitions.lost_directory import Back, BegunAnew, back_from_the_store, lost_with_the_directory
 from app.broker.partitions.manifest_copies import READ_AT_ONCE, ManifestCopies, ManifestEnds
+from app.broker.partitions.next_step import NO_LOG, LocalState, Stage, Step, next_step
 from app.broker.partitions.tier_views import TierViews
+from app.broker.partitions.unsettled import Unsettled, UnsettledPartitions
 from app.configs import BrokerConfig, Durability, TopicConfig
 from app.core.errors import (
     ConfigError,
@@ -122,21 +125,6 @@ CATCH_UP_DELAY_S: Final = 1.0
 
 
 @dataclass(slots=True)
-class _Unopened:
-    """A partition that this broker should lead but does not lead yet: it is offline, or another broker led it until now."""
-
-    partition: Partition
-    bumped_above: int | None = None
-    """The highest known leader epoch at the last raise of its epoch."""
-    since_s: float = field(default_factory=loop_time_s)
-    """When it was named. Footers of ended write-ahead logs that were read before may be too old (J15)."""
-    named: int = -1
-    """The leader epoch in which it was named."""
-    was_in_sync: bool = False
-    """Whether it was in the in-sync set, so that its log has to agree with the manifest (T10)."""
-
-
-@dataclass(slots=True)
 class _Deleted:
     """The partitions of a topic that was deleted. They are not in the table any more."""
 
@@ -195,8 +183,8 @@ class Partitions:
         self._faults = faults if faults is not None else Faults(log_line)
         self._led: dict[UUID, tuple[str, int]] = {}
         """By topic id: name and number of partitions of every topic with a log. ``take_out`` looks for the logs by it."""
-        self._unattached: dict[TopicIdPartition, None] = {}
-        """Partitions that are served, but whose manifests are not read yet."""
+        self._unsettled = UnsettledPartitions()
+        """The partitions that have work left."""
         self._unmade: dict[UUID, int] = {}
         """Topics that are not in line with the image, each with the first partition that may not be: there are many partitions, or
         many logs to create, or one could not be created."""
@@ -220,8 +208,6 @@ class Partitions:
         """Manifests whose ends are known from the last stop."""
         self._listed: Mapping[TopicIdPartition, Sequence[str]] = {}
         """Keys of manifests, listed before the cluster log was read."""
-        self._believed: dict[TopicIdPartition, None] = {}
-        """Partitions whose manifests are assumed to be at their ends."""
         self.back: list[Back] = []
         """The recovered end offsets of tiered topics after a take-over; empty without a take-over."""
         self._told: frozenset[TopicIdPartition] = frozenset()
@@ -231,12 +217,9 @@ class Partitions:
         self.table.make_missing = self._make_missing_now
         self._started = False
         """Whether roles follow the image one by one. Before that ``take_over_all`` opens all partitions together."""
-        self._unopened: dict[TopicIdPartition, _Unopened] = {}
         self._opening: set[TopicIdPartition] = set()
         """Partitions with an attempt under way. There is one attempt at a time, also if the partition is named anew meanwhile."""
         self._wake_opener = asyncio.Event()
-        self._unsealed: dict[TopicIdPartition, None] = {}
-        """Partitions that this broker leads from the in-sync set, whose manifests it has not sealed yet (T2)."""
         self.views: TierViews | None = None
         """The views of the tier of followed partitions; None on a broker that is alone. Set before the first role is taken."""
         self.entries: ManifestEntries | None = None
@@ -301,7 +284,9 @@ class Partitions:
                 await portion.rest_if_spent()
         if self.views is not None:
             await self.views.restore()
-        manifests = await self._load_manifests()
+        manifests = self._known_manifests()
+        believed = frozenset(map(_key_of, manifests))
+        await self._load_manifests(manifests)
         self._check_tiered_topics_stay(image, manifests)
         foreign = [
             log
@@ -319,7 +304,9 @@ class Partitions:
         async def check(log: PartitionLog, manifest: SegmentManifest) -> None:
             async with limit:
                 try:
-                    opened[log] = await self.open_log(log, manifest, foreign=log in foreign, since_s=since_s)
+                    opened[log] = await self.open_log(
+                        log, manifest, foreign=log in foreign, since_s=since_s, believed=_key_of(log) in believed
+                    )
                 except CorruptionError as error:
                     self._go_offline(log, error)
                     return
@@ -329,7 +316,7 @@ class Partitions:
                     # A leader of a higher epoch has sealed it: the image will say so. If not, this broker tries again.
                     partition = self.table.get(log.topic, log.partition)
                     assert partition is not None
-                    self._unopened[partition.key] = _Unopened(partition)
+                    self._unsettled.begin(Unsettled(partition, Stage.NAMED, loop_time_s()))
                     return
             self._join_tier(log, manifest)
 
@@ -337,7 +324,6 @@ class Partitions:
             for log, manifest in manifests.items():
                 group.create_task(check(log, manifest))
         self._prepared, self._listed = {}, {}
-        self._unattached.clear()
         if new_directory:
             self._tell_what_is_lost(image, {log: manifests[log] for log in opened})
         restored = {log: one.plan for log, one in opened.items() if one.plan is not None}
@@ -349,6 +335,8 @@ class Partitions:
             partition = self.table.get(log.topic, log.partition)
             assert partition is not None
             self._lead(partition, self._leader_epoch(log))
+            if partition.key in believed:
+                self._unsettled.begin(Unsettled(partition, Stage.BELIEVED))
             await portion.rest_if_spent()
         if new_directory or self._registration.took_over:
             # Before markers are written: up to here the store has it.
@@ -365,17 +353,21 @@ class Partitions:
             # Others lead since then, or lead no more: no later change tells of it.
             self._follow(now, ImageDelta.between(image, now))
 
-    async def open_log(self, log: PartitionLog, manifest: SegmentManifest, *, foreign: bool, since_s: float) -> _Opened:
+    async def open_log(
+        self, log: PartitionLog, manifest: SegmentManifest, *, foreign: bool, since_s: float, believed: bool = False
+    ) -> _Opened:
         """Compare a log with its manifest before it is led. ``foreign``: the partition was last led with other local data.
-        ``since_s``: footers of ended write-ahead logs that were read since then are new enough.
+        ``since_s``: footers of ended write-ahead logs that were read since then are new enough. ``believed``: the manifest is as
+        the last stop has left it, so that it was checked before.
 
         Raises: StorageUnavailable, CorruptionError (the partition cannot be led; says why), FencedError.
         """
         image = self._cluster.image.partition(log.topic_id, log.partition)
         journaled = image is not None and image.is_journaled
-        await self._check_manifest_is_there(log, manifest, image if journaled else None, since_s)
+        if not believed:
+            await self._check_manifest_is_there(log, manifest, image if journaled else None, since_s)
         # Before the first write, so that lost entries can be put back at their numbers.
-        if self._may_lack_records(log, manifest, foreign=foreign):
+        if not believed and self._may_lack_records(log, manifest, foreign=foreign):
             await check_nothing_is_unnamed(self._store, manifest, f"{log.topic}-{log.partition}")
         if foreign or journaled:
             # The broker that wrote it with other local data may live and be about to finish a copy. The seal stops it.
@@ -432,7 +424,7 @@ class Partitions:
 
         Never if the local log continues from the tiered end. A manifest without any record was already checked.
         """
-        if manifest.state.is_blank or _key_of(log) in self._believed:
+        if manifest.state.is_blank:
             return False
         above = max(manifest.tiered_end, manifest.log_start_offset, log.log_start_offset)
         return foreign or log.local_log_start_offset > above or disagreement(log, manifest) is not None
@@ -505,8 +497,11 @@ class Partitions:
         assert partition is not None
         why = _why_offline(key, error)
         self._logs.set_aside(log)
-        self._unopened.setdefault(key, _Unopened(partition))
-        self._believed.pop(key, None)
+        one = self._unsettled.get(key)
+        if one is None:
+            self._unsettled.begin(Unsettled(partition, Stage.OFFLINE, loop_time_s()))
+        else:
+            self._unsettled.put_offline(one)
         self.table.put_offline(partition, why)
         self._log_line(f"{log.topic}-{log.partition} is offline, and the broker serves the other partitions: {why}")
 
@@ -520,8 +515,9 @@ class Partitions:
         delay_s = OFFLINE_RETRY_S_MIN
         while True:
             await asyncio.sleep(delay_s)
-            delay_s = min(delay_s * 2, OFFLINE_RETRY_S_MAX) if self._unopened else OFFLINE_RETRY_S_MIN
-            for key in tuple(self._unopened):
+            unopened = self._unsettled.of(Stage.NAMED, Stage.OFFLINE)
+            delay_s = min(delay_s * 2, OFFLINE_RETRY_S_MAX) if unopened else OFFLINE_RETRY_S_MIN
+            for key in unopened:
                 await self.try_to_open(key)
 
     async def _open_named(self) -> None:
@@ -532,16 +528,12 @@ class Partitions:
         async with asyncio.TaskGroup() as group:
             while True:
                 self._wake_opener.clear()
-                named = {
-                    key: one
-                    for key, one in self._unopened.items()
-                    if one.partition.role is Role.FOLLOWER and key not in begun
-                }
+                named = {key: one for key, one in self._unsettled.of(Stage.NAMED).items() if key not in begun}
                 if named:
                     # Partitions that are named later do not wait for these.
                     begun.update(named)
                     group.create_task(self._open_together(named, limit, begun))
-                left = any(one.partition.role is Role.FOLLOWER for one in self._unopened.values())
+                left = self._unsettled.count(Stage.NAMED) > 0
                 delay_s = min(delay_s * 2, RETRY_S_MAX) if left else RETRY_S_MIN
                 try:
                     async with asyncio.timeout(delay_s if left else None):
@@ -550,7 +542,7 @@ class Partitions:
                     continue
 
     async def _open_together(
-        self, named: Mapping[TopicIdPartition, _Unopened], limit: asyncio.Semaphore, begun: set[TopicIdPartition]
+        self, named: Mapping[TopicIdPartition, Unsettled], limit: asyncio.Semaphore, begun: set[TopicIdPartition]
     ) -> None:
         """Try once to open partitions that were named together: their manifests are listed together."""
 
@@ -567,13 +559,17 @@ class Partitions:
                         await asyncio.sleep(0)
         finally:
             begun.difference_update(named)
-        if any(self._unopened.get(key, one) is not one for key, one in named.items()):
+        if any((self._to_open(key) or one) is not one for key, one in named.items()):
             self._wake_opener.set()  # named again meanwhile
 
     @property
     def opening(self) -> frozenset[TopicIdPartition]:
         """The partitions that this broker is named to lead, or is trying to open, and does not lead yet."""
-        return frozenset(self._unopened)
+        return frozenset(self._unsettled.of(Stage.NAMED, Stage.OFFLINE))
+
+    def _to_open(self, key: TopicIdPartition) -> Unsettled | None:
+        one = self._unsettled.get(key)
+        return one if one is not None and one.stage in (Stage.NAMED, Stage.OFFLINE) else None
 
     async def until_led(self, *, new_directory: bool) -> None:
         """Wait until this broker is unfenced, and leads every partition that the image says it leads, or has found out that it
@@ -624,7 +620,7 @@ class Partitions:
 
         Returns: whether it is led now. Raises: FencedError.
         """
-        one = self._unopened.get(key)
+        one = self._to_open(key)
         if one is None or key in self._opening:
             return one is None
         partition = one.partition
@@ -647,7 +643,7 @@ class Partitions:
                 raise
             return False  # a leader of a higher epoch has sealed it: the image will say so
         except CorruptionError as error:
-            if self._unopened.get(key) is one and self._is_held(log):
+            if self._unsettled.holds(one) and self._is_held(log):
                 self._tell_unopened(one, error)
             return False
         except StorageUnavailable:
@@ -658,11 +654,10 @@ class Partitions:
         finally:
             self._opening.discard(key)
         topic = self._cluster.image.topic_by_id(key.topic_id)
-        if self._unopened.get(key) is not one or topic is None or self._leader_epoch(log) != named:
+        if not self._unsettled.holds(one) or topic is None or self._leader_epoch(log) != named:
             self._wake_opener.set()  # it may have been named once more
             return False  # Deleted meanwhile, or led by another broker, perhaps only until now.
-        del self._unopened[key]
-        if partition.role is Role.OFFLINE:
+        if one.stage is Stage.OFFLINE:
             self._logs.bring_back(log)
         if opened.plan is not None:
             self._tell_of_restored(log, opened.plan)
@@ -672,17 +667,17 @@ class Partitions:
         try:
             self._lead(partition, self._leader_epoch(log))
         except FencedError:
-            self._unopened[key] = one
             return False  # named again meanwhile, or not any more: the image will say so
+        self._unsettled.settle(key)
         self._end_transactions(log, opened.lost)
         self._join_tier(log, manifest)
         self._log_line(f"{log.topic}-{log.partition} is led again")
         return True
 
-    def _tell_unopened(self, one: _Unopened, error: CorruptionError) -> None:
+    def _tell_unopened(self, one: Unsettled, error: CorruptionError) -> None:
         """A partition still cannot be opened. Logs the reason if it is new."""
         partition = one.partition
-        if partition.role is not Role.OFFLINE:
+        if one.stage is not Stage.OFFLINE:
             self._go_offline(partition.log, error)
             return
         why = _why_offline(partition.key, error)
@@ -690,7 +685,7 @@ class Partitions:
             self.table.put_offline(partition, why)
             self._log_line(f"{partition.topic}-{partition.index} is still offline: {why}")
 
-    async def _bump_once(self, one: _Unopened, manifest: SegmentManifest) -> None:
+    async def _bump_once(self, one: Unsettled, manifest: SegmentManifest) -> None:
         """Raise the leader epoch of an unopened partition above all known epochs, but not with every attempt."""
         if self._cluster.image.level:
             return  # the entry that named this leader has raised it (E2)
@@ -714,7 +709,7 @@ class Partitions:
         Raises: CorruptionError, StorageUnavailable.
         """
         reaches_back = log.log_end_offset > 0 and log.local_log_start_offset == log.log_start_offset
-        if reaches_back or _key_of(log) in self._believed:
+        if reaches_back:
             return
         if journaled is not None and manifest.state.is_blank:
             from app.broker.write_ahead.restore import has_first_record
@@ -773,13 +768,12 @@ class Partitions:
                 "cleanup.policy=delete on these topics, and then start the broker with log.cleanup.policy=compact."
             )
 
-    async def _load_manifests(self) -> dict[PartitionLog, SegmentManifest]:
-        """Read the manifest of every log, some at a time. A partition with a damaged manifest goes offline.
+    async def _load_manifests(self, manifests: dict[PartitionLog, SegmentManifest]) -> None:
+        """Read the manifest of every led log that ``manifests`` lacks, some at a time, and add it there. A partition with a damaged
+        manifest goes offline.
 
         Raises: StorageUnavailable.
         """
-        manifests = self._known_manifests()
-        self._believed = dict.fromkeys(map(_key_of, manifests))
         logs = [partition.log for partition in self._to_lead() if partition.log not in manifests]
         # After a take-over, a former broker of this node id may have written manifests as leader since that LIST.
         listed = {} if self._registration.took_over else dict(self._listed)
@@ -806,7 +800,6 @@ class Partitions:
         async with asyncio.TaskGroup() as group:
             for start in range(0, len(logs), READ_AT_ONCE):
                 group.create_task(load(logs[start : start + READ_AT_ONCE]))
-        return manifests
 
     def _known_manifests(self) -> dict[PartitionLog, SegmentManifest]:
         """Manifests that are unchanged since the last stop: this broker was the last to start with this node id, and led them
@@ -937,95 +930,30 @@ class Partitions:
             partition = None
         if partition is None:
             self._delete_older(topic.name, image.partition_index)
-        was_in_sync = False
+        local = NO_LOG
         if partition is not None:
-            was_in_sync = self._broker_id in partition.in_sync or self._broker_id in partition.eligible
+            local = LocalState(
+                self._unsettled.stage_of(partition),
+                partition.log.leader_epoch,
+                self._broker_id in partition.in_sync or self._broker_id in partition.eligible,
+                partition.log.start_is_assumed,
+            )
             self._configure(partition, config)  # later commits follow the new min.insync.replicas (R2)
             self.table.note(partition, image)
-        role = None if partition is None else partition.role
-        match TRANSITIONS[role, wanted_by(image, self._broker_id)]:
-            case Transition.FOLLOW:
+        several = self._cluster.image.level > 0
+        match next_step(local, image, self._broker_id, started=self._started, several=several):
+            case Step.STAY:
+                pass
+            case Step.FOLLOW | Step.MAKE | Step.MAKE_AND_LEAD | Step.MAKE_AND_OPEN as step:
                 if not may_make:
                     return None
                 made = True
-                partition = self.table.hold(
-                    self._logs.create(topic.name, topic.topic_id, image.partition_index, config)
-                )
-                self.table.note(partition, image)
-                self.table.follow(partition, 0)
-                self._view(partition)
-            case Transition.MAKE if (
-                image.recovering
-                or (self._cluster.image.level and image.leader_epoch > 0)
-                or (image.is_journaled and len(image.wal_ranges) > 1)
-            ):
-                # Of several brokers, one without its log: the tier may have the lost records.
-                if not may_make:
-                    return None
-                made = True
-                partition = self.table.hold(
-                    self._logs.create(topic.name, topic.topic_id, image.partition_index, config)
-                )
-                self.table.note(partition, image)
-                self.table.follow(partition, 0)
-                self._view(partition)
-                if self._started:
-                    self._unopened[partition.key] = _Unopened(partition, named=image.leader_epoch)
-                    self._wake_opener.set()
-            case Transition.MAKE:
-                if not may_make:
-                    return None
-                made = True
-                log = self._logs.create(topic.name, topic.topic_id, image.partition_index, config)
-                partition = self.table.hold(log)
-                self.table.note(partition, image)
-                if self._started:
-                    self._lead(partition, image.leader_epoch)
-                    self._unattached[partition.key] = None
-                    self._wake.set()
-            case Transition.STAY if partition is not None and role is Role.FOLLOWER:
-                self._unopened.pop(partition.key, None)  # it was named, and is not any more
-            case Transition.OPEN if partition is not None and partition.key in self._unopened:
-                self._unopened[partition.key].since_s = loop_time_s()
-                self._wake_opener.set()  # the opener reads its manifest, may change its log, and opens it
-            case Transition.OPEN if (
-                self._started
-                and partition is not None
-                and was_in_sync
-                and not image.recovering
-                and not partition.log.start_is_assumed
-                and not image.is_journaled
-            ):
-                # It has all committed records, also if the store has others: no client waits for the store (T2).
-                self.table.lead(partition, image.leader_epoch)
-                self._unsealed[partition.key] = None
-                self._unattached[partition.key] = None
-                self._wake.set()
-            case Transition.OPEN if self._started and partition is not None:
-                in_sync = was_in_sync and not image.recovering
-                one = _Unopened(partition, named=image.leader_epoch, was_in_sync=in_sync)
-                self._unopened.setdefault(partition.key, one)
-                self._wake_opener.set()
-            case Transition.RAISE if (
-                partition is not None and image.is_journaled and image.leader_epoch > partition.log.leader_epoch
-            ):
-                # Between the two its write-ahead log has ended: its acknowledged records have to be read first (J24).
-                self._resign(partition, image)
-                self._unopened[partition.key] = _Unopened(partition, named=image.leader_epoch)
-                self._wake_opener.set()
-            case Transition.RAISE if partition is not None and image.leader_epoch > partition.log.leader_epoch:
-                if self._write_ahead is not None and partition.log.journaled:
-                    self._write_ahead.resign(partition.log)
-                    partition.log.leave_journal(partition.lost_leadership())  # the rule has changed (J41)
-                self.table.lead(partition, image.leader_epoch)
-                manifest = self._tier.manifest_of(partition.key)
-                if self._cluster.image.level and manifest is not None:
-                    manifest.raise_epoch(image.leader_epoch)
-            case Transition.RESIGN if partition is not None:
-                self._resign(partition, image)
-            case Transition.DROP if partition is not None:
-                self._drop_replica(partition)
-                return False
+                partition = self._make(topic, image, config, step)
+            case step if partition is not None:
+                if step is Step.DROP:
+                    self._drop_replica(partition)
+                    return False
+                self._change_role(partition, image, step)
         if partition is None:
             return made
         if self._configure(partition, config):
@@ -1033,6 +961,64 @@ class Partitions:
         if self._started and TRANSITIONS[partition.role, wanted_by(image, self._broker_id)] in SETTLED:
             partition.followed = image
         return made
+
+    def _make(self, topic: TopicImage, image: PartitionImage, config: TopicConfig, step: Step) -> Partition:
+        """Create the log of a partition. Raises: FirnError."""
+        log = self._logs.create(topic.name, topic.topic_id, image.partition_index, config)
+        partition = self.table.hold(log)
+        self.table.note(partition, image)
+        if step is Step.MAKE_AND_LEAD:
+            self._lead(partition, image.leader_epoch)
+            self._read_later(partition, Stage.UNREAD)
+        elif step is not Step.MAKE:
+            self.table.follow(partition, 0)
+            self._view(partition)
+            if step is Step.MAKE_AND_OPEN:
+                self._open_later(partition, image)
+        return partition
+
+    def _change_role(self, partition: Partition, image: PartitionImage, step: Step) -> None:
+        """Carry out the step of a partition that has a log and keeps it."""
+        match step:
+            case Step.UNNAME:
+                self._unsettled.settle(partition.key)
+            case Step.LOOK_AGAIN:
+                one = self._unsettled.get(partition.key)
+                assert one is not None
+                one.since_s = loop_time_s()
+                self._wake_opener.set()  # the opener reads its manifest, may change its log, and opens it
+            case Step.LEAD:
+                # It has all committed records, also if the store has others: no client waits for the store (T2).
+                self.table.lead(partition, image.leader_epoch)
+                self._read_later(partition, Stage.UNCHECKED)
+            case Step.OPEN | Step.OPEN_IN_SYNC:
+                self._open_later(partition, image, in_sync=step is Step.OPEN_IN_SYNC)
+            case Step.REOPEN:
+                # Between the two its write-ahead log has ended: its acknowledged records have to be read first (J24).
+                self._resign(partition, image)
+                self._open_later(partition, image)
+            case Step.RAISE:
+                if self._write_ahead is not None and partition.log.journaled:
+                    self._write_ahead.resign(partition.log)
+                    partition.log.leave_journal(partition.lost_leadership())  # the rule has changed (J41)
+                self.table.lead(partition, image.leader_epoch)
+                manifest = self._tier.manifest_of(partition.key)
+                if self._cluster.image.level and manifest is not None:
+                    manifest.raise_epoch(image.leader_epoch)
+            case Step.RESIGN:
+                self._resign(partition, image)
+            case _:
+                raise AssertionError(f"{step} is no change of role.")
+
+    def _open_later(self, partition: Partition, image: PartitionImage, *, in_sync: bool = False) -> None:
+        """The image names this broker as leader of a log that it follows: the opener opens it."""
+        self._unsettled.begin(Unsettled(partition, Stage.NAMED, loop_time_s(), image.leader_epoch, in_sync))
+        self._wake_opener.set()
+
+    def _read_later(self, partition: Partition, stage: Stage) -> None:
+        """This broker leads a partition whose manifest it has not read."""
+        self._unsettled.begin(Unsettled(partition, stage))
+        self._wake.set()
 
     @staticmethod
     def _configure(partition: Partition, config: TopicConfig) -> bool:
@@ -1072,10 +1058,7 @@ class Partitions:
     def _resign(self, partition: Partition, image: PartitionImage) -> None:
         """Another broker leads: give up the tier and the coordinators' records, and keep the log."""
         key = partition.key
-        self._unopened.pop(key, None)
-        self._unattached.pop(key, None)
-        self._unsealed.pop(key, None)
-        self._believed.pop(key, None)
+        self._unsettled.settle(key)
         led_by = self._tier.manifest_of(key)
         self._tier.detach(*key)
         if partition.role is Role.OFFLINE:
@@ -1272,8 +1255,7 @@ class Partitions:
 
     def _forget(self, key: TopicIdPartition) -> None:
         """Give up all waiting work for a partition, its copies and its view."""
-        for waiting in (self._unopened, self._unattached, self._unsealed, self._believed):
-            waiting.pop(key, None)
+        self._unsettled.settle(key)
         self._copies.forget(key)
         self._tier.detach(*key)
         self._forget_view(key)
@@ -1345,40 +1327,46 @@ class Partitions:
     async def _attach_and_cache(self) -> None:
         delay_s = RETRY_S_MIN
         while True:
-            if len(self._unsealed) > TAKEN_OVER_MANY:
+            if self._unsettled.count(Stage.UNCHECKED) > TAKEN_OVER_MANY:
                 # Producers wait for these partitions, but no client waits for their manifests: readers have the views.
                 await asyncio.sleep(AFTER_TAKE_OVER_S)
             # A partition that comes while this round waits is not in the round. It wakes the next one.
             self._wake.clear()
             await self._attach_new()
-            delay_s = min(delay_s * 2, RETRY_S_MAX) if self._unattached else RETRY_S_MIN
+            delay_s = min(delay_s * 2, RETRY_S_MAX) if self._waits_for_manifests() else RETRY_S_MIN
             await self.write_copies()
             try:
-                async with asyncio.timeout(delay_s if self._unattached else CACHE_WRITE_S):
+                async with asyncio.timeout(delay_s if self._waits_for_manifests() else CACHE_WRITE_S):
                     await self._wake.wait()
             except TimeoutError:
                 continue
 
+    def _waits_for_manifests(self) -> bool:
+        return self._unsettled.count(Stage.UNCHECKED, Stage.UNREAD) > 0
+
     async def _attach_new(self) -> None:
         limit = asyncio.Semaphore(MANIFESTS_AT_ONCE)
-        new = tuple(self._unattached)
+        new = tuple(self._unsettled.of(Stage.UNCHECKED, Stage.UNREAD).values())
         for start in range(0, len(new), LISTED_AT_ONCE):
             await self._attach(new[start : start + LISTED_AT_ONCE], limit)
 
-    async def _attach(self, some: Sequence[TopicIdPartition], limit: asyncio.Semaphore) -> None:
-        listed = await self.list_manifests(some)
+    async def _attach(self, some: Sequence[Unsettled], limit: asyncio.Semaphore) -> None:
+        listed = await self.list_manifests(one.partition.key for one in some)
 
-        async def attach(key: TopicIdPartition) -> None:
+        async def attach(one: Unsettled) -> None:
+            if not self._unsettled.holds(one):
+                return  # Deleted meanwhile, or led by another broker, perhaps only until now: then it has a new record.
+            key, unchecked = one.partition.key, one.stage is Stage.UNCHECKED
             topic = self._cluster.image.topic_by_id(key.topic_id)
             log = None if topic is None else self.table.led_log(topic.name, key.partition)
             if log is None:
-                self._unattached.pop(key, None)
+                self._unsettled.settle(key)
                 return
             try:
                 async with limit:
                     copy = None if self.views is None else self.views.copy_of(key)
                     manifest = await self.load_manifest(log, copy, listed.get(key))
-                    if key in self._unsealed:
+                    if unchecked and self._unsettled.holds(one):
                         await self._check_manifest_is_there(log, manifest)
                         if manifest.state.pending_copies():
                             # An earlier leader may be about to finish them. Else the first change seals (T2).
@@ -1392,25 +1380,23 @@ class Partitions:
             except CorruptionError as error:
                 if not self._is_held(log):
                     return  # its topic was deleted meanwhile
-                if key in self._unsealed:
-                    self._unsealed.pop(key, None)
-                    self._unattached.pop(key, None)
-                    self._go_offline(log, error)
+                if unchecked:
+                    if self._unsettled.holds(one):
+                        self._go_offline(log, error)
                     return
                 self._tell_unread(log, error)
                 return
             except FirnError as error:
                 self._tell_unread(log, error)
                 return
-            self._unsealed.pop(key, None)
-            # The topic may have been deleted meanwhile: then the key is gone.
-            if key in self._unattached:
-                del self._unattached[key]
+            # The topic may have been deleted meanwhile, or another broker leads: then the record is gone.
+            if self._unsettled.holds(one):
+                self._unsettled.settle(key)
                 self._join_tier(log, manifest)
 
         async with asyncio.TaskGroup() as group:
-            for place, key in enumerate(some, 1):
-                group.create_task(attach(key))
+            for place, one in enumerate(some, 1):
+                group.create_task(attach(one))
                 if place % LOGS_AT_ONCE == 0:
                     await asyncio.sleep(0)
 
@@ -1447,11 +1433,14 @@ class Partitions:
     async def _catch_up(self) -> None:
         """Check the ends of manifests that were not checked yet: a job may have written while no broker ran."""
         delay_s = CATCH_UP_DELAY_S
-        while self._believed:
+        while self._unsettled.count(Stage.BELIEVED):
             await asyncio.sleep(delay_s)
             delay_s = min(delay_s * 2, RETRY_S_MAX)
-            listed = await self.list_manifests(tuple(self._believed))
+            believed = self._unsettled.of(Stage.BELIEVED)
+            listed = await self.list_manifests(tuple(believed))
             for key, keys in listed.items():
+                if not self._unsettled.holds(believed[key]):
+                    continue  # another broker has led it meanwhile: its manifest is read anew
                 manifest = self._tier.manifest_of(key)
                 try:
                     if (
@@ -1462,13 +1451,15 @@ class Partitions:
                 except FencedError:
                     if not self._cluster.image.level:
                         raise
-                    self._believed.pop(key, None)  # the image will say who leads
+                    if self._unsettled.holds(believed[key]):
+                        self._unsettled.settle(key)  # the image will say who leads
                 except FirnError as error:
                     prefix = layout.manifest_prefix(*key)
                     sentence = f"cannot read new entries of {prefix}, will try again: {error}"
                     self._faults.met(MANIFEST, prefix, sentence)
                 else:
-                    self._believed.pop(key, None)
+                    if self._unsettled.holds(believed[key]):
+                        self._unsettled.settle(key)
 
     async def _refresh(self, manifest: SegmentManifest) -> None:
         """Read new entries, and seal, so that their writer cannot add more. Raises: FirnError."""
