@@ -11,6 +11,7 @@ import pytest
 from app.configs import Durability
 from app.core.errors import ErrorCode
 from app.core.units import BrokerId, LeaderEpoch, Offset, PartitionIndex, TopicIdPartition
+from app.metadata.manifest.manifest import SegmentManifest
 from app.replication.in_sync import InSync
 from app.replication.roles import Role
 from app.wire.apikeys import ApiKey
@@ -142,6 +143,31 @@ async def test_a_broker_that_was_named_and_is_not_any_more_before_it_has_read_th
         for _ in range(50):
             await asyncio.sleep(0)
         assert broker.node.partitions.table.led("t", 0) is None
+
+
+async def test_a_manifest_that_was_read_for_an_earlier_leadership_is_not_used_in_a_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_broker(tmp_path) as broker:
+        load, read, may_go_on = broker.node.partitions.load_manifest, list[SegmentManifest](), asyncio.Event()
+
+        async def held(*args: Any) -> SegmentManifest:
+            manifest = await load(*args)
+            read.append(manifest)
+            if len(read) == 1:
+                await may_go_on.wait()
+            return manifest
+
+        monkeypatch.setattr(broker.node.partitions, "load_manifest", held)
+        await broker.create_topic("t")
+        await until(lambda: read)
+        await name_leader(broker.node, "t", OTHER)
+        await name_leader(broker.node, "t", ME)
+        led = broker.node.partitions.table.led("t", 0)
+        assert led is not None, "it was in sync, so it leads before it has read the manifest"
+        may_go_on.set()
+        await until(lambda: tiered(broker, "t"))
+        assert broker.node.remote_log_manager.manifest_of(led.key) is read[1]
 
 
 async def test_what_another_broker_leads_is_not_led_after_a_restart_and_kept(tmp_path: Path) -> None:
