@@ -250,6 +250,28 @@ class Consumer:
             also_final=frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}),
         )
 
+    async def fetch_round(self, max_wait_ms: int) -> list[FetchedBatch]:
+        """The next batches, by one request to each leader that waits for so long. All responses are awaited, and nothing is asked
+        for ahead. None if none came, or if only positions moved. It excludes ``poll`` at the same time.
+
+        Raises: as ``poll``, unless other partitions have batches.
+        """
+        await self._launch(max_wait_ms)
+        fetches, self._fetches = list(self._fetches.values()), {}
+        if not fetches:
+            await asyncio.sleep(max_wait_ms / 1000)
+            return []
+        batches: list[FetchedBatch] = []
+        failure: FirnError | None = None
+        for fetched in await asyncio.gather(*fetches):
+            try:
+                await self._apply(fetched, batches)
+            except FirnError as error:
+                failure = failure or without_frames(error)
+        if failure is not None and not batches:
+            raise copy_of(failure)
+        return batches
+
     async def batches(self) -> AsyncIterator[FetchedBatch]:
         """Batches without end. Raises: as ``poll``."""
         while True:
@@ -264,7 +286,7 @@ class Consumer:
 
     # --- asking ---------------------------------------------------------------------------------------------------
 
-    async def _launch(self) -> None:
+    async def _launch(self, max_wait_ms: int | None = None) -> None:
         """Send a Fetch to every leader that has none under way and something to ask for."""
         now = asyncio.get_running_loop().time()
         by_leader: dict[BrokerId, list[_Assigned]] = {}
@@ -284,7 +306,8 @@ class Consumer:
             first = self._turn % len(states)
             asked = {state.partition: state.position for state in (*states[first:], *states[:first])}
             self._fetches[node_id] = asyncio.create_task(
-                self._fetch(node_id, asked, self._max_wait_ms), name=f"fetch-{node_id}"
+                self._fetch(node_id, asked, self._max_wait_ms if max_wait_ms is None else max_wait_ms),
+                name=f"fetch-{node_id}",
             )
 
     async def _fetch(self, node_id: BrokerId, asked: Mapping[TopicPartition, Offset], max_wait_ms: int) -> _Fetched:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from struct import Struct
@@ -10,7 +11,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from app.client.cluster import ClusterClient, check_code
 from app.client.connection import KafkaConnection
-from app.client.retry import retrying
+from app.client.retry import backoff_ms, retrying
 from app.core.errors import ErrorCode, FirnError, RequestRejected
 from app.core.turns import Portion, Steps, Stepwise, each, ordered, run, slices
 from app.core.units import BrokerId, Offset, PartitionIndex, TopicPartition
@@ -36,8 +37,9 @@ from app.wire.apis.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+    OffsetCommitResponse,
 )
-from app.wire.apis.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from app.wire.apis.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from app.wire.apis.share_group_describe import Member as ShareMember
 from app.wire.apis.share_group_describe import ShareGroupDescribeRequest
 from app.wire.apis.share_group_describe import TopicPartitions as ShareTopicPartitions
@@ -54,6 +56,10 @@ GROUPS_FROM: Final = 8
 CONSUMER_TYPE: Final = "consumer"
 SHARE_TYPE: Final = "share"
 PARTITIONS_A_STEP: Final = 1_000
+NO_MEMBER: Final = ("", -1)
+"""Id and epoch of a caller that is no member."""
+STALE_TRIES_MAX: Final = 5
+"""A member's epoch may rise between a commit and its arrival. Then the commit is sent again with the new one."""
 CLASSIC_MEMBER: Final = 0
 """``member_type`` of a member of the classic protocol in a consumer group."""
 
@@ -190,9 +196,19 @@ class GroupClient:
 
         return await self._retrying(ask)
 
-    async def committed(self, group_id: str) -> dict[TopicPartition, Committed]:
-        """All offsets that the group has committed. Raises: RequestRejected, BrokerUnavailable."""
-        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id, topics=None)])
+    async def committed(
+        self, group_id: str, partitions: Collection[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Committed]:
+        """The offsets that the group has committed, of all partitions or of some. A partition without a commit is left out.
+
+        Raises: RequestRejected, BrokerUnavailable.
+        """
+        asked: dict[str, OffsetFetchRequestTopics] = {}
+        for topic, partition in sorted(partitions or ()):
+            asked.setdefault(topic, OffsetFetchRequestTopics(name=topic)).partition_indexes.append(partition)
+        wanted = None if partitions is None else list(asked.values())
+        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id, topics=wanted)])
+        request.require_stable = partitions is not None
 
         async def ask() -> dict[TopicPartition, Committed]:
             connection = await self._coordinator(group_id)
@@ -207,10 +223,11 @@ class GroupClient:
             for topic in group.topics:
                 for one in topic.partitions:
                     check_code(one.error_code, None, f"{topic.name}-{one.partition_index}")
-                    partition = TopicPartition(topic.name, PartitionIndex(one.partition_index))
-                    found[partition] = Committed(
-                        Offset(one.committed_offset), one.committed_leader_epoch, one.metadata or ""
-                    )
+                    if one.committed_offset >= 0:
+                        place = TopicPartition(topic.name, PartitionIndex(one.partition_index))
+                        found[place] = Committed(
+                            Offset(one.committed_offset), one.committed_leader_epoch, one.metadata or ""
+                        )
                     if portion.spent_by():
                         await portion.rest()
             return found
@@ -222,16 +239,36 @@ class GroupClient:
 
         Raises: RequestRejected UNKNOWN_MEMBER_ID (it has some), UNKNOWN_TOPIC_OR_PARTITION…; BrokerUnavailable.
         """
-        topics: dict[str, OffsetCommitRequestTopic] = {}
-        for (topic, partition), offset in sorted(offsets.items()):
-            asked = topics.setdefault(topic, OffsetCommitRequestTopic(name=topic))
-            asked.partitions.append(OffsetCommitRequestPartition(partition, offset))
-        request = OffsetCommitRequest(group_id=group_id, topics=list(topics.values()))
+        await self.commit_as(lambda: NO_MEMBER, group_id, {one: (offset, "") for one, offset in offsets.items()})
 
-        async def ask() -> None:
+    async def commit_as(
+        self, identity: Callable[[], tuple[str, int]], group_id: str, offsets: Mapping[TopicPartition, tuple[int, str]]
+    ) -> None:
+        """Commit offsets with their metadata for a member. ``identity`` gives its id and its epoch before each try.
+
+        Raises: RequestRejected (UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, OFFSET_METADATA_TOO_LARGE,
+        UNKNOWN_TOPIC_OR_PARTITION…), BrokerUnavailable.
+        """
+        topics: dict[str, OffsetCommitRequestTopic] = {}
+        for (topic, partition), (offset, metadata) in sorted(offsets.items()):
+            asked = topics.setdefault(topic, OffsetCommitRequestTopic(name=topic))
+            asked.partitions.append(OffsetCommitRequestPartition(partition, offset, committed_metadata=metadata))
+
+        async def try_once() -> OffsetCommitResponse:
+            member_id, epoch = identity()
             connection = await self._coordinator(group_id)
             version = min(BY_NAME_UNTIL, connection.version_of(ApiKey.OFFSET_COMMIT))
-            answer = await connection.request(ApiKey.OFFSET_COMMIT, request, version=version)
+            request = OffsetCommitRequest(group_id, epoch, member_id, topics=list(topics.values()))
+            answer: OffsetCommitResponse = await connection.request(ApiKey.OFFSET_COMMIT, request, version=version)
+            return answer
+
+        async def ask() -> None:
+            answer = await try_once()
+            for attempt in range(1, STALE_TRIES_MAX):
+                if not _has_stale_epoch(answer):
+                    break
+                await asyncio.sleep(backoff_ms(attempt, self._cluster.rng) / 1000)
+                answer = await try_once()
             for topic in answer.topics:
                 for one in topic.partitions:
                     check_code(one.error_code, None, f"{topic.name}-{one.partition_index}")
@@ -331,6 +368,10 @@ class GroupClient:
             before_retry=before_retry,
             also_final=frozenset(also_final),
         )
+
+
+def _has_stale_epoch(answer: OffsetCommitResponse) -> bool:
+    return any(one.error_code == ErrorCode.STALE_MEMBER_EPOCH for topic in answer.topics for one in topic.partitions)
 
 
 async def _describe_classic(connection: KafkaConnection, group_id: str) -> GroupView:
