@@ -9,5 +9,6 @@
 - ``sources``: texts of stored schemas
 - ``refusals``: error codes of the registry's API
 
-``parsing/`` reads texts of schemas, ``compatibility/`` compares them, ``payloads/`` reads records by them.
+``parsing/`` reads texts of schemas, ``compatibility/`` compares them, ``payloads/`` reads values by them, ``encoding/`` writes
+values.
 """

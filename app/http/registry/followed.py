@@ -7,6 +7,7 @@ after ``KEPT_S`` or longer, because the caller's rights may have changed.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
@@ -43,6 +44,8 @@ class FollowedLog:
         """Reads that have begun."""
         self._whole = 0
         """The newest read that came to the end of the log."""
+        self._whole_s = -math.inf
+        """Loop time of its end."""
 
     @property
     def bytes(self) -> int:
@@ -62,7 +65,14 @@ class FollowedLog:
             reading = self._begun
             await self._read()
             self._whole = reading
+            self._whole_s = asyncio.get_running_loop().time()
             return self.view
+
+    async def recent(self) -> View:
+        """The view as it was ``KEPT_S`` ago, or later. Raises: as ``refreshed``."""
+        if asyncio.get_running_loop().time() - self._whole_s < KEPT_S:
+            return self.view
+        return await self.refreshed()
 
     async def _read(self) -> None:
         loop = asyncio.get_running_loop()

@@ -57,6 +57,18 @@ class SchemaService:
         """The view at an end that was learned after this call. Raises: FirnError."""
         return await self._followed.refreshed()
 
+    async def model_of_id(self, context: str, schema_id: int) -> ParsedSchema | None:
+        """The model of a schema; None if there is none with this id, or if its text cannot be read.
+
+        An id that was found once is found without the broker for ``KEPT_S``. Raises: ParserMissing, FirnError.
+        """
+        view = await self._followed.recent()
+        version = view.schema(context, schema_id)
+        if version is None:
+            view = await self._followed.refreshed()
+            version = view.schema(context, schema_id)
+        return None if version is None else await self.model_of(view, version)
+
     # --- schemas ------------------------------------------------------------------------------------------------------
 
     async def register(self, asked: SchemaRequest) -> Registered:

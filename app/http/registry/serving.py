@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from fastapi import FastAPI
 
@@ -12,7 +14,7 @@ from app.http.gateway import Gateway
 from app.http.registry import compatibility, contexts, ids, requests, settings, subjects
 from app.http.registry.answers import parser_missing, refused
 from app.http.registry.followed import FollowedLogs
-from app.http.registry.parsing_work import ParsingWork
+from app.http.registry.parsing_work import THREADS_MAX, ParsingWork
 from app.http.registry.paths import RegistryPaths
 from app.registry.refusals import ParserMissing, RegistryRefusal
 from app.registry.schema_log import SchemaLog
@@ -26,6 +28,8 @@ def add_registry(app: FastAPI, open_log: Callable[[Gateway], SchemaLog] | None =
     """Add routes, refusals and the state that requests share. ``open_log`` gives a caller's log, if not the one of the brokers."""
     app.state.schema_logs = FollowedLogs(_of_brokers if open_log is None else open_log)
     app.state.schema_work = ParsingWork()
+    app.state.schema_texts = WeakKeyDictionary()
+    app.state.encoding_turns = asyncio.Semaphore(THREADS_MAX)
     for router in ROUTERS:
         app.include_router(router)
     app.add_exception_handler(RegistryRefusal, refused)

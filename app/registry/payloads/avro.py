@@ -7,6 +7,7 @@ counted.
 
 from __future__ import annotations
 
+import math
 from struct import Struct
 from typing import Any, Final
 
@@ -20,9 +21,15 @@ _RANGE: Final = {"int": 1 << 31, "long": 1 << 63}
 VARINT_BYTES_MAX: Final = 10
 
 
-def read_payload(schema: Type, data: bytes, start: int, steps: StepBudget) -> Any:
-    """The value that ``data`` holds from ``start`` to its end. Raises: PayloadInvalid, TooComplex."""
-    reading = _Reading(data, start, steps)
+def read_payload(schema: Type, data: bytes, start: int, steps: StepBudget, *, names_branches: bool = False) -> Any:
+    """The value that ``data`` holds from ``start`` to its end.
+
+    ``names_branches``: in Avro's JSON encoding, where the value of a union stands behind the name of its branch, and numbers that
+    JSON does not have are texts.
+
+    Raises: PayloadInvalid, TooComplex.
+    """
+    reading = (_NamingReading if names_branches else _Reading)(data, start, steps)
     try:
         value = reading.value(schema, 0)
     except IndexError:
@@ -133,6 +140,31 @@ class _Reading:
                 raise PayloadInvalid("a number is too long")
         self.position = position
         return (result >> 1) ^ -(result & 1)
+
+
+class _NamingReading(_Reading):
+    """One payload in Avro's JSON encoding."""
+
+    __slots__ = ()
+
+    def value(self, kind: Type, depth: int) -> Any:
+        if not isinstance(kind, Union):
+            return super().value(kind, depth)
+        self._steps.spend()
+        branch = _chosen(kind.branches, self._long(), "union")
+        inner = self.value(branch, depth + 1)
+        return None if branch.kind == "null" else {branch_name(branch): inner}
+
+    def _primitive(self, kind: str) -> Any:
+        found = super()._primitive(kind)
+        if not isinstance(found, float) or math.isfinite(found):
+            return found
+        return "NaN" if math.isnan(found) else ("Infinity" if found > 0 else "-Infinity")
+
+
+def branch_name(kind: Type) -> str:
+    """The name of a branch of a union in Avro's JSON encoding."""
+    return kind.name if isinstance(kind, (Record, Enum, Fixed)) else kind.kind
 
 
 def _chosen(choices: tuple[Any, ...], index: int, name: str) -> Any:

@@ -1,0 +1,117 @@
+"""Schemas for the keys and values of records: by id, or by a text that is registered under a subject. Encodes and decodes by them.
+
+Ids of texts are kept, so that a producer that sends its schema with every request does not read the registry each time.
+
+Tests: ``tests/http/rest_v2/test_produce_with_schemas.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from functools import cached_property
+from typing import Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+from fastapi import Request
+
+from app.core.limits import KIB
+from app.core.turns import Portion
+from app.http.gateway import Gateway
+from app.http.registry.requests import service_of
+from app.http.registry.service import SchemaService
+from app.http.serving import gateway_of
+from app.registry.encoding import forms
+from app.registry.parsing.schemas import ParsedSchema, SchemaType
+from app.registry.payloads.faults import PayloadInvalid
+from app.registry.payloads.prefix import read_prefix
+from app.registry.registering import SchemaRequest
+from app.registry.subjects import DEFAULT_CONTEXT, Subject, read_subject
+
+INLINE_BYTES: Final = 4 * KIB
+"""Longer values are encoded and decoded in a thread."""
+KEPT_OF_CALLER_MAX: Final = 100
+KEPT_TEXT_CHARS_MAX: Final = 20_000
+"""Longer texts are looked up each time."""
+
+
+class RecordSchema(NamedTuple):
+    """A schema that records name."""
+
+    id: int
+    model: ParsedSchema
+
+
+class SchemaUnknown(Exception):
+    """There is no schema with an id, or none that can be read. Its argument is a sentence."""
+
+
+class RecordSchemas:
+    """The registry as one request uses it for its records."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._turns: asyncio.Semaphore = request.app.state.encoding_turns
+        self._found: dict[int, RecordSchema] = {}
+
+    @cached_property
+    def _service(self) -> SchemaService:
+        """Made when it is needed: it may take the place of another caller's view."""
+        return service_of(self._request)
+
+    @cached_property
+    def _ids(self) -> OrderedDict[_Text, int]:
+        """Ids of texts that this caller has sent."""
+        kept: WeakKeyDictionary[Gateway, OrderedDict[_Text, int]] = self._request.app.state.schema_texts
+        return kept.setdefault(gateway_of(self._request), OrderedDict())
+
+    async def by_id(self, schema_id: int, subject: str = "") -> RecordSchema:
+        """The schema with an id, in the context of a subject. Raises: SchemaUnknown, ParserMissing, FirnError."""
+        found = self._found.get(schema_id)
+        if found is None:
+            context = read_subject(subject).context if subject else DEFAULT_CONTEXT
+            model = await self._service.model_of_id(context, schema_id)
+            if model is None:
+                raise SchemaUnknown(f"Schema {schema_id} cannot be found or read. Register it, or send another id.")
+            found = self._found[schema_id] = RecordSchema(schema_id, model)
+        return found
+
+    async def by_text(self, subject: Subject, kind: SchemaType, text: str) -> RecordSchema:
+        """The schema of a text, registered if the subject does not have it. Raises: RegistryRefusal, ParserMissing, FirnError."""
+        key = (subject.qualified, kind, text)
+        schema_id = self._ids.get(key)
+        if schema_id is None:
+            schema_id = (await self._service.register(SchemaRequest(subject, kind, text))).id
+            if len(text) <= KEPT_TEXT_CHARS_MAX:
+                self._ids[key] = schema_id
+                while len(self._ids) > KEPT_OF_CALLER_MAX:
+                    self._ids.popitem(last=False)
+        try:
+            return await self.by_id(schema_id, subject.qualified)
+        except SchemaUnknown:
+            self._ids.pop(key, None)  # it was deleted for good
+            raise
+
+    async def encode(self, schema: RecordSchema, data: bytes, portion: Portion) -> bytes:
+        """The bytes of a value, behind the id of its schema. Raises: PayloadInvalid."""
+        await portion.rest_if_spent()
+        if len(data) <= INLINE_BYTES:
+            return forms.framed(schema.id, forms.encode(schema.model, data))
+        async with self._turns:
+            return forms.framed(schema.id, await asyncio.to_thread(forms.encode, schema.model, data))
+
+    async def decode(self, content: bytes, portion: Portion) -> bytes:
+        """The JSON of a key or value. Raises: PayloadInvalid, SchemaUnknown, ParserMissing, FirnError."""
+        await portion.rest_if_spent()
+        prefix = read_prefix(content)
+        if prefix is None or not isinstance(prefix.ref, int):
+            raise PayloadInvalid("the bytes do not begin with the id of a schema")
+        schema = await self.by_id(prefix.ref)
+        if len(content) <= INLINE_BYTES:
+            return forms.decode(schema.model, content)
+        async with self._turns:
+            return await asyncio.to_thread(forms.decode, schema.model, content)
+
+
+_Text = tuple[str, SchemaType, str]
+"""Subject, type and text of a schema."""
