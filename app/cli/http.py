@@ -10,7 +10,12 @@ import typer
 from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, client_settings, parse_bootstrap
 from app.core.addresses import FORWARDED_HEADERS, parse_networks
 from app.core.errors import ConfigError
-from app.core.limits import HTTP_BODY_TIMEOUT_MS, HTTP_CONNECTIONS_MAX, HTTP_HEADER_TIMEOUT_MS
+from app.core.limits import (
+    HTTP_BODY_TIMEOUT_MS,
+    HTTP_CONNECTIONS_MAX,
+    HTTP_HEADER_TIMEOUT_MS,
+    HTTP_INSTANCE_TIMEOUT_MS,
+)
 from app.http.access import parse_hosts, parse_origins
 from app.http.tls_settings import from_environment, read_tls
 from app.settings import parse_address
@@ -49,6 +54,15 @@ def http(
     body_timeout_ms: Annotated[
         int, typer.Option("--body-timeout-ms", min=1, metavar="MS", help="Time limit for a body without progress.")
     ] = HTTP_BODY_TIMEOUT_MS,
+    instance_timeout_ms: Annotated[
+        int,
+        typer.Option(
+            "--instance-timeout-ms",
+            min=1,
+            metavar="MS",
+            help="Idle time after which a consumer instance of REST v2 ends.",
+        ),
+    ] = HTTP_INSTANCE_TIMEOUT_MS,
     tls_certificate: Annotated[
         str | None,
         typer.Option(
@@ -114,6 +128,7 @@ def http(
         connections_max=connections_max,
         header_timeout_ms=header_timeout_ms,
         body_idle_timeout_ms=body_timeout_ms,
+        instance_timeout_ms=instance_timeout_ms,
         client=client_settings(),
         anonymous=anonymous,
         plain_credentials=plain_credentials,

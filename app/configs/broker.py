@@ -20,6 +20,7 @@ from app.core.limits import (
     HTTP_BODY_TIMEOUT_MS,
     HTTP_CONNECTIONS_MAX,
     HTTP_HEADER_TIMEOUT_MS,
+    HTTP_INSTANCE_TIMEOUT_MS,
     LOG_CLEANER_THREADS_MAX,
     MIB,
     PARTITIONS_PER_TOPIC_MAX,
@@ -358,6 +359,12 @@ class BrokerConfig:
         _INT,
         "Time without progress after which an HTTP request is given up, because its body does not arrive or its response "
         "is not read. Progress is a whole record, or 1 KiB a second.",
+        minimum=1,
+    )
+    firn_http_consumer_instance_timeout_ms: int = setting(
+        HTTP_INSTANCE_TIMEOUT_MS,
+        _INT,
+        "Time without a request after which a consumer instance of REST v2 leaves its group and is forgotten.",
         minimum=1,
     )
     redis_url: str | None = setting(

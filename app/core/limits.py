@@ -121,4 +121,5 @@ HTTP_CONNECTIONS_MAX: Final = 1000
 HTTP_HEADER_TIMEOUT_MS: Final = 10_000
 """By default: far more than any client needs from its connection to the end of its headers."""
 HTTP_BODY_TIMEOUT_MS: Final = 60_000
+HTTP_INSTANCE_TIMEOUT_MS: Final = 300_000
 """By default: long enough for a sender that waits for its own source, short enough to get a lost one's connection back."""

@@ -1,7 +1,7 @@
-"""The HTTP process: Confluent's REST v3 for producing and administration, health, and metrics. It is a client of the brokers.
+"""The HTTP process: REST v3 and v2 by Confluent's conventions, schema registry, health, metrics. It is a client of the brokers.
 
 - ``server``: the process; ``application``: routes and errors; ``gateway``: ``Gateway``, the parts that every route gets
-- ``rest_v3/``: routes of REST v3
+- ``rest_v3/``, ``rest_v2/``: their routes; ``consumers/``: consumer instances of REST v2; ``registry/``: the schema registry
 - ``compactions``, ``costs``, ``drains``, ``metrics``, ``documentation``: other routes; ``health``: the broker's health
 - ``pages``, ``record_rendering``: reads of records
 - ``record_json``, ``json_stream``, ``bodies``, ``content_encoding``, ``errors``: bodies and responses; ``schemas``: in OpenAPI

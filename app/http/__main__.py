@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING
 
 from app.core.addresses import FORWARDED_HEADERS, parse_networks
 from app.core.errors import FirnError
-from app.core.limits import HTTP_BODY_TIMEOUT_MS, HTTP_CONNECTIONS_MAX, HTTP_HEADER_TIMEOUT_MS
+from app.core.limits import (
+    HTTP_BODY_TIMEOUT_MS,
+    HTTP_CONNECTIONS_MAX,
+    HTTP_HEADER_TIMEOUT_MS,
+    HTTP_INSTANCE_TIMEOUT_MS,
+)
 from app.http.access import parse_hosts, parse_origins
 from app.http.gateway import HttpSettings
 from app.http.server import run
@@ -56,6 +61,7 @@ def main() -> int:
     parser.add_argument("--max-connections", type=int, default=HTTP_CONNECTIONS_MAX)
     parser.add_argument("--header-timeout-ms", type=int, default=HTTP_HEADER_TIMEOUT_MS)
     parser.add_argument("--body-timeout-ms", type=int, default=HTTP_BODY_TIMEOUT_MS)
+    parser.add_argument("--instance-timeout-ms", type=int, default=HTTP_INSTANCE_TIMEOUT_MS)
     parser.add_argument("--anonymous", action="store_true", help="serve requests without credentials by the own user")
     parser.add_argument("--plain-credentials", action="store_true", help="a proxy in front encrypts")
     parser.add_argument("--trusted-proxies", type=parse_networks, default=(), help="NETWORK,… of proxies in front")
@@ -73,6 +79,7 @@ def main() -> int:
         connections_max=arguments.max_connections,
         header_timeout_ms=arguments.header_timeout_ms,
         body_idle_timeout_ms=arguments.body_timeout_ms,
+        instance_timeout_ms=arguments.instance_timeout_ms,
         anonymous=arguments.anonymous,
         plain_credentials=arguments.plain_credentials,
         trusted_proxies=arguments.trusted_proxies,

@@ -25,6 +25,7 @@ from app.core.turns import run
 from app.http import compactions, costs, documentation, drains, metrics
 from app.http.access import Access
 from app.http.bodies import JSON_TYPE, ClientLeft, json_response
+from app.http.consumers.table import ConsumerInstances, InstanceLimits
 from app.http.conventions import Conventions
 from app.http.errors import REFUSED, Error, RestAnswer, RestError, answer_of
 from app.http.gateway import HttpSettings, open_gateway
@@ -32,6 +33,9 @@ from app.http.guard import Guard
 from app.http.health import Health
 from app.http.health import HealthReader as HealthListener
 from app.http.registry import serving as schema_registry
+from app.http.rest_v2 import consumers as consumers_v2
+from app.http.rest_v2 import produce as produce_v2
+from app.http.rest_v2 import topics as topics_v2
 from app.http.rest_v3 import (
     acls,
     clusters,
@@ -63,13 +67,16 @@ _ROUTES: Final = (
     share_groups,
     acls,
     compactions,
+    topics_v2,
+    produce_v2,
+    consumers_v2,
 )
 """Modules with a router, and with the types of their bodies. The first route whose path matches is taken."""
 _BODIES: Final = (Error, *(body for module in _ROUTES for body in module.BODIES), *schema_registry.BODIES)
 """Types of bodies whose schemas are in the OpenAPI document."""
 
 DESCRIPTION = """\
-Produce to and administer a Firn cluster over HTTP, by the conventions of Confluent's REST Proxy v3.
+Produce to, read from and administer a Firn cluster over HTTP, by the conventions of Confluent's REST Proxy v3 and v2.
 Errors are `{"error_code": 40403, "message": "…"}`: the first three digits of the code are the HTTP status.
 """
 
@@ -111,6 +118,9 @@ def create_app(
             if log_in:
                 opened = Callers(settings, clock=clock, rng=rng, registry=registry, faults=told, limits=limits)
                 app.state.callers = await stack.enter_async_context(opened)
+            limits_of_instances = InstanceLimits(idle_timeout_ms=settings.instance_timeout_ms)
+            instances = ConsumerInstances(limits_of_instances, registry=registry)
+            app.state.consumer_instances = await stack.enter_async_context(instances)
             yield
 
     app = FastAPI(

@@ -107,6 +107,11 @@ async def small_body(request: Request, kind: type[T], *, bytes_max: int, idle_ti
 
     Raises: RestError 400 (not JSON), 408 (too slow), 413 (too large), 415 (encoding), 422 (JSON of another shape); ClientLeft.
     """
+    return decoded(await whole_body(request, bytes_max=bytes_max, idle_timeout_ms=idle_timeout_ms), kind)
+
+
+async def whole_body(request: Request, *, bytes_max: int, idle_timeout_ms: int) -> bytearray:
+    """The whole body. Raises: RestError 400, 408, 413, 415; ClientLeft."""
     body = bytearray()
     try:
         async for chunk in body_chunks(request.receive, request.headers, Pace(idle_timeout_ms)):
@@ -117,6 +122,11 @@ async def small_body(request: Request, kind: type[T], *, bytes_max: int, idle_ti
         raise RestError(408, "The body did not arrive in time.") from None
     except ProtocolError as error:
         raise RestError(400, str(error)) from None
+    return body
+
+
+def decoded(body: bytearray, kind: type[T]) -> T:
+    """A body as JSON of ``kind``. Raises: RestError 400 (not JSON), 422 (JSON of another shape)."""
     try:
         return msgspec.json.decode(body.removeprefix(codecs.BOM_UTF8), type=kind)
     except msgspec.ValidationError as error:

@@ -110,6 +110,8 @@ class HttpCaller:
         self.dialer = dialer
         self.requests = 0
         """Under way."""
+        self.instances = 0
+        """Consumer instances that keep this caller while it has no requests."""
         self.used_s = 0.0
         self.check_s = math.inf
         """Loop time from which on the credential has to be shown again before a request is served."""
@@ -304,7 +306,8 @@ class Callers:
         else:
             candidates = list(self._known.values()) if len(self._known) >= self._limits.callers_max else []
         if candidates:
-            unused = next((one for one in candidates if not one.requests), None)
+            idle = [one for one in candidates if not one.requests]
+            unused = next((one for one in idle if not one.instances), None) or next(iter(idle), None)
             if unused is None:
                 raise CallerRefused(BUSY)
             self.end(unused)
@@ -394,7 +397,7 @@ class Callers:
         if caller.ended:
             return
         now_s = asyncio.get_running_loop().time()
-        if not caller.requests:
+        if not caller.requests and not caller.instances:
             left_s = caller.used_s + self._limits.idle_s - now_s
             if left_s <= 0:
                 self.end(caller)

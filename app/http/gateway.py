@@ -17,7 +17,13 @@ from app.client.producer import Producer
 from app.client.retry import retrying
 from app.core.errors import BrokerUnavailable, ErrorCode, FirnError
 from app.core.faults import Faults
-from app.core.limits import HTTP_BODY_TIMEOUT_MS, HTTP_CONNECTIONS_MAX, HTTP_HEADER_TIMEOUT_MS, MIB
+from app.core.limits import (
+    HTTP_BODY_TIMEOUT_MS,
+    HTTP_CONNECTIONS_MAX,
+    HTTP_HEADER_TIMEOUT_MS,
+    HTTP_INSTANCE_TIMEOUT_MS,
+    MIB,
+)
 from app.core.metrics import Registry, Sample
 from app.core.seams import Clock
 from app.core.turns import drained, each
@@ -59,6 +65,8 @@ class HttpSettings:
     header_timeout_ms: int = HTTP_HEADER_TIMEOUT_MS
     body_idle_timeout_ms: int = HTTP_BODY_TIMEOUT_MS
     """A sender that stops for so long in the middle of a body is answered 408 (``Pace``)."""
+    instance_timeout_ms: int = HTTP_INSTANCE_TIMEOUT_MS
+    """A consumer instance without a request for so long ends."""
     receipts_ahead_max: int = 1_000
     """Records of one request that are accepted and not answered yet."""
     record_bytes_max: int = RECORD_BYTES_MAX

@@ -15,7 +15,7 @@ Tests: ``tests/http/rest_v3/test_record_reads.py``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -134,12 +134,8 @@ class _Reading:
         wanted = self.wanted
         for batch in batches:
             header = batch.header
-            data = await asyncio.to_thread(raw_records, batch.view, header) if header.codec else None
-            records = iter_decompressed(raw_records(batch.view, header) if data is None else data, header)
-            for record in records:
+            for record in await batch_records(batch):
                 await self.portion.rest_if_spent()
-                if record.offset < batch.from_offset:
-                    continue
                 self._move_to(record.offset)
                 self.ended_by = self.limit()
                 if self.ended_by is not None:
@@ -166,6 +162,13 @@ def _bytes_of(record: Record) -> int:
     """The bytes of key, value and headers."""
     headers = sum(len(name) + len(value or b"") for name, value in record.headers)
     return len(record.key or b"") + len(record.value or b"") + headers
+
+
+async def batch_records(batch: FetchedBatch) -> Iterator[Record]:
+    """The records of a batch that were asked for, decompressed in a thread if they need it. Raises: CorruptionError."""
+    header = batch.header
+    data = await asyncio.to_thread(raw_records, batch.view, header) if header.codec else raw_records(batch.view, header)
+    return (record for record in iter_decompressed(data, header) if record.offset >= batch.from_offset)
 
 
 async def read_page(consumer: Consumer, wanted: WantedRecords) -> RecordPage:

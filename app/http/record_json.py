@@ -262,22 +262,23 @@ def _part(data: RecordData | None, what: str) -> Generator[None, None, Part]:
     if raw == _NULL:
         content = None
     elif kind == "JSON":
-        content = _checked_json(raw, what)
+        content = checked_json(raw, what)
     elif kind in ("STRING", "BINARY"):
         try:
-            text = yield from _text_steps(raw)
+            text = yield from text_steps(raw)
         except UnicodeDecodeError:  # the record's decoder leaves raw values as they are
             raise ProtocolError(f"The {what}'s data is not valid UTF-8.") from None
         except msgspec.MsgspecError:
             raise ProtocolError(f"The {what}'s data must be a JSON string, since its type is {kind}.") from None
         yield
-        content = text.encode() if kind == "STRING" else (yield from _base64_steps(text, f"The {what}'s data"))
+        content = text.encode() if kind == "STRING" else (yield from base64_steps(text, f"The {what}'s data"))
     else:
         raise ProtocolError(f"The {what}'s type {data.type!r} is not served: use BINARY, JSON or STRING.")
     return Part(kind, content)
 
 
-def _checked_json(raw: bytes, what: str) -> bytes:
+def checked_json(raw: bytes, what: str) -> bytes:
+    """A raw value of a decoder, if it is UTF-8. Raises: ProtocolError."""
     # The record's decoder holds raw values to JSON's grammar, but not to UTF-8.
     try:
         raw.decode()
@@ -302,7 +303,7 @@ def _headers(raw: msgspec.Raw | msgspec.UnsetType) -> Generator[None, None, tupl
     for header in headers:
         value = header.value
         if value is not None:
-            found.append((header.name, (yield from _base64_steps(value, f"The value of header {header.name!r}"))))
+            found.append((header.name, (yield from base64_steps(value, f"The value of header {header.name!r}"))))
         else:
             found.append((header.name, None))
         if not len(found) % HEADERS_A_STEP:
@@ -310,7 +311,7 @@ def _headers(raw: msgspec.Raw | msgspec.UnsetType) -> Generator[None, None, tupl
     return tuple(found)
 
 
-def _text_steps(raw: bytes) -> Generator[None, None, str]:
+def text_steps(raw: bytes) -> Generator[None, None, str]:
     """A JSON string, by a generator that yields after every ``TEXT_A_STEP`` bytes: escapes are slow to read. Raises:
     UnicodeDecodeError, msgspec.MsgspecError."""
     pieces: list[str] = []
@@ -330,7 +331,8 @@ def _text_steps(raw: bytes) -> Generator[None, None, str]:
     return "".join(pieces)
 
 
-def _base64_steps(text: str, what: str) -> Generator[None, None, bytes]:
+def base64_steps(text: str, what: str) -> Generator[None, None, bytes]:
+    """The bytes that a text in base64 stands for. ``what`` begins the sentence of an error. Raises: ProtocolError."""
     if text.find("=", 0, max(0, len(text) - 2)) >= 0:  # padding within the text would end a piece of it
         raise ProtocolError(f"{what} is not base64.")
     pieces = []

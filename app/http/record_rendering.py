@@ -85,13 +85,18 @@ def _part(content: bytes | None, rendering: Rendering) -> Steps[ShownPart | None
             if rendering is Rendering.AUTO and (raw := _json(content)) is not None:
                 return ShownPart("JSON", raw)
             return ShownPart("STRING", msgspec.Raw(msgspec.json.encode(text)))
+    return ShownPart("BINARY", msgspec.Raw((yield from in_base64_steps(content))))
+
+
+def in_base64_steps(content: bytes) -> Steps[bytes]:
+    """A JSON string with some bytes in base64."""
     pieces = [b'"']
     for start in range(0, len(content), BASE64_A_STEP):
         pieces.append(binascii.b2a_base64(content[start : start + BASE64_A_STEP], newline=False))
         if len(content) > BASE64_A_STEP:
             yield
     pieces.append(b'"')
-    return ShownPart("BINARY", msgspec.Raw(b"".join(pieces)))
+    return b"".join(pieces)
 
 
 def _json(content: bytes) -> msgspec.Raw | None:

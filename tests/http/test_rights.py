@@ -48,6 +48,8 @@ NEED_NO_RIGHT = {
     ("GET", "/v3/clusters/{cluster_id}/consumer-groups"),
     ("GET", "/v3/clusters/{cluster_id}/share-groups"),
     ("GET", "/v3/clusters/{cluster_id}/brokers/{broker_id}/partition-replicas"),
+    ("GET", "/topics"),
+    ("GET", "/brokers"),
 }
 """Routes that are answered to everybody; they tell nothing of topics."""
 
@@ -62,8 +64,8 @@ REGISTRY_WRITES = {
     ("PUT", "/mode/{subject}"),
     ("DELETE", "/mode"),
 }
-ABSENT = ("/exporters", "/dek-registry")
-"""Beginnings of routes that answer 404 to everybody."""
+ABSENT = ("/exporters", "/dek-registry", "/consumers/{group_name}/instances/{instance}")
+"""Beginnings of routes that answer 404 to everybody: nobody has the instance."""
 
 
 QUERIES = {
@@ -126,6 +128,8 @@ async def test_no_route_gives_a_user_without_rights_anything_and_each_refusal_is
             "name": "retention.ms",
             "consumer_group_id": "secret-group",
             "group_id": "secret-group",
+            "group_name": "secret-group",
+            "instance": "secret-instance",
             "consumer_id": "secret-member",
             "subject": f"{TOPIC}-value",
             "version": "1",

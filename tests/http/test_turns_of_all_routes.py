@@ -28,7 +28,7 @@ from tests.support.walked_routes import WALKED_ROUTES, HttpServer, Place, Route,
 
 SMALL = Sizes(1_000, 300, 1, 1, 1, 1, 1)
 FULL = Sizes(10_000, 5_000, 1, 1, 1, 1, 1)
-LONG = ("records", "records:batch")
+LONG = ("records", "records:batch", "topics/{topic_name}", "partitions/{partition_id}")
 """Ends of routes whose bodies are long."""
 
 

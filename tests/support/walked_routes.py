@@ -20,6 +20,8 @@ from app.core.metrics import Registry
 from app.http.application import create_app
 from app.http.connections import ConnectionLimits, OpenConnections, connection_class
 from app.http.gateway import ADMIN_BODY_BYTES_MAX, RECORD_BYTES_MAX, HttpSettings
+from app.http.rest_v2.produce import BODY_BYTES_MAX as PRODUCE_BYTES_MAX
+from app.http.rest_v2.produce import RECORDS_MAX as PRODUCED_MAX
 from app.http.rest_v3.record_batches import BATCH_BYTES_MAX, ENTRIES_MAX
 from app.machine.runtime import SystemClock
 from tests.support.turns import RESPONSE_WAIT_S
@@ -340,11 +342,70 @@ def _registry() -> Iterator[tuple[Route, Entry]]:
             yield (method, path), _get(path.replace("{rest:path}", "a/b"), 404)
 
 
+def _binary(count: int, record: bytes) -> Callable[[], bytes]:
+    return lambda: b'{"records":[' + b",".join([record] * count) + b"]}"
+
+
+def _produced(path: str) -> Entry:
+    """Bodies of records of REST v2."""
+    kinds = {kind: {"Content-Type": f"application/vnd.kafka.{kind}.v2+json"} for kind in ("json", "avro", "binary")}
+    schema = b'{"value_schema":"{\\"type\\":\\"array\\",\\"items\\":\\"int\\"}","records":['
+
+    def made(on: Place) -> Iterator[Sent]:
+        filled = on.filled(path)
+        room = PRODUCE_BYTES_MAX - 200
+        bodies: list[tuple[str, str, Callable[[], bytes]]] = [
+            ("small records", "binary", _binary(PRODUCED_MAX, b'{"value":"AAAA"}')),
+            ("too many records", "binary", _binary(PRODUCED_MAX * 4, b'{"value":null}')),
+            ("records that are refused", "binary", _binary(PRODUCED_MAX, b'{"a":1}')),
+            ("a long value", "binary", _whole(b"AAAA", room, b'{"records":[{"value":"', b'"}]}')),
+            ("a long value of escapes", "binary", _whole(b"\\u0041", room, b'{"records":[{"value":"', b'"}]}')),
+            ("long JSON", "json", _whole(b"{},", room, b'{"records":[{"value":[', b"{}]}]}")),
+            ("a long array of Avro", "avro", _whole(b"1,", MIB, schema + b'{"value":[', b"1]}]}")),
+            ("small values of Avro", "avro", _whole(b'{"value":[1]},', 200_000, schema, b'{"value":[1]}]}')),
+            ("white space", "json", _fill(b" ", room, b'{"records":[')),
+            ("nested", "json", _fill(b"[", room, b'{"records":[{"value":')),
+        ]
+        for label, kind, body in bodies:
+            yield Sent(label, filled, body, kinds[kind], ANY)
+
+    return made
+
+
+def _consumers() -> Iterator[tuple[Route, Entry]]:
+    """The routes of consumer instances of REST v2."""
+    group, instance = "/consumers/walked", "/consumers/{group_name}/instances/{instance}"
+    used = f"{group}/instances/used"
+    many = b",".join(b'{"topic":"wide","partition":%d,"offset":1}' % index for index in range(1_000))
+    places = many.replace(b',"offset":1', b"")
+    partitions, offsets = b'{"partitions":[' + places + b"]}", b'{"offsets":[' + many + b"]}"
+    names = json.dumps({"topics": [f"t{index}" for index in range(1_000)]}).encode()
+    yield ("POST", "/consumers/{group_name}"), _admin(group, ("used", lambda: b'{"name":"used"}'))
+    for path, body in (
+        ("/assignments", partitions), ("/positions", offsets), ("/positions/beginning", partitions),
+        ("/positions/end", partitions), ("/offsets", offsets), ("/subscription", names),
+    ):  # fmt: skip
+        yield ("POST", instance + path), _admin(used + path, ("many", lambda body=body: body))  # type: ignore[misc]
+    for path in ("/assignments", "/offsets", "/records", "/subscription"):
+        yield ("GET", instance + path), _get(used + path, *ANY)
+    yield ("DELETE", instance + "/subscription"), _get(used + "/subscription", *ANY)
+    yield ("DELETE", instance), _get(f"{group}/instances/absent", 404)
+
+
 TOPIC: Final = "/v3/clusters/{cluster_id}/topics/{topic_name}"
 _TOPIC: Final = "/v3/clusters/{cluster_id}/topics/{topic}"
 
 WALKED_ROUTES: Final[Mapping[Route, Entry]] = {
     **dict(_registry()),
+    **dict(_consumers()),
+    ("GET", "/brokers"): _get("/brokers"),
+    ("GET", "/topics"): _get("/topics"),
+    ("GET", "/topics/{topic_name}"): _get("/topics/{topic}"),
+    ("GET", "/topics/{topic_name}/partitions"): _get("/topics/{topic}/partitions"),
+    ("GET", "/topics/{topic_name}/partitions/{partition_id}"): _get("/topics/{topic}/partitions/{partition}"),
+    ("GET", "/topics/{topic_name}/partitions/{partition_id}/offsets"): _get("/topics/{topic}/partitions/{partition}/offsets"),
+    ("POST", "/topics/{topic_name}"): _produced("/topics/{topic}"),
+    ("POST", "/topics/{topic_name}/partitions/{partition_id}"): _produced("/topics/{topic}/partitions/0"),
     ("GET", "/"): _get("/"),
     ("GET", "/docs"): _get("/docs"),
     ("GET", "/openapi.json"): _get("/openapi.json"),

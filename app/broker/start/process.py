@@ -516,6 +516,7 @@ def http_options(config: BrokerConfig) -> Sequence[str]:
         f"--max-connections={config.firn_http_max_connections}",
         f"--header-timeout-ms={config.firn_http_header_timeout_ms}",
         f"--body-timeout-ms={config.firn_http_body_timeout_ms}",
+        f"--instance-timeout-ms={config.firn_http_consumer_instance_timeout_ms}",
     )
 
 
