@@ -16,7 +16,7 @@ import typer
 
 from app.cli.output import count_text, print_json, print_table, say
 from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Json, connected, run_async
-from app.core.errors import ConfigError, ErrorCode, RequestRejected
+from app.core.errors import ConfigError, ErrorCode, RequestRejected, clause
 
 if TYPE_CHECKING:
     from app.http.registry.service import SchemaService
@@ -215,7 +215,7 @@ def _request(subject: str, file: str, kind: str, references: Sequence[str] | Non
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"The schema in {file} cannot be read: {error}.") from None
+        raise ConfigError(f"The schema in {file} cannot be read: {clause(error)}.") from None
     named = tuple(_reference(one) for one in references or ())
     return SchemaRequest(read_subject(subject), SchemaType(kind.upper()), text, named, normalize=normalize)
 

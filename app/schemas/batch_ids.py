@@ -5,8 +5,10 @@ Tests: ``tests/schemas/test_batch_ids.py``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from heapq import merge
+from itertools import islice
 from typing import Final, NamedTuple
 
 from app.configs import TopicConfig
@@ -22,6 +24,10 @@ from app.registry.payloads.reading import read_payload
 
 USES_MAX: Final = 1_000
 """Schemas that one batch may use. A batch of a serializer has one for keys and one for each type of values."""
+
+
+NUMBERS_MAX: Final = 100_000
+"""Numbers of records that are kept for the refusal of a batch."""
 
 
 class SchemaUse(NamedTuple):
@@ -50,22 +56,21 @@ class BatchUses:
     count: int = 0
     """Records."""
     records: dict[SchemaUse, list[int]] = field(default_factory=dict)
-    """The first records that use a schema, by their numbers in the batch."""
+    """The first records that use a schema, by their numbers in the batch: at least one."""
     faults: list[tuple[int, str]] = field(default_factory=list)
     """Records without an id, with the reason."""
 
     def refusal(self, unknown: Mapping[SchemaUse, str]) -> RecordsRejected | None:
         """The refusal of the batch, if records have no id or an unknown one. ``unknown``: the reason for each such schema."""
-        found = list(self.faults)
-        for use, why in unknown.items():
-            found += [(number, why) for number in self.records[use]]
-        return refusal_of(found, self.count)
+        by_use = [[(number, why) for number in self.records[use]] for use, why in unknown.items()]
+        return refusal_of(merge(self.faults, *by_use), self.count)
 
 
-def refusal_of(faults: list[tuple[int, str]], count: int) -> RecordsRejected | None:
-    """The refusal of a batch of ``count`` records for the faults of some; None if there are none (SV1)."""
+def refusal_of(faults: Iterable[tuple[int, str]], count: int) -> RecordsRejected | None:
+    """The refusal of a batch of ``count`` records for the faults of some, in the order of their numbers; None if there are none
+    (SV1)."""
     by_record: dict[int, str] = {}
-    for number, why in sorted(faults):
+    for number, why in islice(faults, 2 * RECORD_ERRORS_MAX):
         by_record.setdefault(number, why)
     if not by_record:
         return None
@@ -82,14 +87,16 @@ def uses_of(batch: memoryview | bytes | bytearray, config: TopicConfig, max_byte
     the batch decompresses to more than ``max_bytes``.
     """
     uses = BatchUses(parse_header(batch).record_count)
+    named = 0
     for part in _parts(_data(batch, max_bytes), batch, config):
         if part.use is None:
             if len(uses.faults) < RECORD_ERRORS_MAX:
                 uses.faults.append((part.number, part.fault))
             continue
         numbers = uses.records.setdefault(part.use, [])
-        if len(numbers) < RECORD_ERRORS_MAX:
+        if not numbers or (len(numbers) < RECORD_ERRORS_MAX and named < NUMBERS_MAX):
             numbers.append(part.number)
+            named += 1
         if len(uses.records) > USES_MAX:
             raise ProtocolError(
                 f"The records of the batch name more than {USES_MAX} schemas. Send smaller batches.",

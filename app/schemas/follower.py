@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final, TypeAlias
 
 from app.core.errors import ErrorCode, FirnError, RequestRejected, clause, without_frames
+from app.core.limits import MIB
 from app.core.seams import BlockingPool
 from app.core.turns import Portion
 from app.registry.parsing.schemas import ParsedSchema, parse
@@ -34,6 +35,10 @@ AGE_MAX_S: Final = 30.0
 """A view that was read longer ago is read on before it counts (SV6)."""
 FOUND_MAX: Final = 10_000
 """Uses whose versions are kept in memory, until the log is read on."""
+VIEW_BYTES_MAX: Final = 512 * MIB
+"""Memory of the view, roughly."""
+VERSION_BYTES: Final = 1_300
+"""Of a version beside its text."""
 MODELS_CHARS_MAX: Final = 4_000_000
 """Of the texts whose models are kept. A model needs about ten times as many bytes."""
 
@@ -203,6 +208,7 @@ class SchemaFollower:
                 if portion.spent_by():
                     await portion.rest()
             view.reached(read.end)
+            _check_size(view)
             if view is self._view:
                 self._history = history
                 self._found.clear()
@@ -210,6 +216,15 @@ class SchemaFollower:
                 break
         self._view, self._history = view, history
         self._found.clear()
+
+
+def _check_size(view: View) -> None:
+    """Raises: RequestRejected."""
+    if view.chars + view.version_count * VERSION_BYTES > VIEW_BYTES_MAX:
+        raise RequestRejected(
+            ErrorCode.POLICY_VIOLATION,
+            f"The registry has more than {VIEW_BYTES_MAX} bytes, so brokers do not check schemas by it. Delete schemas for good.",
+        )
 
 
 def _unreadable(error: FirnError) -> RequestRejected:

@@ -135,3 +135,14 @@ def test_payloads_are_checked_by_the_schemas_that_records_name() -> None:
         (3, f"The value is no value of schema {GUID}: the byte 2 is no boolean."),
         (4, "The schema 2 of the value cannot be read."),
     )
+
+
+def test_the_numbers_that_a_refusal_names_are_bounded_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_ids, "NUMBERS_MAX", 4)
+    uses = uses_of(
+        batch(*[(None, with_id(number % 3), ()) for number in range(12)], (None, with_id(7), ())), VALUES, BYTES
+    )
+    assert [len(uses.records[SchemaUse(Side.VALUE, number)]) for number in (0, 1, 2, 7)] == [2, 1, 1, 1]
+    refusal = uses.refusal({SchemaUse(Side.VALUE, number): "No." for number in (7, 2, 0)})
+    assert refusal is not None
+    assert [number for number, _ in refusal.record_errors] == [0, 2, 3, 12]

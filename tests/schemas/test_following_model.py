@@ -375,3 +375,16 @@ def test_models_are_made_once_and_bounded_by_their_texts(monkeypatch: pytest.Mon
         assert await follower.model(three) is None, "the text cannot be read"
 
     virtually(main)
+
+
+def test_a_registry_that_is_too_large_is_not_read_on_and_known_ids_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(log: Log, follower: SchemaFollower) -> None:
+        await asked(follower, 1)
+        monkeypatch.setattr(module, "VIEW_BYTES_MAX", 2 * module.VERSION_BYTES)
+        log.records += [schema_record("t-value", number, f'"{number}"', number) for number in range(2, 5)]
+        with pytest.raises(RequestRejected, match=r"more than 2600 bytes, so brokers do not check") as refused:
+            await asked(follower, 9)
+        assert refused.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
+        assert (await asked(follower, 1))[NAMING, 1] is not None
+
+    virtually(main)

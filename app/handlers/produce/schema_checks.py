@@ -45,7 +45,8 @@ async def check_schemas(connection: Client, topic: str, config: TopicConfig, rec
         for use, one in asked.items()
         if versions[one] is None
     }
-    refusal = uses.refusal(unknown)
+    # Each record may have a fault of its own, so their list is made beside the loop.
+    refusal = await connection.context.pool.run(partial(uses.refusal, unknown)) if uses.faults or unknown else None
     if refusal is not None:
         raise refusal
     if config.firn_schema_validation is not SchemaValidation.FULL:
