@@ -11,8 +11,8 @@ The parts of a log:
 - ``segments``, ``segment_list``, ``segment_writer``: a segment, the list of segments, the active segment
 - ``segment_holds``: uploads and compactions that hold segments; ``swapping``: replaces segments after a compaction
 - ``indexes``, ``epochs``, ``producers``, ``snapshots``: offsets, leader epochs, producer state
-- ``durability``, ``syncing``: how much of a log is synced; ``journal``: the seam to a write-ahead log;
-  ``offset_queue``: waits for their ends
+- ``durability``, ``syncing``: how much of a log is synced; ``journal``: the seam to a write-ahead log
+- ``offset_queue``: waits until such an end has passed an offset
 - ``log_offsets``: the offsets and parts of a log, and the callbacks that wait for it; ``acceptance``: which work it accepts
 - ``appending``: appends; ``truncating``: the removal of records at both ends
 - ``reader``, ``reads``: lookups that do not wait for the disk; ``unreadable``: batches that cannot be decoded
