@@ -11,7 +11,7 @@ from starlette.responses import Response
 from app.core.turns import Portion, ordered
 from app.http.registry.answers import MEDIA_TYPE, answered, listed, schema_members, use_members, version_members
 from app.http.registry.paths import context_of
-from app.http.registry.requests import flag, service_of
+from app.http.registry.requests import flag, in_form, service_of
 from app.http.registry.subjects import in_prefix, page
 from app.registry.parsing.schemas import SUPPORTED
 from app.registry.record_json import INT_MAX
@@ -45,6 +45,7 @@ async def list_types() -> Response:
 @router.get("/ids/{schema_id}", summary="Get a schema by its id", tags=TAGS)
 async def get_schema(schema_id: str, request: Request) -> Response:
     view, found = await _schema(request, schema_id)
+    found = await in_form(request, view, found)
     made = {**schema_members(found), "guid": found.guid}
     if flag(request, "fetchMaxId"):
         made["maxId"] = view.greatest_id(_context(request))
@@ -53,7 +54,8 @@ async def get_schema(schema_id: str, request: Request) -> Response:
 
 @router.get("/ids/{schema_id}/schema", summary="Get the text of a schema by its id", tags=TAGS)
 async def get_text(schema_id: str, request: Request) -> Response:
-    _, found = await _schema(request, schema_id)
+    view, found = await _schema(request, schema_id)
+    found = await in_form(request, view, found)
     return Response(found.stored.schema, media_type=MEDIA_TYPE)
 
 
@@ -70,13 +72,14 @@ async def list_versions(schema_id: str, request: Request) -> Response:
 
 @router.get("/guids/{guid}", summary="Get a schema by its GUID", tags=TAGS)
 async def get_schema_of_guid(guid: str, request: Request) -> Response:
-    found = await _of_guid(request, guid)
-    return answered({**schema_members(found[0]), "guid": found[0].guid})
+    view, versions = await _of_guid(request, guid)
+    found = await in_form(request, view, versions[0])
+    return answered({**schema_members(found), "guid": found.guid})
 
 
 @router.get("/guids/{guid}/ids", summary="List the ids of a schema by its GUID", tags=TAGS)
 async def list_ids(guid: str, request: Request) -> Response:
-    found = await _of_guid(request, guid)
+    _, found = await _of_guid(request, guid)
     return answered([{"context": read_subject(one.stored.subject).context, "id": one.stored.id} for one in found])
 
 
@@ -112,10 +115,10 @@ async def _uses(request: Request, schema_id: str) -> list[Version]:
     return found
 
 
-async def _of_guid(request: Request, guid: str) -> list[Version]:
+async def _of_guid(request: Request, guid: str) -> tuple[View, list[Version]]:
     """Raises: RegistryRefusal."""
     view = await service_of(request).view()
     found = view.by_guid(guid.lower())
     if not found:
         raise RegistryRefusal(Code.SCHEMA_NOT_FOUND, f"Schema {guid[:50]} not found.")
-    return found
+    return view, found

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from app.registry.compatibility.levels import Level, incompatibilities
 from app.registry.parsing.limits import STEPS_MAX, StepBudget
-from app.registry.parsing.schemas import ParsedSchema, parse
+from app.registry.parsing.schemas import Format, ParsedSchema, formatted, parse
 from app.registry.refusals import SchemaInvalid
 from app.registry.sources import Source
 
@@ -54,6 +54,14 @@ class ParsingWork:
             except SchemaInvalid:
                 made.append(None)
         return made
+
+    async def formatted(self, source: Source, form: Format) -> str | None:
+        """The text of a stored schema in a form of its type; None if its text cannot be read. Raises: ParserMissing."""
+        try:
+            made = await self.parsed(source, is_new=False)
+        except SchemaInvalid:
+            return None
+        return await self._in_thread(lambda: formatted(made, form))
 
     async def incompatibilities(
         self, level: Level, new: ParsedSchema, earlier: tuple[str, ParsedSchema], steps: StepBudget

@@ -14,7 +14,7 @@ from app.http.registry.parsing_work import ParsingWork
 from app.http.registry.paths import context_of, slashes
 from app.http.registry.service import SchemaService
 from app.http.serving import gateway_of
-from app.registry.parsing.schemas import SchemaType
+from app.registry.parsing.schemas import Format, SchemaType
 from app.registry.record_json import INT_MAX, Reference
 from app.registry.refusals import Code, RegistryRefusal
 from app.registry.registering import SchemaRequest
@@ -22,6 +22,7 @@ from app.registry.subjects import Subject, read_subject
 from app.registry.view import Version, View
 
 LATEST: Final = "latest"
+_FORMS: Final = frozenset(one.value for one in Format)
 
 
 class ReferenceBody(msgspec.Struct):
@@ -60,6 +61,13 @@ def subject_in(request: Request, text: str) -> Subject:
 def flag(request: Request, name: str) -> bool:
     """A query parameter that is ``true`` or not."""
     return request.query_params.get(name, "").lower() == "true"
+
+
+async def in_form(request: Request, view: View, version: Version) -> Version:
+    """A version with its text in the form that the parameter ``format`` names. A form that its type does not have is skipped."""
+    name = request.query_params.get("format", "")
+    form = Format(name) if name in _FORMS else None
+    return await service_of(request).in_form(view, version, form)
 
 
 def number(request: Request, name: str, missing: int) -> int:

@@ -15,7 +15,7 @@ from app.http.registry.followed import FollowedLog
 from app.http.registry.parsing_work import COMPARED_STEPS_MAX, ParsingWork
 from app.registry.compatibility.levels import Level
 from app.registry.parsing.limits import StepBudget
-from app.registry.parsing.schemas import ParsedSchema
+from app.registry.parsing.schemas import Format, ParsedSchema, forms_of
 from app.registry.refusals import Code, RegistryRefusal, SchemaInvalid
 from app.registry.registering import (
     Append,
@@ -88,8 +88,8 @@ class SchemaService:
                 return registered
         raise _busy()
 
-    async def look_up(self, asked: SchemaRequest, *, deleted: bool) -> Version:
-        """The version of the subject that has a schema. Raises: RegistryRefusal, ParserMissing, FirnError."""
+    async def look_up(self, asked: SchemaRequest, *, deleted: bool) -> tuple[View, Version]:
+        """The version of the subject that has a schema, and its view. Raises: RegistryRefusal, ParserMissing, FirnError."""
         view = await self.view()
         asked = _normalizing(view, asked)
         name = asked.subject.qualified
@@ -98,7 +98,7 @@ class SchemaService:
         found = await self._judged(view, asked, deleted=deleted)
         if found.same is None:
             raise RegistryRefusal(Code.SCHEMA_NOT_FOUND, "Schema not found.")
-        return found.same
+        return view, found.same
 
     async def check(self, asked: SchemaRequest, against: Callable[[View], Sequence[Version] | None]) -> list[str]:
         """Why a schema is not compatible; empty if it is. ``against`` gives the versions to compare with, or None for those that
@@ -118,6 +118,16 @@ class SchemaService:
         """The model of a stored version, None if its text cannot be read. Raises: ParserMissing."""
         source = source_of(view, version)
         return None if source is None else (await self._work.readable([source]))[0]
+
+    async def in_form(self, view: View, version: Version, form: Format | None) -> Version:
+        """A stored version whose text is in another form, if its type has this form. Raises: ParserMissing."""
+        if form is None or form not in forms_of(version.stored.schema_type):
+            return version
+        source = source_of(view, version)
+        text = None if source is None else await self._work.formatted(source, form)
+        if text is None:
+            return version
+        return version._replace(stored=version.stored._replace(schema=text, guid=version.guid))
 
     async def _judged(self, view: View, asked: SchemaRequest, *, deleted: bool = False) -> Judged:
         parsed = await self._parsed(view, asked)

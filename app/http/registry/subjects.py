@@ -12,7 +12,7 @@ from starlette.responses import Response
 from app.core.turns import Portion, ordered
 from app.http.registry.answers import MEDIA_TYPE, answered, version_members
 from app.http.registry.paths import context_of
-from app.http.registry.requests import SchemaBody, flag, number, schema_in, service_of, subject_in, version_in
+from app.http.registry.requests import SchemaBody, flag, in_form, number, schema_in, service_of, subject_in, version_in
 from app.http.schemas import request_body
 from app.registry.refusals import Code, RegistryRefusal
 from app.registry.registering import Append, delete_subject, delete_version, subject_not_found
@@ -73,8 +73,8 @@ async def list_subjects(request: Request) -> Response:
 )
 async def look_up(subject: str, request: Request) -> Response:
     asked = await schema_in(request, subject_in(request, subject))
-    found = await service_of(request).look_up(asked, deleted=flag(request, "deleted"))
-    return answered(version_members(found))
+    view, found = await service_of(request).look_up(asked, deleted=flag(request, "deleted"))
+    return answered(version_members(await in_form(request, view, found)))
 
 
 @router.delete("/subjects/{subject}", summary="Delete a subject", tags=TAGS)
@@ -152,4 +152,5 @@ async def remove_version(subject: str, version: str, request: Request) -> Respon
 
 async def _version(request: Request, subject: str, version: str) -> Version:
     view = await service_of(request).view()
-    return version_in(view, subject_in(request, subject), version, deleted=flag(request, "deleted"))
+    found = version_in(view, subject_in(request, subject), version, deleted=flag(request, "deleted"))
+    return await in_form(request, view, found)

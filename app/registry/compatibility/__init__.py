@@ -4,4 +4,5 @@
 - ``findings``: a reason why data cannot be read
 - ``avro``: Avro's schema resolution
 - ``json_schema``: which data a JSON schema accepts
+- ``protobuf``: fields by their numbers, by the rules of Confluent's documents
 """

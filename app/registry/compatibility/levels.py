@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import assert_never
 
-from app.registry.compatibility import avro, json_schema
+from app.registry.compatibility import avro, json_schema, protobuf
 from app.registry.compatibility.findings import Finding
 from app.registry.parsing.limits import StepBudget
 from app.registry.parsing.schemas import ParsedSchema, SchemaType
@@ -77,5 +78,7 @@ def findings(reader: ParsedSchema, writer: ParsedSchema, steps: StepBudget) -> l
             return avro.findings(reader.model, writer.model, steps)
         case SchemaType.JSON:
             return json_schema.findings(reader.model, writer.model, steps)
+        case SchemaType.PROTOBUF:
+            return protobuf.findings(reader.model.file, writer.model.file, steps)
         case _:
-            raise AssertionError(f"no rules for {reader.kind}")
+            assert_never(reader.kind)

@@ -4,4 +4,5 @@
 - ``limits``: bytes, depth and steps of a schema
 - ``avro``: Avro
 - ``json_schema``: JSON Schema
+- ``protobuf/``: Protobuf
 """

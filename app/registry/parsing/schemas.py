@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from types import ModuleType
+from typing import Any, Final, NamedTuple, assert_never
 
 from app.registry.parsing import avro, json_schema
 from app.registry.parsing.limits import SCHEMA_BYTES_MAX, StepBudget
-from app.registry.refusals import SchemaInvalid
+from app.registry.refusals import ParserMissing, SchemaInvalid
 
 
 class SchemaType(StrEnum):
@@ -19,8 +20,25 @@ class SchemaType(StrEnum):
     PROTOBUF = "PROTOBUF"
 
 
-SUPPORTED: Final = (SchemaType.JSON, SchemaType.AVRO)
+SUPPORTED: Final = (SchemaType.JSON, SchemaType.PROTOBUF, SchemaType.AVRO)
 """Types whose schemas can be read. Those of other types are kept in a log of another registry, and returned."""
+
+
+class Format(StrEnum):
+    """Forms in which the text of a schema is returned, by their names in requests."""
+
+    RESOLVED = "resolved"
+    """Avro with the types that it refers to in the text."""
+    SERIALIZED = "serialized"
+    """Protobuf as the base64 of its serialised descriptor."""
+    IGNORE_EXTENSIONS = "ignore_extensions"
+    """Protobuf without extensions and custom options."""
+
+
+_FORMS: Final = {
+    SchemaType.AVRO.value: frozenset({Format.RESOLVED}),
+    SchemaType.PROTOBUF.value: frozenset({Format.SERIALIZED, Format.IGNORE_EXTENSIONS}),
+}
 
 
 class Named(NamedTuple):
@@ -59,5 +77,38 @@ def parse(kind: SchemaType, text: str, references: Sequence[Named] = (), *, is_n
         case SchemaType.JSON:
             document = json_schema.parse(text, references, steps, is_new=is_new)
             return ParsedSchema(kind, json_schema.canonical(document), json_schema.normalized(document), document)
+        case SchemaType.PROTOBUF:
+            reader = _protobuf()
+            made = reader.parse(text, references, steps)
+            return ParsedSchema(kind, reader.canonical(made), reader.normalized(made), made)
         case _:
-            raise SchemaInvalid(f"schemas of type {kind} are not supported")
+            assert_never(kind)
+
+
+def forms_of(schema_type: str) -> frozenset[Format]:
+    """The forms that schemas of a type have."""
+    return _FORMS.get(schema_type, frozenset())
+
+
+def formatted(parsed: ParsedSchema, form: Format) -> str:
+    """The text of a schema in one of the forms of its type."""
+    match form:
+        case Format.RESOLVED:
+            return avro.canonical(parsed.model)
+        case Format.SERIALIZED:
+            return str(_protobuf().serialized(parsed.model))
+        case Format.IGNORE_EXTENSIONS:
+            return str(_protobuf().without_extensions(parsed.model))
+        case _:
+            assert_never(form)
+
+
+def _protobuf() -> ModuleType:
+    """The reader of Protobuf, whose package comes with an extra. Raises: ParserMissing."""
+    try:
+        from app.registry.parsing.protobuf import building
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.startswith("google"):
+            raise ParserMissing("PROTOBUF") from None
+        raise
+    return building

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from app.registry.record_json import Key, KeyType, write_key
 from tests.support.registry import schema_record
@@ -51,7 +53,7 @@ async def test_a_schema_is_registered_got_listed_and_found(client: Client) -> No
     assert await client.good("GET", f"/schemas/guids/{got['guid']}") == got
     assert await client.good("GET", f"/schemas/guids/{got['guid']}/ids") == [{"context": ".", "id": 1}]
     assert (await client.good("GET", "/schemas/ids/1?fetchMaxId=true"))["maxId"] == 1
-    assert await client.good("GET", "/schemas/types") == ["JSON", "AVRO"]
+    assert await client.good("GET", "/schemas/types") == ["JSON", "PROTOBUF", "AVRO"]
     assert client.log.subjects == ["orders-value"]
 
 
@@ -231,6 +233,71 @@ async def test_references_are_stored_and_shown_from_both_sides(client: Client) -
     assert await client.refused("DELETE", "/subjects/e/versions/1") == (422, 42206)
     asked = {"schema": '{"type":"array","items":"E"}', "references": references}
     assert (await client.good("POST", "/subjects/a", asked))["id"] == number
+
+
+USER = 'syntax = "proto3";\npackage p;\n\nmessage User {\n  string name = 1;\n}\n'
+ORDER = (
+    'syntax = "proto3";\npackage p;\n\nimport "user.proto";\nimport "confluent/meta.proto";\n\nmessage Order {\n'
+    '  User by = 1 [(confluent.field_meta) = { doc: "who" }];\n}\n'
+)
+
+
+async def test_protobuf_is_registered_with_references_found_and_compared(client: Client) -> None:
+    assert await client.register("user", USER.replace("\n", " "), schemaType="PROTOBUF") == 1
+    references = [{"name": "user.proto", "subject": "user", "version": 1}]
+    number = await client.register("order", ORDER, schemaType="PROTOBUF", references=references)
+    got = await client.good("GET", f"/schemas/ids/{number}")
+    assert (got["schema"], got["schemaType"], got["references"]) == (ORDER, "PROTOBUF", references)
+    assert (await client.good("GET", "/schemas/ids/1"))["schema"] == USER
+    assert await client.good("GET", "/subjects/user/versions/1/referencedby") == [number]
+    asked = {"schema": ORDER, "schemaType": "PROTOBUF"}
+    assert await client.refused("POST", "/subjects/order", asked) == (422, 42201)
+    assert (await client.good("POST", "/subjects/order", {**asked, "references": references}))["id"] == number
+    changed = {"schema": USER.replace("string name", "int32 name"), "schemaType": "PROTOBUF"}
+    status, body = await client.ask("POST", "/subjects/user/versions", changed)
+    assert status == 409
+    assert "At field name with number 1, in message User: " in body["message"]
+
+
+async def test_a_protobuf_schema_has_the_form_that_a_request_names(client: Client) -> None:
+    await client.register("user", USER, schemaType="PROTOBUF")
+    references = [{"name": "user.proto", "subject": "user", "version": 1}]
+    await client.register("order", ORDER, schemaType="PROTOBUF", references=references)
+    got = await client.good("GET", "/schemas/ids/2?format=serialized")
+    guid = got["guid"]
+    file = FileDescriptorProto.FromString(base64.b64decode(got["schema"]))
+    assert file.message_type[0].field[0].type_name == ".p.User"
+    shown = {"schema": ORDER, "schemaType": "PROTOBUF", "references": references}
+    for path, body in (
+        ("GET /subjects/order/versions/1", None),
+        ("POST /subjects/order", shown),
+        (f"GET /schemas/guids/{guid}", None),
+    ):
+        method, _, name = path.partition(" ")
+        found = await client.good(method, f"{name}?format=serialized", body)
+        assert (found["schema"], found["guid"]) == (got["schema"], guid)
+    bare = await client.good("GET", "/subjects/order/versions/1?format=ignore_extensions")
+    assert bare["schema"] == ORDER.replace(' [(confluent.field_meta) = { doc: "who" }]', "")
+    for form in ("", "none", "resolved"):
+        assert (await client.good("GET", f"/schemas/ids/2?format={form}"))["schema"] == ORDER
+    answer = await client.http.get("/schemas/ids/2/schema?format=serialized")
+    assert answer.text == got["schema"]
+    # A client that registers the descriptor gets the id of the text.
+    again = FileDescriptorProto.FromString(base64.b64decode(got["schema"]))
+    again.message_type[0].field[0].type_name = "User"
+    assert await client.refused("POST", "/subjects/order", {**shown, "schema": "AAAA"}) == (422, 42201)
+    asked = {**shown, "schema": base64.b64encode(again.SerializeToString()).decode()}
+    assert (await client.good("POST", "/subjects/order?normalize=true", asked))["id"] == 2
+
+
+async def test_an_avro_schema_is_shown_with_the_types_that_it_refers_to(client: Client) -> None:
+    enum = {"type": "enum", "name": "E", "symbols": ["X"]}
+    await client.register("e", enum)
+    references = [{"name": "E", "subject": "e", "version": 1}]
+    await client.register("a", {"type": "array", "items": "E"}, references=references)
+    found = await client.good("GET", "/subjects/a/versions/1?format=resolved")
+    assert json.loads(found["schema"]) == {"type": "array", "items": enum}
+    assert json.loads((await client.good("GET", "/schemas/ids/2"))["schema"]) == {"type": "array", "items": "E"}
 
 
 async def test_metadata_and_rules_are_kept(client: Client) -> None:
