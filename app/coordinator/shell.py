@@ -705,13 +705,15 @@ class Coordinator(Generic[S]):
 
     def _serve_due(self, now_ms: int) -> int:
         """Serve up to ``DUE_AT_ONCE`` timers of all shards. Returns: how many more timers it could have served."""
-        left = DUE_AT_ONCE
+        left, portion = DUE_AT_ONCE, Portion()
         for seat in tuple(self._seats.values()):
             shard = seat.shard
             if shard is None or seat.state is not ShardState.ACTIVE:
                 continue
             try:
                 while left and seat.shard is shard:
+                    if portion.spent():
+                        return 0
                     key = seat.timers.pop_due(now_ms)
                     if key is None:
                         break

@@ -16,6 +16,7 @@ from app.coordinator.shell import Coordinator
 from app.coordinator.topics import TRANSACTION_STATE
 from app.core.errors import StorageUnavailable
 from app.core.limits import MIB
+from app.core.turns import Portion
 from app.core.units import PartitionIndex, ProducerId, TimestampMs
 from app.metadata.peers.control import LookRequest, LookResponse
 from app.records.batch import BatchHeader, iter_headers
@@ -35,8 +36,6 @@ ASKED_MAX: Final = 20_000
 READ_BYTES: Final = 1 * MIB
 STORED_WITHIN_S: Final = 10.0
 """How long a look waits for markers that are being stored."""
-LOOKED_AT_ONCE: Final = 256
-"""Partitions that are looked at before the event loop serves other work."""
 
 
 class Looker:
@@ -57,6 +56,7 @@ class Looker:
         for one in led:
             if one.log.producers.undecided:
                 await self._wait_stored(one)
+        portion = Portion()
         opened = []
         outcomes: list[Outcome] = []
         known: set[ProducerId] = set()
@@ -70,24 +70,22 @@ class Looker:
             for _, shard in self._coordinator.held():
                 found = [one for one in map(outcome_of, shard.busy_now()) if one is not None]
                 outcomes += [one for one in found if one.producer_id in epochs]
-            for number, partition in enumerate(led):
+            for partition in led:
                 outcomes += await self._last_markers(partition.log, epochs)
-                if number % LOOKED_AT_ONCE == 0:
-                    await asyncio.sleep(0)
+                await portion.rest_if_spent()
         elif not asked.doubts:
-            for number, partition in enumerate(led):
+            for partition in led:
                 # A coordinator's answer from before the loss must not begin a transaction in this partition now (XV2).
                 partition.log.producers.spend_all()
                 opened += list(_opened(partition))
-                if number % LOOKED_AT_ONCE == 0:
-                    await asyncio.sleep(0)
+                await portion.rest_if_spent()
         by_place = {(one.topic, one.index): one.log for one in led}
-        marked = [
-            (topic, index, producer_id, decided_ms)
-            for topic, index, producer_id, decided_ms in asked.doubts[:ASKED_MAX]
-            if (log := by_place.get((topic, PartitionIndex(index)))) is not None
-            and await self._has_marker_since(log, producer_id, decided_ms)
-        ]
+        marked = []
+        for topic, index, producer_id, decided_ms in asked.doubts[:ASKED_MAX]:
+            log = by_place.get((topic, PartitionIndex(index)))
+            if log is not None and await self._has_marker_since(log, producer_id, decided_ms):
+                marked.append((topic, index, producer_id, decided_ms))
+            await portion.rest_if_spent()
         read = {index for index, _ in (*self._coordinator.shards(), *self._coordinator.held())}
         return LookResponse(
             led=tuple(
@@ -123,14 +121,18 @@ class Looker:
         """The last marker of each producer that has no transaction open in this partition, if it may be of one that is open in
         another: of the transaction's epoch or the next. Raises: FirnError."""
         entries = log.producers.entries
-        wanted = {
-            producer_id: entry.last_timestamp
-            for producer_id, of_open in epochs.items()
-            if (entry := entries.get(producer_id)) is not None
-            and entry.coordinator_epoch >= 0
-            and entry.transaction_first_offset < 0
-            and entry.epoch in of_open
-        }
+        # Most partitions know few of thousands of producers, so the smaller side is gone through.
+        wanted: dict[ProducerId, int] = {}
+        for producer_id in entries if len(entries) < len(epochs) else epochs:
+            entry, of_open = entries.get(producer_id), epochs.get(ProducerId(producer_id))
+            if (
+                entry is not None
+                and of_open is not None
+                and entry.coordinator_epoch >= 0
+                and entry.transaction_first_offset < 0
+                and entry.epoch in of_open
+            ):
+                wanted[ProducerId(producer_id)] = entry.last_timestamp
         if not wanted:
             return []
         last: dict[ProducerId, Outcome] = {}

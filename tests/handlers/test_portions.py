@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.core.errors import ErrorCode, RequestRejected
-from app.core.turns import PORTION_S
+from app.core.turns import PORTION_S, STRIDE
 from app.handlers.base import portions
 from app.handlers.base.context import Request
 from app.handlers.base.portions import SLICE_FIRST, SLICE_S, Split, encode_long, serve_split
@@ -188,6 +188,28 @@ async def test_repeats_are_served_once_or_refused_once() -> None:
     bad = ErrorCode.INVALID_REQUEST
     assert codes == {("t2", 7): 0, ("t0", 0): bad, ("t0", 1): bad, ("t0", 2): bad, ("t1", 0): bad}
     assert sum(handler.asked) == 1
+
+
+class Looked(str):
+    """A name that counts how often it is looked for."""
+
+    __slots__ = ()
+    count = 0
+
+    def __hash__(self) -> int:
+        Looked.count += 1
+        return str.__hash__(self)
+
+    __eq__ = str.__eq__
+
+
+def test_names_are_told_apart_in_short_steps_however_often_they_are_repeated() -> None:
+    for names in (1, 7, 32, 40, 10_000):
+        keys: list[str] = [Looked(f"key-{number % names}") for number in range(10_000)]
+        longest, begun = 0, Looked.count
+        for _ in FLAT.told_apart(FindCoordinatorRequest(coordinator_keys=keys)):
+            longest, begun = max(longest, Looked.count - begun), Looked.count
+        assert longest <= 3 * STRIDE, names
 
 
 @on_counted_loop

@@ -104,11 +104,11 @@ def _upgraded_member(
 
 def can_downgrade(group: ConsumerGroup, leaving_id: str | None, config: BrokerConfig) -> bool:
     """Whether a consumer group becomes classic without ``leaving_id``: then only members of the classic protocol are left."""
-    left = [member for member in group.members.values() if member.member_id != leaving_id]
+    left = len(group.members) - (leaving_id in group.members)
     return (
-        0 < len(left) <= members_max(config)
-        and all(member.is_classic for member in left)
+        0 < left <= members_max(config)
         and config.group_consumer_migration_policy in ("bidirectional", "downgrade")
+        and all(member.is_classic for member in group.members.values() if member.member_id != leaving_id)
     )
 
 

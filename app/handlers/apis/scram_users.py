@@ -87,7 +87,9 @@ async def alter(
         for one in message.upsertions
     ]
     secret = context.random_bytes(SECRET_BYTES)
-    answers = await context.controller.submit(lambda draft, _: scram_changes.alter_scram_users(draft, asked, secret))
+    answers = await context.controller.submit(
+        lambda draft, _: scram_changes.alter_scram_users.steps(draft, asked, secret)
+    )
     return AlterUserScramCredentialsResponse(
         results=[AlterUserScramCredentialsResult(one.user, one.code, one.sentence) for one in answers]
     )

@@ -207,27 +207,34 @@ async def alter(
     if made is not None:
         await made
     await _check_empty(context, message.group_id)
-    shared = _that_can_be_set(context, message.topics)
+    portion = Portion()
+    shared = await _that_can_be_set(context, message.topics, portion)
     kept = context.groups.perform(
         message.group_id, lambda shard, turn: shard.share_group(message.group_id).remember(turn, shared)
     )
     if kept is not None:
         await kept
     return AlterShareGroupOffsetsResponse(
-        responses=[await _altered(context, message.group_id, topic) for topic in message.topics]
+        responses=[await _altered(context, message.group_id, topic, portion) for topic in message.topics]
     )
 
 
-def _that_can_be_set(context: Context, asked: Sequence[AlterShareGroupOffsetsRequestTopic]) -> SharedTopics:
+async def _that_can_be_set(
+    context: Context, asked: Sequence[AlterShareGroupOffsetsRequestTopic], portion: Portion
+) -> SharedTopics:
     """The topics and partitions whose offsets can be set."""
-    shared: dict[UUID, SharedTopic] = {}
+    shared: dict[UUID, tuple[str, set[int]]] = {}
     for named in asked:
         topic = context.image.topic(named.topic_name)
-        partitions = frozenset([each.partition_index for each in named.partitions if _refusal(topic, each) is None])
+        partitions = set()
+        for each_asked in named.partitions:
+            if _refusal(topic, each_asked) is None:
+                partitions.add(each_asked.partition_index)
+            await portion.rest_if_spent()
         if topic is not None and partitions:
-            known = shared.get(topic.topic_id, SharedTopic(topic.name, frozenset()))
-            shared[topic.topic_id] = known._replace(partitions=known.partitions | partitions)
-    return shared
+            shared.setdefault(topic.topic_id, (topic.name, set()))[1].update(partitions)
+        await portion.rest_if_spent()
+    return {topic_id: SharedTopic(name, frozenset(partitions)) for topic_id, (name, partitions) in shared.items()}
 
 
 def _refusal(topic: TopicImage | None, asked: AlterShareGroupOffsetsRequestPartition) -> RequestRejected | None:
@@ -240,7 +247,7 @@ def _refusal(topic: TopicImage | None, asked: AlterShareGroupOffsetsRequestParti
 
 
 async def _altered(
-    context: Context, group_id: str, asked: AlterShareGroupOffsetsRequestTopic
+    context: Context, group_id: str, asked: AlterShareGroupOffsetsRequestTopic, portion: Portion
 ) -> AlterShareGroupOffsetsResponseTopic:
     topic = context.image.topic(asked.topic_name)
     answer = AlterShareGroupOffsetsResponseTopic(asked.topic_name, ZERO_UUID if topic is None else topic.topic_id)
@@ -256,6 +263,8 @@ async def _altered(
             await context.shares.reset(key, partition.start_offset)
         except FirnError as error:
             outcome.error_code, outcome.error_message = kafka_code(error), str(error)
+        await portion.rest_if_spent()
+    await portion.rest_if_spent()
     return answer
 
 

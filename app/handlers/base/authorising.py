@@ -10,8 +10,9 @@ Without an authorizer every caller has all rights, and a check costs one compari
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from app.configs import BrokerConfig
@@ -58,6 +59,9 @@ TOPIC_OPERATIONS: Final = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8,
 """READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS."""
 GROUP_OPERATIONS: Final = sum(1 << operation for operation in (3, 6, 8, 10, 11))
 """READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS."""
+
+JUDGED_FROM: Final = 500
+"""Resources of a request from which on a ``judge`` is worth its look at all rules. A request may name 50,000."""
 
 Finish = Callable[[Any], None]
 """Completes a handler's response with the items that were taken out of the request."""
@@ -178,14 +182,17 @@ class Each(NamedTuple):
 
     def apply(self, asking: _Asking) -> None:
         """Raises: _Answered."""
-        items: Iterable[Any] | None = getattr(asking.message, self.items)
+        items: Sequence[Any] | None = getattr(asking.message, self.items)
         if not items or (self.instead is not None and asking.may(self.instead, CLUSTER)):
             return
         allowed: list[Any] = []
         denied: list[Any] = []
+        allows: Callable[[str], bool] = partial(asking.may, self.operation, self.kind)
+        if len(items) > JUDGED_FROM:
+            allows = judge(asking.context, asking.request.caller, self.operation, self.kind)
         for item in items:
             name = self._name_of(asking.context, item)
-            if name is None or asking.may(self.operation, self.kind, name):
+            if name is None or allows(name):
                 allowed.append(item)
             else:
                 denied.append(item)

@@ -85,13 +85,13 @@ class Split(NamedTuple):
         """The items of a request without repeats, and the repeated items, which are refused. Yields after every few elements."""
         seen: set[object] = set()
         twice: set[object] = set()
-        for key, element in self._named(message):
+        for number, (key, element) in enumerate(self._named(message), start=1):
             name = (key, element)
             if name in seen:
                 twice.add(name)
             else:
                 seen.add(name)
-            if len(seen) % STRIDE == 0:
+            if number % STRIDE == 0:
                 yield
         items: list[Any] = getattr(message, self.items) or []
         if not twice:

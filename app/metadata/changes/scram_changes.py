@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from app.core.errors import ErrorCode, RequestRejected
+from app.core.turns import STRIDE, Steps, Stepwise
 from app.metadata.changes.topic_changes import Planned
 from app.metadata.image.draft import ImageDraft
 from app.metadata.image.records import LEVEL_FEATURE, SECURITY_LEVEL, scram_change, scram_secret_change
@@ -43,7 +44,10 @@ class ScramAnswer(NamedTuple):
     sentence: str | None = None
 
 
-def alter_scram_users(draft: ImageDraft, asked: Sequence[ScramAsked], secret: bytes) -> Planned[Sequence[ScramAnswer]]:
+@Stepwise
+def alter_scram_users(
+    draft: ImageDraft, asked: Sequence[ScramAsked], secret: bytes
+) -> Steps[Planned[Sequence[ScramAnswer]]]:
     """Add, change and remove SCRAM credentials: for each user all that is asked, or nothing. The refusals are in the result.
 
     ``secret``: random bytes that cannot be guessed, kept if the cluster has none yet. Raises: RequestRejected UNSUPPORTED_VERSION
@@ -69,6 +73,8 @@ def alter_scram_users(draft: ImageDraft, asked: Sequence[ScramAsked], secret: by
         answers.append(ScramAnswer(user) if refused is None else refused)
         if refused is None:
             records += [scram_change(user, one.mechanism, None if one.removes else _credential(one)) for one in changes]
+        if not len(answers) % STRIDE:
+            yield
     if records and not draft.scram_secret:
         records.insert(0, scram_secret_change(secret))
     return Planned(records, answers)

@@ -478,7 +478,7 @@ class Controller:
         """
         if self.elsewhere is not None and not self.active:
             return await self.elsewhere.make_first_users(asked)
-        return await self.submit(lambda draft, _: alter_scram_users(draft, asked, secret))
+        return await self.submit(lambda draft, _: alter_scram_users.steps(draft, asked, secret))
 
     async def unregister_broker(self, broker_id: int) -> BrokersChanged:
         """Take a broker out of the cluster. Rejected with BROKER_ID_NOT_REGISTERED, or INVALID_REQUEST in a cluster of one."""
