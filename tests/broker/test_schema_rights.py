@@ -21,6 +21,7 @@ from app.security.acls import (
 )
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_acls import AclCreation, CreateAclsRequest
+from app.wire.apis.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from app.wire.private import SchemaRecords, SchemasRequest, SchemasResponse, pack, unpack
 from tests.handlers.conversation import Talk, talk
 from tests.support.broker import RunningBroker, running_broker
@@ -77,6 +78,12 @@ class Guarded:
             acl = AclCreation(kind, name, PatternType.LITERAL, ALICE, WILDCARD, operation, Permission.ALLOW)
             answer = await admin.ask(ApiKey.CREATE_ACLS, 3, CreateAclsRequest([acl]))
         assert [one.error_code for one in answer.results] == [0]
+
+    async def take_back(self, operation: Operation, kind: ResourceType, name: str) -> None:
+        async with self.talk(ADMIN) as admin:
+            rule = DeleteAclsFilter(kind, name, PatternType.LITERAL, ALICE, WILDCARD, operation, Permission.ALLOW)
+            answer = await admin.ask(ApiKey.DELETE_ACLS, 3, DeleteAclsRequest([rule]))
+        assert [one.error_code for one in answer.filter_results] == [0]
 
 
 @asynccontextmanager
@@ -149,6 +156,12 @@ async def test_a_read_shows_the_subjects_of_topics_that_the_caller_may_describe(
         assert await seen() == (general, end)
         await broker.allow(Operation.READ, TOPIC, "t")
         assert await seen() == (general | {schema_key("t-value")}, end)
-        await broker.allow(Operation.READ, TOPIC, "_schemas")
-        assert await seen() == (everything, end)
+        for operation, kind, name in (
+            (Operation.READ, TOPIC, "_schemas"),
+            (Operation.CLUSTER_ACTION, CLUSTER, CLUSTER_NAME),
+        ):
+            await broker.allow(operation, kind, name)
+            assert await seen() == (everything, end)
+            await broker.take_back(operation, kind, name)
+            assert await seen() == (general | {schema_key("t-value")}, end)
         assert len(everything) == 5

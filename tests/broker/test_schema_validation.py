@@ -204,8 +204,11 @@ async def test_without_a_topic_of_schemas_producers_try_again(tmp_path: Path) ->
             assert told.error_code == 0
 
 
-async def test_the_setting_takes_effect_on_a_connection_that_took_the_fast_path(tmp_path: Path) -> None:
-    async with checked(tmp_path, **{VALUE: "false"}) as (broker, registry, client):
+@pytest.mark.parametrize("durability", ["memory", "disk"])
+async def test_the_setting_takes_effect_on_a_connection_that_took_the_fast_path(
+    tmp_path: Path, durability: str
+) -> None:
+    async with checked(tmp_path, **{VALUE: "false", "firn.durability": durability}) as (broker, registry, client):
         for _ in range(3):
             assert (await produce(client, batch(b"text"), acks=1)).error_code == 0
         await registry.alter("t", confluent_value_schema_validation="true")

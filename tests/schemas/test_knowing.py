@@ -82,6 +82,18 @@ def test_the_name_of_the_record_names_the_subject() -> None:
     assert not finds(view, Side.VALUE, RECORD, 2), "the schema defines no record"
 
 
+def test_a_protobuf_file_belongs_to_the_subjects_of_its_messages() -> None:
+    text = 'syntax = "proto3"; package a.b; message User { int32 n = 1; } message Other {}'
+
+    def record(subject: str) -> tuple[bytes, bytes]:
+        return schema_key(subject), schema_value(subject, 1, text, schemaType="PROTOBUF")
+
+    assert finds(view_of(record("a.b.Other")), Side.VALUE, RECORD, 1)
+    assert finds(view_of(record("x-value"), record("t-a.b.User")), Side.VALUE, BOTH, 1)
+    assert not finds(view_of(record("u-a.b.User")), Side.VALUE, BOTH, 1)
+    assert not finds(view_of(record("a.b.Use"), record("t-value")), Side.VALUE, RECORD, 1)
+
+
 @pytest.mark.parametrize(
     ("kind", "text", "name"),
     [

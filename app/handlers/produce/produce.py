@@ -50,6 +50,7 @@ from app.handlers.clients.produce_shape import NO_TAGS, ProduceShape, learn
 from app.handlers.clients.serving import request_of, spawn_told
 from app.handlers.produce.schema_checks import check_schemas
 from app.handlers.state.zones import record_bytes
+from app.hot.appending import PreparationNeeded
 from app.hot.preparation import looks_at_batches
 from app.hot.producers import TransactionGuard
 from app.metadata.image.image import GUARDED_TOPICS
@@ -742,14 +743,13 @@ async def _append_some(
                         log = partition.log
                         check_produced(context, asked.version, request, partition, checked, verdict)
                     now_ms, prepared = context.clock.now_ms(), config is log.config
-                    if not prepared and log.config.checks_schemas:
-                        raise RequestRejected(
-                            ErrorCode.NOT_ENOUGH_REPLICAS, f"The settings of {partition.topic} have changed. Try again."
-                        )
                     stored = append_one(
                         context, request, partition, index, checked, answered, now_ms, prepared=prepared
                     )
                 except FirnError as error:
+                    if isinstance(error, PreparationNeeded) and partition is not None:  # SV9
+                        told = f"The settings of {partition.topic} have changed. Try again."
+                        error = RequestRejected(ErrorCode.NOT_ENOUGH_REPLICAS, told)
                     note_refused(connection, request, topic, index, records, error)
                     answered.append(failure(context, partition, index, error))
                     continue

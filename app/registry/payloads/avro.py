@@ -114,8 +114,6 @@ class _Reading:
         if count < 0:
             self._long()  # the bytes of the block
             count = -count
-        if count > self._steps.left:
-            self._steps.spend(count)
         return count
 
     def _bytes(self, size: int) -> bytes:
