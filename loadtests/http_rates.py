@@ -1,0 +1,268 @@
+"""Rates of the HTTP process beside bare uvicorn, in turns of one run: their ratio to uvicorn's, and CPU µs of each process.
+
+    python -m loadtests.http_rates [--rounds 5] [--seconds 2] [--only single,lookup] [--set firn.http.processes=2]
+
+uvicorn answers a constant and has no application. Ratios are of neighbouring turns, so a busy machine bends them little. The CPU of
+a request is that of the HTTP process, of the broker with its store process (from /proc), and of the generator. A round whose
+generator used most of its core measures the generator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from loadtests.firn_peer import firn_running
+from loadtests.measuring import make_topic
+from loadtests.processes import family, memory_mb
+from loadtests.raw_http import Load, Outcome, RequestFailed, request_of
+from loadtests.system import ROOT, System, free_port, wait_for_port
+
+CONNECTIONS = 16
+STREAMS = 4
+STREAM_RECORDS = 5_000
+READERS = 4
+READ_RECORDS = 32_000
+SCHEMA = '{"type":"record","name":"Flight","fields":[{"name":"flight","type":"int"},{"name":"origin","type":"string"}]}'
+RECEIPT = b'"offset"'
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One kind of request."""
+
+    title: str
+    unit: str
+    load: Load
+    count: Callable[[Outcome], float]
+    """How many of ``unit`` an outcome has."""
+
+
+@dataclass(slots=True)
+class Turn:
+    """One run of a case."""
+
+    rate: float
+    cpu_us: dict[str, float]
+    """Of each kind of process, for one of the case's unit."""
+    busy: float
+    """The part of the time in which the generator computed."""
+
+
+def cpu_of(pids: Sequence[int]) -> float:
+    """CPU seconds of processes, by the scheduler's count of nanoseconds."""
+    total = 0
+    for pid in pids:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(FileNotFoundError):
+                total += int((task / "schedstat").read_text().split()[0])
+    return total / 1e9
+
+
+def is_http(pid: int) -> bool:
+    """Whether a process serves HTTP."""
+    with suppress(FileNotFoundError):
+        return b"app.http" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
+
+
+def ask(port: int, method: str, path: str, content: object = None, **headers: str) -> tuple[int, bytes]:
+    """One request and its status and body."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    body = None if content is None else content if isinstance(content, bytes) else json.dumps(content).encode()
+    connection.request(method, path, body, headers | ({"Content-Type": "application/json"} if body else {}))
+    answer = connection.getresponse()
+    found = answer.status, answer.read()
+    connection.close()
+    return found
+
+
+def cluster_path(port: int) -> str:
+    """The path of the cluster, once the HTTP process answers."""
+    deadline = time.monotonic() + 60
+    while True:
+        with suppress(OSError, KeyError, ValueError, IndexError):
+            return f"/v3/clusters/{json.loads(ask(port, 'GET', '/v3/clusters')[1])['data'][0]['cluster_id']}"
+        if time.monotonic() > deadline:
+            raise SystemExit("The HTTP process did not answer within a minute.")
+        time.sleep(0.1)
+
+
+def record_of(size: int) -> bytes:
+    """A record of JSON with a value of so many bytes."""
+    data = {"flight": 1545, "origin": "EWR", "delay": 11, "text": ""}
+    data["text"] = "x" * (size - len(json.dumps(data, separators=(",", ":"))))
+    return json.dumps({"value": {"type": "JSON", "data": data}}, separators=(",", ":")).encode()
+
+
+def cases(peer: System, port: int, bare_port: int) -> dict[str, Case]:
+    """All cases, with the topics and the schema that they need."""
+    path = cluster_path(port)
+    for topic in ("single", "stream", "read", "avro"):
+        make_topic(peer, topic)
+    record = record_of(200)
+
+    def requests(found: Outcome) -> float:
+        return found.requests
+
+    def receipts(found: Outcome) -> float:
+        return found.found
+
+    def megabytes(found: Outcome) -> float:
+        return found.body_bytes / 1e6
+
+    made = {
+        "bare": Case("bare uvicorn", "requests", _load(bare_port, "POST", "/", record), requests),
+        "single": Case(
+            "produce, a record a request",
+            "requests",
+            _load(port, "POST", f"{path}/topics/single/records", record, pattern=RECEIPT),
+            receipts,
+        ),
+        "stream": Case(
+            "produce, streamed records of 200 B",
+            "records",
+            _load(
+                port,
+                "POST",
+                f"{path}/topics/stream/records",
+                record * STREAM_RECORDS,
+                connections=STREAMS,
+                pattern=RECEIPT,
+            ),
+            receipts,
+        ),
+    }
+    filler = record_of(1_000) * (READ_RECORDS // 8)
+    for _ in range(8):
+        status, _body = ask(port, "POST", f"{path}/topics/read/records", filler)
+        assert status == 200, status
+    asked = request_of(
+        "GET",
+        f"{path}/topics/read/partitions/0/records?count=10000&bytes=10000000",
+        port,
+        Accept="application/x-ndjson",
+    )
+    made["read"] = Case(
+        "reads of 1 KB records as NDJSON", "MB", Load(port=port, request=asked, connections=READERS), megabytes
+    )
+    status, body = ask(port, "POST", "/subjects/avro-value/versions", {"schema": SCHEMA})
+    if status == 200:
+        schema_id = json.loads(body)["id"]
+        made["lookup"] = Case(
+            "registry, a schema by its id", "requests", _load(port, "GET", f"/schemas/ids/{schema_id}"), requests
+        )
+        avro = {"value": {"schema_id": schema_id, "data": {"flight": 1545, "origin": "EWR"}}}
+        encoded = json.dumps(avro, separators=(",", ":")).encode()
+        status, body = ask(port, "POST", f"{path}/topics/avro/records", encoded)
+        if status == 200 and b'"AVRO"' in body:
+            made["avro"] = Case(
+                "produce, streamed records in Avro",
+                "records",
+                _load(
+                    port,
+                    "POST",
+                    f"{path}/topics/avro/records",
+                    encoded * STREAM_RECORDS,
+                    connections=STREAMS,
+                    pattern=RECEIPT,
+                ),
+                receipts,
+            )
+        else:
+            print(f"Avro is left out: {status} {body[:200]!r}")
+    else:
+        print(f"The registry is left out: {status} {body[:200]!r}")
+    return made
+
+
+def _load(
+    port: int, method: str, path: str, body: bytes = b"", *, connections: int = CONNECTIONS, pattern: bytes = b""
+) -> Load:
+    return Load(port=port, request=request_of(method, path, port, body), connections=connections, pattern=pattern)
+
+
+def turn(case: Case, seconds: float, pids: Mapping[str, Sequence[int]]) -> Turn:
+    """Run a case once. Raises: RequestFailed."""
+    before = {name: cpu_of(group) for name, group in pids.items()}
+    outcome = case.load.run(seconds)
+    count = case.count(outcome)
+    spent = {name: (cpu_of(group) - before[name]) / count * 1e6 for name, group in pids.items()}
+    spent["generator"] = outcome.cpu_s / count * 1e6
+    return Turn(count / outcome.seconds, spent, outcome.cpu_s / outcome.seconds)
+
+
+def median_of(values: Sequence[float]) -> str:
+    """Median and range."""
+    return f"{statistics.median(values):10,.2f} ({min(values):,.2f} to {max(values):,.2f})"
+
+
+def show(title: str, unit: str, turns: Sequence[Turn], bare: Sequence[Turn]) -> None:
+    """A case's figures: medians of its rounds, with their range."""
+    print(f"{title} ({unit})", flush=True)
+    print(f"  a second            median {median_of([one.rate for one in turns])}")
+    ratios = [one.rate / other.rate for one, other in zip(turns, bare, strict=True)]
+    print(f"  to bare uvicorn     median {median_of(ratios)}")
+    for name in turns[0].cpu_us:
+        print(f"  CPU µs, {name:<11} median {median_of([one.cpu_us[name] for one in turns])}")
+    print(f"  generator's share   median {median_of([one.busy for one in turns])}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--only", default="", help="cases with commas between them; bare uvicorn is always there")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the broker")
+    options = parser.parse_args()
+    wanted = {name for name in options.only.split(",") if name}
+    settings = dict(pair.split("=", 1) for pair in options.set)
+    port, bare_port = free_port(), free_port()
+    bare = subprocess.Popen([sys.executable, "-m", "loadtests.bare_http", str(bare_port)], cwd=ROOT)
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="firn-http-rates-") as directory,
+            firn_running(Path(directory), http=f"127.0.0.1:{port}", settings=settings) as peer,
+        ):
+            wait_for_port(bare_port, 30)
+            cluster_path(port)
+            servers = [pid for pid in family(peer.pid) if is_http(pid)]
+            print(f"HTTP processes: {len(servers)}; idle: {', '.join(f'{memory_mb(pid):.1f} MB' for pid in servers)}")
+            chosen = {
+                name: case
+                for name, case in cases(peer, port, bare_port).items()
+                if not wanted or name in wanted or name == "bare"
+            }
+            turns: dict[str, list[Turn]] = {name: [] for name in chosen}
+            for number in range(options.rounds + 1):  # the first one warms up
+                for name, case in chosen.items():
+                    http_pids = [pid for pid in family(peer.pid) if is_http(pid)]
+                    brokers = [pid for pid in family(peer.pid) if pid not in http_pids]
+                    pids = {"HTTP": [bare.pid]} if name == "bare" else {"HTTP": http_pids, "broker": brokers}
+                    found = turn(case, options.seconds if number else options.seconds / 2, pids)
+                    if number:
+                        turns[name].append(found)
+            print(f"{options.rounds} rounds of {options.seconds:g} s in turns, medians; the range in brackets")
+            for name, case in chosen.items():
+                show(case.title, case.unit, turns[name], turns["bare"])
+            after = ", ".join(f"{memory_mb(pid):.1f} MB" for pid in family(peer.pid) if is_http(pid))
+            print(f"HTTP processes at the end: {after}")
+    except RequestFailed as error:
+        raise SystemExit(f"A request failed: {error}") from None
+    finally:
+        bare.terminate()
+        bare.wait()
+
+
+if __name__ == "__main__":
+    main()
