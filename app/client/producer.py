@@ -123,6 +123,7 @@ class Producer:
         acks: int = -1,
         idempotent: bool = True,
         linger_ms: float = 5,
+        eager: bool = False,
         batch_bytes: int = 256 * KIB,
         buffer_bytes_max: int = 64 * MIB,
         compression: Codec = Codec.NONE,
@@ -134,6 +135,9 @@ class Producer:
         """
         Args:
             acks: -1 every in-sync replica, 1 the leader, 0 no answer at all.
+            linger_ms: how long a batch waits for more records.
+            eager: a batch does not wait while no other batch of its partition is under way. So a lone record goes at once, and
+                many records at a time gather while the one before them is stored.
             batch_bytes: a batch is sealed before it grows past this (uncompressed).
             buffer_bytes_max: records that are not acknowledged; ``send`` waits above it.
             delivery_timeout_ms: from ``send`` to the acknowledgement, retries included.
@@ -148,6 +152,7 @@ class Producer:
         self._acks = acks
         self._idempotent = idempotent and acks == -1
         self._linger_s = linger_ms / 1000
+        self._eager = eager
         self._batch_bytes = batch_bytes
         self._buffer_bytes_max = buffer_bytes_max
         self._compression = compression
@@ -360,7 +365,7 @@ class Producer:
         due: list[float] = []
         for queue in self._queues.values():
             if queue.open is not None:
-                due.append(queue.open.opened_s + self._linger_s)
+                due.append(self._seal_at_s(queue, queue.open))
             if self._may_send(queue):
                 due.append(queue.not_before_s)
             if queue.ready and not queue.in_flight:
@@ -370,8 +375,13 @@ class Producer:
     def _seal_lingered(self) -> None:
         now = asyncio.get_running_loop().time()
         for queue in self._queues.values():
-            if queue.open is not None and now >= queue.open.opened_s + self._linger_s:
+            if queue.open is not None and now >= self._seal_at_s(queue, queue.open):
                 self._seal(queue, self._cluster.view.topics.get(queue.partition.topic))
+
+    def _seal_at_s(self, queue: _PartitionQueue, batch: _Batch) -> float:
+        """The time at which an open batch waits no longer."""
+        at_once = self._eager and not queue.in_flight and not queue.ready
+        return batch.opened_s if at_once else batch.opened_s + self._linger_s
 
     def _expire(self) -> None:
         now = asyncio.get_running_loop().time()

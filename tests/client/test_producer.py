@@ -68,6 +68,27 @@ async def test_a_lone_record_goes_out_when_it_has_lingered(
         assert (await (await producer.send("one", b"x"))).offset == 0
 
 
+async def test_an_eager_producer_sends_a_lone_record_at_once_and_gathers_while_it_is_under_way(
+    cluster: ClusterClient, log: FakeLog, broker: ScriptedBroker, clock: TickingClock
+) -> None:
+    release, arrived = asyncio.Event(), asyncio.Event()
+    inner = log.produce
+
+    @broker.on(ApiKey.PRODUCE)
+    async def slow(header: RequestHeader, body: Any) -> Any:
+        arrived.set()
+        await release.wait()
+        return await inner(header, body)
+
+    async with Producer(cluster, clock, linger_ms=3_600_000, eager=True) as producer:
+        first = await producer.send("one", b"first")
+        await arrived.wait()
+        others = await send_all(producer, 5)
+        release.set()
+        assert [(await one).offset for one in (first, *others)] == [0, 1, 2, 3, 4, 5]
+    assert [parse_header(batch).record_count for batch in log.batches["one", 0]] == [1, 5]
+
+
 async def test_a_batch_is_sealed_before_it_is_too_large(
     cluster: ClusterClient, log: FakeLog, clock: TickingClock
 ) -> None:
