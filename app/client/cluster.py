@@ -244,15 +244,22 @@ class ClusterClient:
         ``create`` lets the broker create it, if its settings allow that.
         Raises: RequestRejected (UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION…), BrokerUnavailable.
         """
-        known = self.view.topics.get(name)
-        now = asyncio.get_running_loop().time()
-        if known is not None and now - self._view_time.get(name, -METADATA_MAX_AGE_S) < METADATA_MAX_AGE_S:
+        known = self.known_topic(name)
+        if known is not None:
             return known
         await self.refresh([name], create=create)
         found = self.view.topics.get(name)
         if found is None:  # a newer answer than that of this request says so
             raise refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name, f"There is no topic {name}.")
         return found
+
+    def known_topic(self, name: str) -> TopicView | None:
+        """One topic, if the view has it and is young enough."""
+        known = self.view.topics.get(name)
+        if known is None:
+            return None
+        age_s = asyncio.get_running_loop().time() - self._view_time.get(name, -METADATA_MAX_AGE_S)
+        return known if age_s < METADATA_MAX_AGE_S else None
 
     def forget(self, topic: str) -> None:
         """Make the next user of a topic ask for newer metadata, because an answer contradicted the known metadata."""

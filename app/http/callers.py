@@ -32,6 +32,7 @@ from app.http.access import check_origins, check_rights
 from app.http.credentials import DIGEST_BYTES, Basic, Credential, digest_of
 from app.http.errors import REFUSED, RestAnswer
 from app.http.gateway import CLIENT_ID, READY_TIMEOUT_S, Gateway, HttpSettings
+from app.http.read_budget import ReadBudget
 
 CALLERS_MAX: Final = 200
 PLACES_PART: Final = 0.5
@@ -136,9 +137,11 @@ class Callers:
         registry: Registry,
         faults: Faults,
         limits: CallerLimits | None = None,
+        read_budget: ReadBudget | None = None,
     ) -> None:
-        """Raises: ConfigError."""
+        """``read_budget``: of the process. Raises: ConfigError."""
         self._settings = settings
+        self._read_budget = ReadBudget() if read_budget is None else read_budget
         self._clock = clock
         self._rng = rng
         self._registry = registry
@@ -272,6 +275,7 @@ class Callers:
                 self._faults,
                 of_caller=True,
                 buffer_bytes_max=CALLER_BUFFER_BYTES_MAX,
+                read_budget=self._read_budget,
             )
             async with AsyncExitStack() as unless_kept:
                 unless_kept.push_async_callback(gateway.close)

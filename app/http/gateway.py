@@ -29,6 +29,7 @@ from app.core.seams import Clock
 from app.core.turns import drained, each
 from app.http.errors import RestError, answer_of
 from app.http.metrics import labelled
+from app.http.read_budget import ReadBudget
 from app.security.acls import Operation
 
 if TYPE_CHECKING:
@@ -141,8 +142,10 @@ class Gateway:
         *,
         of_caller: bool = False,
         buffer_bytes_max: int = BUFFER_BYTES_MAX,
+        read_budget: ReadBudget | None = None,
     ) -> None:
-        """``of_caller``: brokers know whose requests these are. ``buffer_bytes_max``: of records that are not stored yet."""
+        """``of_caller``: brokers know whose requests these are. ``buffer_bytes_max``: of records that are not stored yet.
+        ``read_budget``: of the process; this one's own if there is none."""
         self.settings = settings
         self._clock = clock
         self._faults = faults
@@ -153,6 +156,8 @@ class Gateway:
         self.admin = AdminClient(cluster)
         self.groups = GroupClient(cluster)
         self.lanes = Lanes(CALLER_READERS_MAX if of_caller else READERS_MAX)
+        budget = ReadBudget() if read_budget is None else read_budget
+        self.read_budget = budget.part_of_caller() if of_caller else budget
         self.registry = registry
 
     @property
@@ -163,6 +168,7 @@ class Gateway:
                 self.cluster,
                 self._clock,
                 linger_ms=self.settings.linger_ms,
+                eager=True,
                 delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
                 buffer_bytes_max=self._buffer_bytes_max,
                 create_topics=False,
@@ -199,6 +205,9 @@ class Gateway:
 
     async def topic(self, name: str) -> TopicView:
         """A topic as far as it is known. Raises: RequestRejected UNKNOWN_TOPIC_OR_PARTITION, BrokerUnavailable."""
+        known = self.cluster.known_topic(name)
+        if known is not None:
+            return known
         return await retrying(
             lambda: self.cluster.topic(name),
             rng=self.cluster.rng,
@@ -270,7 +279,13 @@ def _kind(kind: str) -> Literal["counter", "gauge", "histogram"]:
 
 @asynccontextmanager
 async def open_gateway(
-    settings: HttpSettings, *, clock: Clock, rng: random.Random, registry: Registry, faults: Faults
+    settings: HttpSettings,
+    *,
+    clock: Clock,
+    rng: random.Random,
+    registry: Registry,
+    faults: Faults,
+    read_budget: ReadBudget | None = None,
 ) -> AsyncIterator[Gateway]:
     """A gateway whose connections and producer end with the block; records that were accepted are sent first."""
     dial: Dialer = dial_tcp
@@ -281,7 +296,7 @@ async def open_gateway(
     cluster = ClusterClient(
         settings.bootstrap, rng=rng, client_id=CLIENT_ID, retry_budget_ms=settings.retry_budget_ms, dial=dial
     )
-    gateway = Gateway(settings, cluster, clock, registry, faults, of_caller=settings.anonymous)
+    gateway = Gateway(settings, cluster, clock, registry, faults, of_caller=settings.anonymous, read_budget=read_budget)
     try:
         yield gateway
     finally:

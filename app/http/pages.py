@@ -1,11 +1,12 @@
 """Reads the records of one partition: a page of them, or all that come.
 
 A page ends after ``count`` records or ``bytes_max`` bytes, or at the end of the partition once ``max_wait_ms`` have passed. Records
-that a key filter skips count as bytes. Three more limits hold for every page:
+that a key filter skips count as bytes. Four more limits hold for every page:
 
 - ``SHOWN_BYTES_MAX``: JSON may be six times as long as its record, because it escapes control characters.
 - ``PAGE_MS_MAX``: a key filter, or aborted transactions, may skip all records of a long partition.
 - ``COLD_WAIT_MS`` without progress: an object store may take so long.
+- The bytes of all pages together (``app/http/read_budget.py``).
 
 Batches are checked as a consumer does it. They are decompressed in a thread; the rest is done in portions.
 
@@ -24,9 +25,10 @@ from typing import Final, NamedTuple
 from app.client.cluster import ClusterClient
 from app.client.consumer import Consumer, FetchedBatch
 from app.core.limits import KIB, MIB
-from app.core.turns import Portion, run
+from app.core.turns import Portion, run, whole
 from app.core.units import LeaderEpoch, Offset, TopicPartition
 from app.http.gateway import Gateway
+from app.http.read_budget import PageBytes
 from app.http.record_rendering import Rendering, shown_steps
 from app.records.record import Record, iter_decompressed, raw_records
 
@@ -36,6 +38,9 @@ BYTES_MAX: Final = 16 * MIB
 """Of keys, values and headers on one page. One record may pass it."""
 BYTES_DEFAULT: Final = 1 * MIB
 WAIT_MS_MAX: Final = 30_000
+SHORT_BYTES: Final = 8 * KIB
+SHORT_HEADERS: Final = 16
+"""A record of at most so many bytes and headers is shown in less than 0.1 ms."""
 FETCH_BYTES_MAX: Final = 256 * KIB
 """Of one answer of a broker: its batches are checked in one turn. One batch may pass it."""
 FETCH_WAIT_MS_MAX: Final = 500
@@ -97,7 +102,14 @@ class ShownAt(NamedTuple):
 class _Reading:
     """The state of one read."""
 
-    def __init__(self, consumer: Consumer, wanted: WantedRecords, *, shown_bytes_max: int | None = None) -> None:
+    def __init__(
+        self,
+        consumer: Consumer,
+        wanted: WantedRecords,
+        *,
+        shown_bytes_max: int | None = None,
+        held: PageBytes | None = None,
+    ) -> None:
         self.consumer = consumer
         self.wanted = wanted
         self.position = wanted.offset
@@ -105,6 +117,7 @@ class _Reading:
         self.bytes = 0
         self.shown_bytes = 0
         self._shown_bytes_max = shown_bytes_max
+        self._held = held
         self.epoch: LeaderEpoch | None = None
         self.ended_by: EndedBy | None = None
         self.portion = Portion()
@@ -135,18 +148,27 @@ class _Reading:
         for batch in batches:
             header = batch.header
             for record in await batch_records(batch):
-                await self.portion.rest_if_spent()
+                size = _bytes_of(record)
+                is_short = size <= SHORT_BYTES and len(record.headers) <= SHORT_HEADERS
+                if self.portion.spent_by() if is_short else self.portion.spent():
+                    await self.portion.rest()
                 self._move_to(record.offset)
                 self.ended_by = self.limit()
                 if self.ended_by is not None:
                     return
-                self.bytes += _bytes_of(record)
-                self.position = Offset(record.offset + 1)
                 if wanted.key is not None and record.key != wanted.key:
+                    self.bytes += size
+                    self.position = Offset(record.offset + 1)
                     continue
+                steps = shown_steps(record, wanted.partition.partition, wanted.rendering)
+                content = whole(steps) if is_short else await run(steps, self.portion)
+                if self._held is not None and not self._held.take(len(content)):
+                    self.ended_by = EndedBy.BYTES
+                    return
+                self.bytes += size
+                self.position = Offset(record.offset + 1)
                 self.count += 1
                 self.epoch = header.leader_epoch
-                content = await run(shown_steps(record, wanted.partition.partition, wanted.rendering), self.portion)
                 self.shown_bytes += len(content)
                 yield ShownAt(record.offset, content)
             self._move_to(header.end_offset)
@@ -160,8 +182,8 @@ class _Reading:
 
 def _bytes_of(record: Record) -> int:
     """The bytes of key, value and headers."""
-    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
-    return len(record.key or b"") + len(record.value or b"") + headers
+    size = len(record.key or b"") + len(record.value or b"")
+    return size + sum(len(name) + len(value or b"") for name, value in record.headers) if record.headers else size
 
 
 async def batch_records(batch: FetchedBatch) -> Iterator[Record]:
@@ -171,10 +193,13 @@ async def batch_records(batch: FetchedBatch) -> Iterator[Record]:
     return (record for record in iter_decompressed(data, header) if record.offset >= batch.from_offset)
 
 
-async def read_page(consumer: Consumer, wanted: WantedRecords) -> RecordPage:
-    """One page. Raises: RequestRejected (OFFSET_OUT_OF_RANGE…), BrokerUnavailable, CorruptionError."""
+async def read_page(consumer: Consumer, wanted: WantedRecords, held: PageBytes) -> RecordPage:
+    """One page, whose bytes are taken into ``held``.
+
+    Raises: RequestRejected (OFFSET_OUT_OF_RANGE…), BrokerUnavailable, CorruptionError.
+    """
     loop = asyncio.get_running_loop()
-    reading = _Reading(consumer, wanted, shown_bytes_max=SHOWN_BYTES_MAX)
+    reading = _Reading(consumer, wanted, shown_bytes_max=SHOWN_BYTES_MAX, held=held)
     began_s = cold_since_s = loop.time()
     deadline_s = began_s + wanted.max_wait_ms / 1000
     records: list[bytes] = []

@@ -48,6 +48,7 @@ from app.http.pages import (
     read_page,
     reader,
 )
+from app.http.read_budget import Held
 from app.http.record_json import read_timestamp
 from app.http.record_rendering import Rendering, ShownRecord
 from app.http.rest_v3.resources import checked, filled
@@ -172,9 +173,11 @@ async def read_records(cluster_id: str, topic_name: str, partition_id: int, requ
     wanted = asked.wanted(offset, following)
     if following:
         return await _stream(request, gateway, wanted, events=events)
-    async with reader(gateway, read_committed=wanted.read_committed) as consumer:
-        page = await read_page(consumer, wanted)
-    return await _page_response(request, gateway, topic, asked, wanted, page, lines=accepted == LINES_TYPE)
+    with gateway.read_budget.page() as held:
+        async with reader(gateway, read_committed=wanted.read_committed) as consumer:
+            page = await read_page(consumer, wanted, held)
+        response = await _page_response(request, gateway, topic, asked, wanted, page, lines=accepted == LINES_TYPE)
+        return Held(response, held)
 
 
 # --- parameters --------------------------------------------------------------------------------------------------
