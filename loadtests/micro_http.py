@@ -109,7 +109,8 @@ def with_stub(gateway: Gateway) -> None:
     async def connected(*_: Any) -> Any:
         return stub
 
-    cluster.broker = cluster.any_broker = connected  # type: ignore[method-assign]
+    cluster.broker = connected  # type: ignore[method-assign, assignment]
+    cluster.any_broker = connected  # type: ignore[method-assign]
 
 
 class Bench:
@@ -118,7 +119,7 @@ class Bench:
     def __init__(self, app: ASGIApp, protocol: type[asyncio.Protocol] | str) -> None:
         config = uvicorn.Config(
             app, http=protocol, ws="none", lifespan="off", log_config=None, access_log=False, timeout_keep_alive=10**6
-        )  # type: ignore[arg-type]
+        )
         config.load()
         self._state = ServerState()
         self._made: list[tuple[Any, Sink]] = []
@@ -170,6 +171,7 @@ async def measure(options: argparse.Namespace) -> None:
                 began_s = time.process_time()
                 if profile is not None:
                     profile.enable()
+                answers: list[bytes] = []
                 for _ in range(times):
                     answers = await bench.ask(request, connections, 65_536)
                 if profile is not None:

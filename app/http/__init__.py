@@ -3,7 +3,8 @@
 - ``server``: the process; ``application``: routes and errors; ``gateway``: ``Gateway``, the parts that every route gets
 - ``rest_v3/``, ``rest_v2/``: their routes; ``consumers/``: consumer instances of REST v2; ``registry/``: the schema registry
 - ``compactions``, ``costs``, ``drains``, ``metrics``, ``documentation``: other routes; ``health``: the broker's health
-- ``pages``, ``record_rendering``: reads of records
+- ``direct_routes``: frequent requests, past FastAPI's router
+- ``pages``, ``record_rendering``, ``read_budget``: reads of records
 - ``record_json``, ``json_stream``, ``bodies``, ``content_encoding``, ``errors``: bodies and responses; ``schemas``: in OpenAPI
 - ``guard``, ``access``, ``conventions``, ``login``, ``credentials``, ``callers``, ``serving``, ``forwarded``: access and callers
 - ``connections``, ``tls``, ``tls_settings``: connections and HTTPS

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -18,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app import __version__
 from app.core.errors import BrokerUnavailable, FirnError
 from app.core.faults import Faults
-from app.core.metrics import Registry
+from app.core.metrics import Counter, Histogram, Registry
 from app.core.notices import log_line
 from app.core.seams import Clock
 from app.core.turns import run
@@ -27,11 +28,13 @@ from app.http.access import Access
 from app.http.bodies import JSON_TYPE, ClientLeft, json_response
 from app.http.consumers.table import ConsumerInstances, InstanceLimits
 from app.http.conventions import Conventions
+from app.http.direct_routes import DirectRoutes
 from app.http.errors import REFUSED, Error, RestAnswer, RestError, answer_of
 from app.http.gateway import HttpSettings, open_gateway
 from app.http.guard import Guard
 from app.http.health import Health
 from app.http.health import HealthReader as HealthListener
+from app.http.read_budget import ReadBudget
 from app.http.registry import serving as schema_registry
 from app.http.rest_v2 import consumers as consumers_v2
 from app.http.rest_v2 import produce as produce_v2
@@ -111,12 +114,23 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.gateway = app.state.callers = None
+        read_budget = ReadBudget()
         async with AsyncExitStack() as stack:
             if has_gateway:
-                opening = open_gateway(settings, clock=clock, rng=rng, registry=registry, faults=told)
+                opening = open_gateway(
+                    settings, clock=clock, rng=rng, registry=registry, faults=told, read_budget=read_budget
+                )
                 app.state.gateway = await stack.enter_async_context(opening)
             if log_in:
-                opened = Callers(settings, clock=clock, rng=rng, registry=registry, faults=told, limits=limits)
+                opened = Callers(
+                    settings,
+                    clock=clock,
+                    rng=rng,
+                    registry=registry,
+                    faults=told,
+                    limits=limits,
+                    read_budget=read_budget,
+                )
                 app.state.callers = await stack.enter_async_context(opened)
             limits_of_instances = InstanceLimits(idle_timeout_ms=settings.instance_timeout_ms)
             instances = ConsumerInstances(limits_of_instances, registry=registry)
@@ -131,8 +145,11 @@ def create_app(
         redoc_url=None,
         docs_url=None,
         redirect_slashes=False,
+        # Looked for at each request otherwise; older FastAPI has none, and takes the argument too.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.health = HealthListener()
+    app.router.routes.insert(0, DirectRoutes(_direct()))
     for module in _ROUTES:
         app.include_router(module.router)
     app.include_router(costs.router)
@@ -162,6 +179,15 @@ def create_app(
     app.add_middleware(Conventions)
     _complete_openapi(app)
     return app
+
+
+def _direct() -> list[APIRoute]:
+    """The routes of the most frequent requests."""
+    wanted = {records.RECORDS, *schema_registry.FREQUENT}
+    routers = (records.router, *schema_registry.ROUTERS)
+    return [
+        route for router in routers for route in router.routes if isinstance(route, APIRoute) and route.path in wanted
+    ]
 
 
 async def _welcome(request: Request) -> Response:
@@ -260,6 +286,7 @@ class Measured:
     def __init__(self, inner: ASGIApp, *, registry: Registry) -> None:
         self._inner = inner
         self._registry = registry
+        self._series: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -277,15 +304,21 @@ class Measured:
         try:
             await self._inner(scope, receive, watching)
         finally:
-            registry = self._registry
             # Paths that match no route are the client's invention and must not each become a series.
             path = getattr(scope.get("route"), "path", "unmatched")
-            method = scope["method"] if path != "unmatched" else "ANY"
-            text = "HTTP requests by route and status."
-            registry.counter("firn_http_requests_total", text, method=method, route=path, status=str(status)).value += 1
-            text = "Time from a request's head to the end of its response."
-            histogram = registry.histogram("firn_http_request_seconds", text, method=method, route=path)
+            key = (scope["method"] if path != "unmatched" else "ANY", path, status)
+            counter, histogram = self._series.get(key) or self._new_series(*key)
+            counter.value += 1
             histogram.observe(perf_counter() - started_s)
+
+    def _new_series(self, method: str, path: str, status: int) -> tuple[Counter, Histogram]:
+        registry = self._registry
+        text = "HTTP requests by route and status."
+        counter = registry.counter("firn_http_requests_total", text, method=method, route=path, status=str(status))
+        text = "Time from a request's head to the end of its response."
+        histogram = registry.histogram("firn_http_request_seconds", text, method=method, route=path)
+        self._series[method, path, status] = counter, histogram
+        return counter, histogram
 
 
 def _complete_openapi(app: FastAPI) -> None:

@@ -33,6 +33,8 @@ RESERVED: Final = 64
 """Connections past the limit, for health checks."""
 SETTLING_S: Final = 1.0
 """A younger connection may have sent a request that was not read yet, so it is closed last."""
+WHOLE: Final = "firn.whole"
+"""True in the scope of a request whose body has come to its end, so that reading it never waits."""
 LINGER_S: Final = 2.0
 """More than a round trip on any network, so that a client that reads while it sends has its answer."""
 
@@ -240,6 +242,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._message_open = False
+        self.scope[WHOLE] = True  # type: ignore[typeddict-unknown-key]
         super().on_message_complete()
         if not self._under_way and not self.transport.is_closing():
             # The rest of a body has come after its response was sent. The connection is between two requests again.

@@ -7,7 +7,7 @@ from typing import Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.core.metrics import Registry
-from app.http.access import Access, AccessRequest
+from app.http.access import AUTHORITIES_KEPT, HEALTH_PATHS, Access, AccessRequest
 from app.http.bodies import JSON_TYPE
 from app.http.errors import RestAnswer
 
@@ -25,9 +25,15 @@ class Guard:
         self._inner = inner
         self._access = access
         self._registry = registry
+        self._served: set[tuple[bytes, str | None, str]] = set()
+        """Hosts, addresses and schemes that were allowed to requests which no web page sent."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
+            await self._inner(scope, receive, send)
+            return
+        plain = _plain(scope)
+        if plain in self._served:
             await self._inner(scope, receive, send)
             return
         asked, headers = _asked(scope)
@@ -40,6 +46,8 @@ class Guard:
                 send, refusal.status, [(b"content-type", JSON_TYPE.encode()), (b"connection", b"close")], body
             )
             return
+        if plain is not None and len(self._served) < AUTHORITIES_KEPT:
+            self._served.add(plain)
         if not self._access.allows_foreign(asked):
             await self._inner(scope, receive, send)
             return
@@ -56,6 +64,22 @@ class Guard:
             await send(message)
 
         await self._inner(scope, receive, shown)
+
+
+def _plain(scope: Scope) -> tuple[bytes, str | None, str] | None:
+    """All that ``Access`` looks at in a request that no web page sent; None for others, and where the host does not count."""
+    host: bytes | None = None
+    for name, value in scope["headers"]:
+        if name == b"host":
+            if host is not None:
+                return None
+            host = value
+        elif name == b"origin" or name.startswith(b"sec-fetch-"):
+            return None
+    if host is None or scope["path"] in HEALTH_PATHS:
+        return None
+    server = scope.get("server")
+    return host, server[0] if server else None, scope.get("scheme", "http")
 
 
 def _asked(scope: Scope) -> tuple[AccessRequest, dict[bytes, bytes]]:

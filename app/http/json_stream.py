@@ -19,6 +19,21 @@ _STRUCTURE: Final = re.compile(rb'["{}\[\]]')
 _STRING_REST: Final = re.compile(rb'(?:[^"\\]+|\\.)*', re.DOTALL)
 _BLANK: Final = re.compile(rb"[ \t\r\n\x1e]*")
 """White space of JSON, and the record separator of RFC 7464."""
+WHOLE_DEPTH_MAX: Final = 5
+
+
+def _whole_object(depth: int) -> bytes:
+    """A pattern of an object with at most ``depth`` levels, as the splitter sees it: brackets of both kinds are one kind. Its parts
+    never give back what they have taken, so it needs one pass."""
+    inside = rb'[^"{}\[\]]++|"(?:[^"\\]++|\\.)*+"'
+    level = rb"(?:%b)*+" % inside
+    for _ in range(depth - 1):
+        level = rb"(?:%b|[{\[]%b[}\]])*+" % (inside, level)
+    return rb"\{%b[}\]]" % level
+
+
+_WHOLE_OBJECT: Final = re.compile(_whole_object(WHOLE_DEPTH_MAX), re.DOTALL)
+"""An object that lies whole in the buffer. Others are read piece by piece, with the same result."""
 
 
 class JsonSplitter:
@@ -79,6 +94,12 @@ class JsonSplitter:
                     raise ProtocolError(
                         f"A record must be a JSON object, which begins with '{{' and not with {found!r}."
                     )
+                whole = _WHOLE_OBJECT.match(buffer, position)
+                if whole is not None:
+                    position = whole.end()
+                    self._take(start, position)
+                    start = position
+                    continue
             found_next = _STRUCTURE.search(buffer, position)
             if found_next is None:
                 position = len(buffer)
@@ -92,9 +113,7 @@ class JsonSplitter:
                 case _:
                     self._depth -= 1
                     if not self._depth:
-                        self._check(position - start)
-                        self.taken.append(bytes(buffer[start:position]))
-                        self._comma_next, self._object_next = True, False
+                        self._take(start, position)
                         start = position
         del buffer[:start]
         self._scanned = position - start
@@ -107,6 +126,11 @@ class JsonSplitter:
             raise ProtocolError(
                 f"The body ends in the middle of a record, {len(self._buffer)} bytes after its beginning."
             )
+
+    def _take(self, start: int, end: int) -> None:
+        self._check(end - start)
+        self.taken.append(bytes(self._buffer[start:end]))
+        self._comma_next, self._object_next = True, False
 
     def _is_between(self, byte: int) -> bool:
         """Whether a byte behind an object of an array separates it from the next, or ends the array. Raises: ProtocolError."""

@@ -7,6 +7,7 @@ import re
 from base64 import b64decode
 from collections.abc import Generator
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Annotated, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -30,6 +31,8 @@ OWN_TURN_BYTES: Final = MIB
 """The decoder takes up to 4 ns a byte, and cannot rest: a record of more bytes is decoded in a turn of its own."""
 BASE64_A_STEP: Final = MIB
 HEADERS_A_STEP: Final = 100
+TIMES_KEPT: Final = 1_024
+"""Texts of times that are kept: records that come together have few different ones."""
 HEADERS_MAX: Final = 10_000
 """Headers of a record, and braces in them. Reading 100,000 headers, which Kafka allows, would hold up other requests."""
 
@@ -157,7 +160,11 @@ _encoder: Final = msgspec.json.Encoder()
 
 def decode_record(data: bytes) -> NewRecord:
     """The record that a JSON object describes. Raises: ProtocolError, whose text is for the sender."""
-    return whole(_record_steps(_decoder, data))
+    request = _decode(_decoder, data)
+    if request.headers is msgspec.UNSET and _is_json(request.key) and _is_json(request.value):
+        key, value = _json_part(request.key, "key"), _json_part(request.value, "value")
+        return NewRecord(request.partition_id, (), key, value, read_timestamp(request.timestamp))
+    return whole(_request_steps(request))
 
 
 async def record_of(data: bytes) -> NewRecord:
@@ -197,6 +204,10 @@ def _decode(decoder: msgspec.json.Decoder[Request], data: bytes) -> Request:
 def _record_steps(decoder: msgspec.json.Decoder[Request], data: bytes) -> Generator[None, None, NewRecord]:
     request = _decode(decoder, data)
     yield
+    return (yield from _request_steps(request))
+
+
+def _request_steps(request: RecordRequest) -> Generator[None, None, NewRecord]:
     headers = yield from _headers(request.headers)
     key = yield from _part(request.key, "key")
     value = yield from _part(request.value, "value")
@@ -245,6 +256,7 @@ def error_receipt(answer: RestAnswer) -> bytes:
     return answer.body() + b"\n"
 
 
+@lru_cache(TIMES_KEPT)
 def format_timestamp(timestamp: TimestampMs) -> str:
     """ISO 8601 in UTC with milliseconds. A time that no calendar has is written as its number."""
     try:
@@ -252,6 +264,19 @@ def format_timestamp(timestamp: TimestampMs) -> str:
     except OverflowError:
         return str(timestamp)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+_NULL_PART: Final = Part("JSON", None)
+
+
+def _is_json(data: RecordData | None) -> bool:
+    return data is None or data.type is None or data.type == "JSON"
+
+
+def _json_part(data: RecordData | None, what: str) -> Part:
+    """As ``_part``, of JSON."""
+    raw = _NULL if data is None or data.data is msgspec.UNSET else bytes(data.data)
+    return _NULL_PART if raw == _NULL else Part("JSON", checked_json(raw, what))
 
 
 def _part(data: RecordData | None, what: str) -> Generator[None, None, Part]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from fastapi import Request
@@ -33,6 +34,7 @@ def caller_of(request: Request) -> HttpCaller | None:
     return caller
 
 
+@lru_cache(4)
 def records_counters(registry: Registry) -> tuple[Counter, Counter]:
     """Counters of the records that were stored, and of those that were not."""
     text = "Records received over HTTP, by whether they were stored."

@@ -40,6 +40,33 @@ def test_however_it_is_cut_the_same_objects_come_out(
     assert found == texts
 
 
+PARTS = [b"{", b"}", b"[", b"]", b'"', b"\\", b'{"a":1}', b'"\\"}"', b'"]\\\\"', b" ", b"x", b"\n"]
+"""Pieces of streams: brackets, parts of strings, and strings with brackets and escapes in them."""
+
+
+def outcome_of(pieces: list[bytes]) -> tuple[list[bytes], str]:
+    splitter = JsonSplitter(64)
+    found: list[bytes] = []
+    try:
+        for piece in pieces:
+            try:
+                found += splitter.feed(piece)
+            except (ProtocolError, LimitExceeded):
+                found += splitter.taken
+                raise
+        splitter.end()
+    except (ProtocolError, LimitExceeded) as error:
+        return found, str(error)
+    return found, ""
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(st.sampled_from(PARTS), max_size=40))
+def test_a_stream_that_comes_at_once_is_cut_as_one_that_comes_byte_by_byte(parts: list[bytes]) -> None:
+    stream = b"{" + b"".join(parts)
+    assert outcome_of([stream]) == outcome_of([stream[at : at + 1] for at in range(len(stream))])
+
+
 @pytest.mark.parametrize(
     ("stream", "taken"), [(b"[1]", 0), (b'{"a":1}, {"b":2}', 1), (b'{}{}"x"', 2), (b"nonsense", 0)]
 )

@@ -36,6 +36,7 @@ PARTS = {
     "pause_writing",
     "pipeline",
     "resume_writing",
+    "scope",
     "send_400_response",
     "timeout_keep_alive",
     "timeout_keep_alive_handler",

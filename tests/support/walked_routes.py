@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import uvicorn
+from fastapi import FastAPI
 
 from app.core.limits import MIB
 from app.core.metrics import Registry
@@ -523,11 +524,15 @@ class HttpServer(NamedTuple):
 
 
 @asynccontextmanager
-async def http_server(bootstrap: tuple[str, int], **settings: Any) -> AsyncIterator[HttpServer]:
-    """The HTTP application on uvicorn, in the running loop."""
+async def http_server(
+    bootstrap: tuple[str, int], *, change: Callable[[FastAPI], object] | None = None, **settings: Any
+) -> AsyncIterator[HttpServer]:
+    """The HTTP application on uvicorn, in the running loop; ``change`` may alter it before it starts."""
     made = HttpSettings(bootstrap=(bootstrap,), **settings)
     registry = Registry()
     app = create_app(made, clock=SystemClock(), rng=random.Random(1), registry=registry)
+    if change is not None:
+        change(app)
     limits = ConnectionLimits(
         connections_max=100, header_timeout_ms=made.header_timeout_ms, transfer_timeout_ms=made.body_idle_timeout_ms
     )

@@ -21,6 +21,16 @@ from app.registry.schema_log import SchemaLog
 
 BODIES: Final = (*requests.BODIES, *settings.BODIES)
 """Types of bodies whose schemas are in the OpenAPI document."""
+FREQUENT: Final = frozenset(
+    {
+        "/schemas/ids/{schema_id}",
+        "/schemas/ids/{schema_id}/schema",
+        "/schemas/guids/{guid}",
+        "/subjects/{subject}",
+        "/subjects/{subject}/versions/{version}",
+    }
+)
+"""Paths of the requests by which clients look schemas up."""
 ROUTERS: Final = (subjects.router, ids.router, settings.router, compatibility.router, contexts.router)
 
 

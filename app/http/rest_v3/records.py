@@ -16,20 +16,33 @@ from typing import TYPE_CHECKING, Final
 from fastapi import APIRouter, Request
 from starlette.datastructures import Headers
 from starlette.responses import Response
-from starlette.types import Receive
+from starlette.types import Message, Receive
 
 from app.client.producer import Acknowledged
 from app.core.errors import ErrorCode, FirnError, LimitExceeded, ProtocolError, RequestRejected
 from app.core.turns import Portion
-from app.http.bodies import HELD_BYTES_MAX, ClientLeft, Duplex, DuplexAnswer, IdleSender, Pace, body_chunks
+from app.http.bodies import (
+    HELD_BYTES_MAX,
+    PIECE_BYTES_MAX,
+    ClientLeft,
+    Duplex,
+    DuplexAnswer,
+    IdleSender,
+    Pace,
+    WholeAnswer,
+    body_chunks,
+)
+from app.http.connections import WHOLE
 from app.http.errors import REFUSED, RestAnswer, RestError, answer_of
 from app.http.gateway import Gateway
 from app.http.json_stream import JsonSplitter
 from app.http.record_json import (
+    LONG_BYTES,
     PartReceipt,
     Receipt,
     RecordHeader,
     RecordRequest,
+    decode_record,
     error_receipt,
     part_receipt,
     receipt,
@@ -65,8 +78,10 @@ class _Accepted:
     stored: asyncio.Future[Acknowledged]
 
 
-_Outcome = _Accepted | RestAnswer | None
-"""An accepted record, or the error that refuses it. None ends the queue."""
+_Told = _Accepted | RestAnswer
+"""An accepted record, or the error that refuses it."""
+_Outcome = _Told | None
+"""None ends the queue."""
 
 
 @router.post(
@@ -90,9 +105,28 @@ async def produce(cluster_id: str, topic_name: str, request: Request) -> Respons
     await gateway.check_cluster(cluster_id)
     await gateway.topic(topic_name)
     # A sender that announces its length sends all of it before it looks at the answer.
-    whole = "content-length" in request.headers
+    names = {name for name, _ in request.scope["headers"]}
+    whole = b"content-length" in names
     conversation = _Conversation(gateway, caller_of(request), cluster_id, topic_name, request.headers, whole=whole)
-    return Duplex(conversation.talk)
+    if not whole or b"content-encoding" in names or not request.scope.get(WHOLE):
+        return Duplex(conversation.talk)
+    message = await request.receive()
+    record = _only_record(message, min(PIECE_BYTES_MAX, gateway.settings.record_bytes_max))
+    return Duplex(conversation.talk, message) if record is None else await conversation.answer(record)
+
+
+def _only_record(message: Message, bytes_max: int) -> bytes | None:
+    """The record of a body of at most ``bytes_max`` that has come as a whole, and that has no other; None for all other bodies."""
+    body: bytes = message.get("body", b"")
+    if len(body) > bytes_max or message.get("more_body", False):
+        return None
+    splitter = JsonSplitter(bytes_max)
+    try:
+        objects = splitter.feed(body)
+        splitter.end()
+    except (ProtocolError, LimitExceeded):
+        return None
+    return objects[0] if len(objects) == 1 else None
 
 
 class _Conversation:
@@ -107,11 +141,16 @@ class _Conversation:
         self._topic = topic
         self._headers = headers
         self._whole = whole
-        self._outcomes: asyncio.Queue[_Outcome] = asyncio.Queue(gateway.settings.receipts_ahead_max)
+        self._outcomes: asyncio.Queue[_Outcome]
         self._broken = False
         self._stored_total, self._failed_total = records_counters(gateway.registry)
 
+    async def answer(self, record: bytes) -> Response:
+        """Store the only record of a body, without the tasks that many records need."""
+        return WholeAnswer(*await self._receipt(await self._accept(record)))
+
     async def talk(self, receive: Receive, answer: DuplexAnswer) -> None:
+        self._outcomes = asyncio.Queue(self._gateway.settings.receipts_ahead_max)
         async with asyncio.TaskGroup() as group:
             reader = group.create_task(self._read(receive, answer))
             try:
@@ -157,13 +196,19 @@ class _Conversation:
 
     async def _accept_all(self, objects: list[bytes]) -> None:
         portion = Portion()
+        outcomes = self._outcomes
         for data in objects:
-            await self._outcomes.put(await self._accept(data))
-            await portion.rest_if_spent()
+            outcome = await self._accept(data)
+            if outcomes.full():
+                await outcomes.put(outcome)
+            else:
+                outcomes.put_nowait(outcome)
+            if portion.spent_by() if len(data) <= PIECE_BYTES_MAX else portion.spent():
+                await portion.rest()
 
-    async def _accept(self, data: bytes) -> _Outcome:
+    async def _accept(self, data: bytes) -> _Told:
         try:
-            record = await record_of(data)
+            record = decode_record(data) if len(data) <= LONG_BYTES else await record_of(data)
             stored = await self._gateway.producer.send(
                 self._topic,
                 record.value.content,
@@ -203,7 +248,7 @@ class _Conversation:
                 if lines and (self._outcomes.empty() or len(lines) >= RECEIPTS_JOINED_MAX):
                     await answer.write(b"".join(lines))
                     lines.clear()
-                outcome = await self._outcomes.get()
+                outcome = await self._outcomes.get() if self._outcomes.empty() else self._outcomes.get_nowait()
             if outcome is None:
                 break
             if lines and isinstance(outcome, _Accepted) and not outcome.stored.done():
