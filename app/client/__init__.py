@@ -4,5 +4,6 @@
 - ``cluster``: ``ClusterClient``, brokers, leaders and a connection to each
 - ``producer``, ``partitioner``, ``transactions``: ``Producer`` and its transactions; ``consumer``: ``Consumer``
 - ``transactional_batches``: one batch for each partition in a transaction, with an offset each
-- ``admin``, ``groups``: ``AdminClient``, ``GroupClient``; ``schema_log``: ``BrokerSchemaLog``, the log of schemas
+- ``admin``, ``groups``: ``AdminClient``, ``GroupClient``; ``group_member``: ``ActiveMember``, a member of a group
+- ``schema_log``: ``BrokerSchemaLog``, the log of schemas
 """
