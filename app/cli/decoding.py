@@ -66,7 +66,10 @@ class SchemaDecoder:
         if schema is None:
             return data, f"the registry shows no schema {found.ref} that can be read"
         try:
-            value = read_payload(schema, data, 0 if header is not None else found.size_bytes)
+            if header is None:
+                value = read_payload(schema, data, found.size_bytes)
+            else:
+                value = read_payload(schema, data, 0, header[found.size_bytes :])
         except PayloadInvalid as error:
             return data, f"it is no value of schema {found.ref}, {error}"
         return JsonText(msgspec.json.encode(value)), ""

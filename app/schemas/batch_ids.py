@@ -20,7 +20,7 @@ from app.records.varint import decode_varint
 from app.registry.parsing.schemas import ParsedSchema
 from app.registry.payloads.faults import PayloadInvalid
 from app.registry.payloads.prefix import SchemaRef, Side, read_prefix
-from app.registry.payloads.reading import read_payload
+from app.registry.payloads.reading import check_payload
 
 USES_MAX: Final = 1_000
 """Schemas that one batch may use. A batch of a serializer has one for keys and one for each type of values."""
@@ -47,6 +47,8 @@ class _Part(NamedTuple):
     """Why it has no id."""
     payload_at: int
     payload_end: int
+    indexes: bytes | None = None
+    """The bytes that follow the id in a header."""
 
 
 @dataclass
@@ -125,7 +127,7 @@ def check_payloads(
             faults.append((part.number, f"The schema {part.use.ref} of the {part.side.value} cannot be read."))
             continue
         try:
-            read_payload(schema, data[part.payload_at : part.payload_end], 0)
+            check_payload(schema, data[part.payload_at : part.payload_end], 0, part.indexes)
         except PayloadInvalid as error:
             faults.append(
                 (part.number, f"The {part.side.value} is no value of schema {part.use.ref}: {clause(error)}.")
@@ -180,7 +182,8 @@ def _part(data: bytes, number: int, side: Side, at: int, end: int, named: list[t
         found = read_prefix(data, *named[0])
         if found is None:
             return _Part(number, side, None, f"The header {side.header} holds no schema id.", at, end)
-        return _Part(number, side, SchemaUse(side, found.ref), "", at, end)
+        rest = data[named[0][0] + found.size_bytes : named[0][1]]
+        return _Part(number, side, SchemaUse(side, found.ref), "", at, end, rest)
     found = read_prefix(data, at, end)
     if found is None:
         why = f"The {side.value} has no schema id, neither in the header {side.header} nor at its start."

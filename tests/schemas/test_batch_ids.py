@@ -146,3 +146,17 @@ def test_the_numbers_that_a_refusal_names_are_bounded_in_all(monkeypatch: pytest
     refusal = uses.refusal({SchemaUse(Side.VALUE, number): "No." for number in (7, 2, 0)})
     assert refusal is not None
     assert [number for number, _ in refusal.record_errors] == [0, 2, 3, 12]
+
+
+def test_the_indexes_of_a_protobuf_message_are_read_from_the_header_or_the_payload() -> None:
+    text = 'syntax = "proto3"; message A { string a = 1; } message B { int32 b = 1; }'
+    schema = parse(SchemaType.PROTOBUF, text)
+    schemas = {SchemaUse(Side.VALUE, 1): schema, SchemaUse(Side.VALUE, str(GUID)): schema}
+    header = (("__value_schema_id", b"\x01" + GUID.bytes + b"\x02\x02"),)
+    good: list[Made] = [(None, b"\x08\x05", header), (None, with_id(1, b"\x02\x02\x08\x05"), ())]
+    check_payloads(batch(*good), VALUES, schemas, BYTES)
+    with pytest.raises(RecordsRejected) as refused:
+        check_payloads(batch(*good, (None, b"\x0a\x09a", header)), VALUES, schemas, BYTES)
+    assert refused.value.record_errors == (
+        (2, f"The value is no value of schema {GUID}: the payload is no message of type B."),
+    )

@@ -1,0 +1,59 @@
+"""Protobuf payloads by their schemas, and the indexes that name the type of the message."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.registry.parsing.schemas import SchemaType, parse
+from app.registry.payloads.faults import PayloadInvalid
+from app.registry.payloads.reading import check_payload, read_payload
+
+TEXT = """
+syntax = "proto3";
+package a.b;
+message First { string name = 1; int64 big_number = 2; bytes raw = 3; }
+message Second { message Inner { int32 n = 1; } Inner inner = 1; }
+"""
+SCHEMA = parse(SchemaType.PROTOBUF, TEXT)
+ANN = b"\x0a\x03Ann\x10\x07"
+
+
+def test_a_message_is_read_by_the_indexes_before_it() -> None:
+    assert read_payload(SCHEMA, b"\x00" + ANN, 0) == {"name": "Ann", "big_number": "7"}
+    assert read_payload(SCHEMA, b"\x00\x00\x00\x00\x09\x02\x00" + ANN, 5) == {"name": "Ann", "big_number": "7"}
+    assert read_payload(SCHEMA, b"\x02\x02\x0a\x02\x08\x05", 0) == {"inner": {"n": 5}}
+    assert read_payload(SCHEMA, b"\x04\x02\x00\x08\x05", 0) == {"n": 5}
+    check_payload(SCHEMA, b"\x00" + ANN, 0)
+
+
+def test_indexes_of_a_header_leave_the_payload_to_the_message() -> None:
+    assert read_payload(SCHEMA, ANN, 0, b"\x00") == {"name": "Ann", "big_number": "7"}
+    assert read_payload(SCHEMA, b"\x08\x05", 0, b"\x04\x02\x00") == {"n": 5}
+    assert read_payload(SCHEMA, ANN, 0, b"") == {"name": "Ann", "big_number": "7"}
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"\x00\x0a\x09Ann", "the payload is no message of type a.b.First"),
+        (b"\x00\x0a\x01\xff", "the payload is no message of type a.b.First"),
+        (b"\x02\x08", r"the file has no message with the indexes \[4\]"),
+        (b"\x02\x01", r"the file has no message with the indexes \[-1\]"),
+        (b"\x04\x00\x00", r"the file has no message with the indexes \[0, 0\]"),
+        (b"\x04\x00", "the indexes of the message's type end early"),
+        (b"", "the indexes of the message's type end early"),
+        (b"\xff\xff\x03", "indexes lead to the type of the message"),
+        (b"\x80" * 9, "an index of the message's type is too long"),
+    ],
+)
+def test_a_payload_of_another_form_is_refused_with_the_reason(data: bytes, why: str) -> None:
+    for read in (read_payload, check_payload):
+        with pytest.raises(PayloadInvalid, match=why):
+            read(SCHEMA, data, 0)
+
+
+def test_a_message_without_a_required_field_is_refused() -> None:
+    schema = parse(SchemaType.PROTOBUF, 'syntax = "proto2"; message M { required int32 n = 1; }')
+    assert read_payload(schema, b"\x00\x08\x05", 0) == {"n": 5}
+    with pytest.raises(PayloadInvalid, match=r"a required field of M is missing|no message of type M"):
+        read_payload(schema, b"\x00", 0)
