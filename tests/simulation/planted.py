@@ -143,7 +143,7 @@ def settles_leftovers_late(patch: pytest.MonkeyPatch) -> None:
 
     async def settle_leftovers(manager: Any, partition: Any) -> None:
         await manager.settle_now(partition.manifest)
-        partition.leftovers_checked = True
+        partition.settled = True
 
     patch.setattr(RemoteLogManager, "_settle_leftovers", settle_leftovers)
 

@@ -403,9 +403,7 @@ class RemoteLogManager:
     async def _carry_out(self, step: TierStep, partition: LedPartition, now_s: float) -> None:
         match step:
             case TierStep.SETTLE:
-                partition.set_phase("settling leftovers")
-                await self.settle(partition.manifest)
-                partition.settled = True
+                await self._settle_leftovers(partition)
             case TierStep.SWAP:
                 await self._copier.finish_recopy(partition)
             case TierStep.FINISH:
@@ -460,6 +458,12 @@ class RemoteLogManager:
     async def settle(self, manifest: SegmentManifest) -> None:
         """See ``SegmentCopier.settle``."""
         await self._copier.settle(manifest)
+
+    async def _settle_leftovers(self, partition: LedPartition) -> None:
+        """Settle copies that ``settle`` could not settle before the partition was attached."""
+        partition.set_phase("settling leftovers")
+        await self.settle(partition.manifest)
+        partition.settled = True
 
     # --- the local disk -----------------------------------------------------------------------------------------------
 
