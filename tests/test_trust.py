@@ -339,6 +339,9 @@ CHANGES_REGISTRY = Served(
         "http/registry/test_routes.py::test_modes_are_set_got_and_taken_away",
     ),
 )
+OF_INSTANCES_RIGHTS = (
+    "http/rest_v2/test_callers_of_instances.py::test_each_request_needs_the_rights_of_what_it_asks_the_broker"
+)
 NOT_OFFERED = Served("nothing: it is answered that there is no such service", (DOOR, REGISTRY_ERRORS))
 
 CLUSTER = "/v3/clusters/{cluster_id}"
@@ -406,7 +409,70 @@ REGISTRY_ROUTES: dict[tuple[str, str], Served] = {
         NOT_OFFERED,
     ),
 }
+REST_V2 = "http/rest_v2/"
+V2_LOOKED_UP = Served(
+    "names are looked up; the broker leaves out, or refuses, topics that the caller may not describe",
+    (DOOR, f"{REST_V2}test_topics.py::test_things_that_there_are_not_have_codes_of_their_own", OF_INSTANCES_RIGHTS),
+)
+V2_PRODUCE = Served(
+    "bodies and records are bounded, and converted before any is stored; the broker decides on each record",
+    (
+        DOOR,
+        f"{REST_V2}test_produce.py::test_a_body_that_cannot_be_converted_stores_nothing",
+        f"{REST_V2}test_produce.py::test_a_record_that_the_broker_refuses_has_an_error_and_the_others_are_stored",
+        OF_INSTANCES_RIGHTS,
+    ),
+)
+INSTANCES = Served(
+    "instances are bounded, and belong to the caller that made them; each request to the broker is made as this caller",
+    (
+        DOOR,
+        f"{REST_V2}test_callers_of_instances.py::test_a_caller_finds_its_own_instances_only_and_takes_no_name_from_others",
+        f"{REST_V2}test_callers_of_instances.py::test_an_instance_keeps_the_login_of_its_caller_and_ends_when_the_user_is_removed",
+        f"{REST_V2}test_consumers.py::test_a_wrong_setting_is_refused_by_its_name",
+        OF_INSTANCES_RIGHTS,
+    ),
+)
+V2_PARTITION = "/topics/{topic_name}/partitions/{partition_id}"
+INSTANCE = "/consumers/{group_name}/instances/{instance}"
+V2_ROUTES: dict[tuple[str, str], Served] = {
+    **dict.fromkeys(
+        (
+            ("GET", path)
+            for path in (
+                "/brokers",
+                "/topics",
+                "/topics/{topic_name}",
+                "/topics/{topic_name}/partitions",
+                V2_PARTITION,
+                f"{V2_PARTITION}/offsets",
+            )
+        ),
+        V2_LOOKED_UP,
+    ),
+    ("POST", "/topics/{topic_name}"): V2_PRODUCE,
+    ("POST", V2_PARTITION): V2_PRODUCE,
+    ("POST", "/consumers/{group_name}"): INSTANCES,
+    ("DELETE", INSTANCE): INSTANCES,
+    **dict.fromkeys(
+        (
+            (method, f"{INSTANCE}/{end}")
+            for end, methods in {
+                "subscription": ("GET", "POST", "DELETE"),
+                "assignments": ("GET", "POST"),
+                "positions": ("POST",),
+                "positions/beginning": ("POST",),
+                "positions/end": ("POST",),
+                "offsets": ("GET", "POST"),
+                "records": ("GET",),
+            }.items()
+            for method in methods
+        ),
+        INSTANCES,
+    ),
+}
 HTTP_ROUTES = {
+    **V2_ROUTES,
     ("GET", "/"): NOTHING,
     ("GET", "/docs"): NOTHING,
     ("GET", "/openapi.json"): NOTHING,
