@@ -26,6 +26,8 @@ TOKENS: Final = "delegation tokens, as many as one change of the cluster may nam
 TIMED_WORK: Final[Mapping[str, str]] = {
     "broker/security/audit_log.py::_close_windows": FEW,
     "broker/security/audit_topic.py::TopicPlace._store": ONE,
+    "schemas/follower.py::SchemaFollower.run": PORTIONS,
+    "http/consumers/table.py::ConsumerInstances._sweep": PORTIONS,
     "broker/start/children.py::Child.watch": ONE,
     "broker/security/listener_doors.py::Doors._watch": FEW,
     "broker/write_ahead/switching.py::DurabilityChanges._refused": ONE,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from app.core.limits import HTTP_INSTANCE_TIMEOUT_MS
 from app.core.metrics import Registry
+from app.core.turns import Portion
 from app.http.consumers.instance import ConsumerInstance, instance_not_found
 from app.http.consumers.names import generated_id
 from app.http.consumers.settings import InstanceSettings
@@ -186,6 +187,7 @@ class ConsumerInstances:
         timeout_s = self._limits.idle_timeout_ms / 1000
         while True:
             pause_s = timeout_s
+            portion = Portion()
             while self._idle:
                 key, kept = next(iter(self._idle.items()))
                 left_s = kept.used_s + timeout_s - loop.time()
@@ -194,6 +196,7 @@ class ConsumerInstances:
                     break
                 self._expired.value += 1
                 self._end(key, commit=False)
+                await portion.rest_if_spent()
             await asyncio.sleep(pause_s)
 
     def _end(self, key: InstanceKey, *, commit: bool) -> asyncio.Task[None]:
