@@ -138,8 +138,9 @@ class Filler:
                 return [b"\x01", *made] if item.is_nullable else made
             return [self._value(struct, item, path, filling)]
         count = self._count(inner, filling)
-        if self._values.get(self._key_of(struct, item), self._values.get(item.name, 0)) is None and count <= 1:
-            return [self._length(None if item.is_nullable else 0, "i")]
+        given = self._values.get(self._key_of(struct, item), self._values.get(item.name, 0))
+        if count <= 1 and (given is None or given == []):
+            return [self._length(None if given is None and item.is_nullable else 0, "i")]
         element = item._replace(is_array=False, is_nullable=False)
         parts = (
             self._struct_parts(item.kind, inner, filling)

@@ -286,7 +286,7 @@ WALKED: Final[Mapping[ApiKey, Entry]] = {
             "member_epoch": 0,
             "rebalance_timeout_ms": 300_000,
             "group_id": CROWD,
-            "topic_partitions": None,
+            "topic_partitions": [],
             "subscribed_topic_regex": None,
             "server_assignor": None,
             "instance_id": None,
