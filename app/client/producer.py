@@ -615,7 +615,7 @@ class Producer:
                 # Callers that only flush may ignore the futures. That is their choice, not a lost error.
                 answer.exception()
         if batch.base_sequence >= 0 and batch.identity is queue.identity:
-            # Its numbers are a hole now, so new batches get numbers of another producer id. Those that have numbers keep
+            # Its sequence numbers are missing in the log now, so new batches get another producer id. Those that have numbers keep
             # them until the broker refuses them for the hole, since they may have been stored behind it.
             self._drop_identity(queue)
 

@@ -67,7 +67,7 @@ def write_ahead(
     seconds: float, bytes_per_s: float, *, linger_ms: float, object_bytes: int, appends_per_s: float = inf
 ) -> dict[str, float]:
     """The objects that one broker puts into its write-ahead log (ADR 0037): one when it is full, or when its first batch has
-    waited for the linger. The number of partitions does not matter, and who appends nothing puts nothing.
+    waited for the linger. The number of partitions does not matter, and a broker without appends puts no objects.
 
     ``appends_per_s``: how often anything is appended. After an object was cut, the next one begins with the next append.
     """

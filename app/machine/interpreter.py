@@ -18,7 +18,7 @@ def python_command(module: str, *arguments: str) -> list[str]:
 
 
 def python_environment() -> dict[str, str]:
-    """This process's environment, in which a child finds modules where this process finds them, and nowhere else before."""
+    """This process's environment, for a child that looks for modules in the same places as this process, in the same order."""
     places = os.pathsep.join(os.path.abspath(place) for place in sys.path)
     return {**os.environ, "PYTHONPATH": places, "PYTHONSAFEPATH": "1"}
 

@@ -100,7 +100,7 @@ class DirectoryWork:
     """Every operation on the files of one root. Safe to call from several threads at once."""
 
     def __init__(self, root: Path, *, mode: int | None = None) -> None:
-        """``mode``: permissions of new directories, if the store's own do not count."""
+        """``mode``: permissions of new directories; None for those of the store."""
         self.root = str(root)
         self._mode = mode
         self._permissions = permissions_of(mode)

@@ -59,7 +59,7 @@ def build_batch(
 
     Without ``offset_deltas`` the records have deltas 0, 1, 2…; with them (compaction keeps gaps) they must rise, and
     ``last_offset_delta`` may be greater than the last. Without any record, ``last_offset_delta`` is the end of the covered
-    offsets. ``log_append_time`` makes it a LogAppendTime batch stamped so; the records' own timestamps stay inside unseen.
+    offsets. With ``log_append_time`` the batch has this time, and readers do not see the timestamps of its records.
     ``level`` is the codec's; None is its default.
     """
     count = len(records)

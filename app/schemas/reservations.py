@@ -21,7 +21,7 @@ CALLERS_MAX: Final = 1_000
 
 
 class Reservations:
-    """The losses of callers, and the caller who is admitted alone."""
+    """How often each caller lost a race for the end of the log, and the caller for which the log is reserved."""
 
     __slots__ = ("_holder", "_losses", "_resting", "_until_ms")
 

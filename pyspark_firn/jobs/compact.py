@@ -454,7 +454,7 @@ class Compaction:
                     if not header.is_control and not _is_aborted(header, one.footer.aborted):
                         yield from (record for record in iter_records(batch) if record.key is not None)
             except ObjectMissing:
-                # Deleted or replaced meanwhile. Records that were not seen remove no others.
+                # Deleted or replaced meanwhile. A record that was not read does not replace older ones.
                 _logger.warning("%s: %s is not there any more", self._partition, entry.object_key(*self._partition))
 
     def _kept(self, one: _Input, superseded: Superseded | None, *, is_first: bool) -> Iterator[bytes | memoryview]:

@@ -65,7 +65,7 @@ HEADER_OFFSET: Final = "firn.replay.offset"
 HEADER_TIMESTAMP: Final = "firn.replay.timestamp"
 
 Progress = Callable[[int, int], None]
-"""Told (records done, records in all, about)."""
+"""Called with the number of records that are done, and about how many there are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

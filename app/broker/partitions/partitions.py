@@ -647,7 +647,7 @@ class Partitions:
                 self._tell_unopened(one, error)
             return False
         except StorageUnavailable:
-            return False  # The store is away: that is told elsewhere, and the next look may find it back.
+            return False  # The store does not respond. Another part reports it, and the next attempt may succeed.
         except FirnError as error:
             self._faults.met_error(OPENING, f"{log.topic}-{log.partition}", error)
             return False
@@ -656,7 +656,7 @@ class Partitions:
         topic = self._cluster.image.topic_by_id(key.topic_id)
         if not self._unsettled.holds(one) or topic is None or self._leader_epoch(log) != named:
             self._wake_opener.set()  # it may have been named once more
-            return False  # Deleted meanwhile, or led by another broker, perhaps only until now.
+            return False  # It was deleted meanwhile, or another broker has led it since.
         if one.stage is Stage.OFFLINE:
             self._logs.bring_back(log)
         if opened.plan is not None:

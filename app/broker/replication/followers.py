@@ -270,7 +270,7 @@ class _Fetcher:
         return key in self._followed
 
     def forget(self, key: TopicIdPartition, partition: Partition | None) -> None:
-        """Fetch a partition no more; if ``partition`` is given, only if it is that one and no later one of its key."""
+        """Stop to fetch a partition. ``partition``: only if this object is still the one of its key; None for any."""
         found = self._followed.get(key)
         if found is None or (partition is not None and found.partition is not partition):
             return

@@ -81,7 +81,7 @@ class Watched:
         self.last = Clocks(0.0, 0.0, 0.0)
         """At the start, at the last look at which the loop had nothing to answer, or at its last sign of life."""
         self.asked_s: float | None = None
-        """When a sign was asked for that has not come."""
+        """When a sign of life was asked for; None if there is no open question."""
         self.quiet_looks = 0
         """Looks at which the loop was quiet, since it was last busy."""
         self._head_s = self._starved_s = 0.0

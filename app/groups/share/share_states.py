@@ -32,8 +32,8 @@ NOT_YET: Final = frozenset(
 REQUEST_STATES_MAX: Final = 500
 """States in one request."""
 REQUEST_RUNS_MAX: Final = 5_000
-"""Runs of the states of one request, if it has several states. A request is encoded in one turn of the loop. One of more than
-``REQUEST_ELEMENTS_MAX`` elements is refused."""
+"""Runs of the states of one request, if it has several states. A request is encoded in one turn of the loop. A request of
+more than ``REQUEST_ELEMENTS_MAX`` elements is refused."""
 RETRY_S: Final = 0.05
 """Pause before the coordinator is looked for again."""
 

@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 NICENESS: Final = 4
 """Compaction is not urgent, and must get on all the same. A session of this niceness has 41 % of the weight of another: a sixth of
-a core beside two busy sessions a core, an eighth beside three. With a niceness of 10 it had a twentieth. Where a core is idle,
+a core beside two busy sessions a core, and an eighth with three. With a niceness of 10 it had a twentieth. Where a core is idle,
 the niceness changes nothing."""
 WAIT_S_MIN: Final = 0.01
 """The I/O limit collects shorter waits into one wait."""

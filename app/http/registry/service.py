@@ -54,7 +54,7 @@ class SchemaService:
         self._work = work
 
     async def view(self) -> View:
-        """The view at an end that was learned after this call. Raises: FirnError."""
+        """The registry as it is now: the end of its log is asked for after this call. Raises: FirnError."""
         return await self._followed.refreshed()
 
     async def model_of_id(self, context: str, schema_id: int) -> ParsedSchema | None:

@@ -548,8 +548,8 @@ def alter_configs(
     """IncrementalAlterConfigs of one resource. The result is its overrides afterwards.
 
     ``nothing_tiered``: the leader epochs under which the leaders have said that nothing of the topic is tiered, and keep it so.
-    Raises: RequestRejected. It is TierMustBeEmpty if the caller may ensure an empty tier and then pass ``nothing_tiered``, and
-    LeadersHaveChanged if the partitions have other leader epochs by now.
+    Raises: RequestRejected. TierMustBeEmpty asks the caller to ensure an empty tier, and to call again with
+    ``nothing_tiered``. LeadersHaveChanged says that the partitions have other leader epochs by now.
     """
     names = [change.name for change in changes]
     if len(set(names)) != len(names):

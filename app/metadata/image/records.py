@@ -123,7 +123,7 @@ class MemberRecord(BrokerRecord, array_like=True, frozen=True):
     fenced: bool = False
     """Whether it may lead nothing and be in no in-sync set: it has just registered, or is not heard."""
     stopping: bool = False
-    """Whether it is about to stop in order, so that it gets no leadership."""
+    """Whether it is about to stop. Then it is not given any leadership."""
     changed_at: int = -1
     """Number of the entry that registered or fenced it. It must have applied that entry before it is unfenced (M7)."""
     boot_id: str = ""

@@ -1153,7 +1153,7 @@ class ClusterMember(Elsewhere):
                 if not self._controller.active and await self._is_last():
                     return
                 if self.alone and mine is not None and not mine.ephemeral:
-                    return  # alone: a later broker finds that no process answers at its address, and no sign of life
+                    return  # alone: a later broker tries its address, and looks for signs of life
                 if self._controller.active:
                     await self.desk.left(self._view.identity.broker_id, self.broker_epoch)
                 else:

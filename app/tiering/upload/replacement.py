@@ -45,8 +45,8 @@ async def begin(manifest: SegmentManifest, wanted: Replacement, *, local_start_o
     The job must upload to ``layout.segment_key`` of the partition, the base offset and the segment's id. No other key is used.
     Unfinished replacements of earlier jobs with the same offsets are given up: such a job was killed, or learns this when it
     finishes.
-    Raises, with nothing changed: ConflictError (the inputs are not readable neighbours that the output covers exactly, or
-    some of them are local still, where a consumer would see their old records), FencedError. Raises: StorageUnavailable.
+    Raises, with nothing changed: FencedError; ConflictError if the inputs are not readable neighbours that the output covers
+    exactly, or if a local segment still has some of their old records. Raises: StorageUnavailable.
     """
     if wanted.end_offset > local_start_offset:
         raise ConflictError(
