@@ -12,6 +12,7 @@ import pytest
 
 from app.handlers.policy.callers import PLAINTEXT
 from app.handlers.serving.doors import ListenerAuthentication
+from app.machine.runtime import raise_descriptor_limit
 from app.security.sasl import PlainServer, plain_message
 from app.transport.frame_memory import CLAIM_BYTES_MIN, UNPROVEN_BYTES_MAX
 from app.wire.apikeys import ApiKey
@@ -48,6 +49,7 @@ class Guarded:
 
     async def flood(self, port: int, count: int, data: bytes) -> Clients:
         """So many connections that each send ``data`` and no more."""
+        raise_descriptor_limit()
         writers: Clients = []
         for _ in range(count):
             _, writer = await asyncio.open_connection("127.0.0.1", port)
