@@ -376,7 +376,9 @@ class Producer:
         now = asyncio.get_running_loop().time()
         for queue in self._queues.values():
             if queue.open is not None and now >= self._seal_at_s(queue, queue.open):
-                self._seal(queue, self._cluster.view.topics.get(queue.partition.topic))
+                # Records without a key stay with a partition whose batch was sent at once, so that the next ones gather there.
+                full = now >= queue.open.opened_s + self._linger_s
+                self._seal(queue, self._cluster.view.topics.get(queue.partition.topic) if full else None)
 
     def _seal_at_s(self, queue: _PartitionQueue, batch: _Batch) -> float:
         """The time at which an open batch waits no longer."""

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Awaitable
 from typing import Final, Protocol
 
-from app.core.errors import DirectoryOffline, FirnError, StorageFull, clause, copy_of
+from app.core.errors import DirectoryOffline, ErrorCode, FirnError, RequestRejected, StorageFull, clause, copy_of
 from app.core.limits import MIB
 from app.core.units import NO_TIMESTAMP, Offset
 from app.hot.checkpoints import LEADER_EPOCHS_FILE, encode_leader_epochs
@@ -102,6 +102,10 @@ class LogDurability:
         self.unsaved_bytes = sum(segment.size_bytes - segment.synced_bytes for segment in unsynced)
         """Bytes appended since the last plan of a sync with side files. The code that appends adds to it."""
         self._checkpoint_wanted = False
+        log_end = files.segments[-1].end_offset
+        self._waiting.fail_above(
+            log_end, RequestRejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"The log was cut at {log_end}.")
+        )
         self._wanted_end = 0
         """All records below it must be synced, even if no caller waits."""
 

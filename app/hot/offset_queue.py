@@ -44,9 +44,20 @@ class OffsetQueue:
         """End all present waits with a copy of ``error``."""
         waiting, self._waiting = self._waiting, deque()
         for _, future in waiting:
-            if not future.done():
-                future.set_exception(copy_of(error))
-                future.exception()  # its owner may have been cancelled, and not look at it
+            _fail(future, error)
+
+    def fail_above(self, end: int, error: FirnError) -> None:
+        """The log has been cut at ``end``: end the waits for offsets above it with a copy of ``error``. They would wait for other
+        records, or for ever."""
+        waiting = self._waiting
+        while waiting and waiting[-1][0] > end:
+            _fail(waiting.pop()[1], error)
+
+
+def _fail(future: asyncio.Future[None], error: FirnError) -> None:
+    if not future.done():
+        future.set_exception(copy_of(error))
+        future.exception()  # its owner may have been cancelled, and not look at it
 
 
 def failed_wait(error: FirnError) -> Awaitable[None]:

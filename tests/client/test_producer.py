@@ -89,6 +89,28 @@ async def test_an_eager_producer_sends_a_lone_record_at_once_and_gathers_while_i
     assert [parse_header(batch).record_count for batch in log.batches["one", 0]] == [1, 5]
 
 
+async def test_records_without_a_key_gather_at_the_partition_that_an_eager_producer_chose(
+    cluster: ClusterClient, log: FakeLog, broker: ScriptedBroker, clock: TickingClock
+) -> None:
+    release, arrived = asyncio.Event(), asyncio.Event()
+    inner = log.produce
+
+    @broker.on(ApiKey.PRODUCE)
+    async def slow(header: RequestHeader, body: Any) -> Any:
+        arrived.set()
+        await release.wait()
+        return await inner(header, body)
+
+    async with Producer(cluster, clock, linger_ms=3_600_000, eager=True) as producer:
+        sent = [await producer.send("three", b"first")]
+        await arrived.wait()
+        for _ in range(5):
+            sent.append(await producer.send("three", b"later"))
+            await asyncio.sleep(0)
+        release.set()
+        assert len({(await one).partition.partition for one in sent}) == 1
+
+
 async def test_a_batch_is_sealed_before_it_is_too_large(
     cluster: ClusterClient, log: FakeLog, clock: TickingClock
 ) -> None:

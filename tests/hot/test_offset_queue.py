@@ -28,6 +28,17 @@ async def test_an_end_completes_the_waits_that_it_has_passed_and_no_other() -> N
     assert (_done(waits), len(queue)) == ([3, 6, 9], 0)
 
 
+async def test_a_cut_ends_the_waits_above_it_and_no_other() -> None:
+    queue = OffsetQueue()
+    waits: dict[int, Any] = {offset_end: queue.wait(offset_end) for offset_end in (3, 6, 9)}
+    queue.fail_above(6, StorageUnavailable("Cut."))
+    assert (_done(waits), len(queue)) == ([9], 2)
+    with pytest.raises(StorageUnavailable, match="Cut"):
+        await waits[9]
+    queue.reached(6)
+    assert (_done(waits), len(queue)) == ([3, 6, 9], 0)
+
+
 @pytest.mark.parametrize("seed", range(20))
 async def test_waits_in_any_order_end_exactly_when_their_offset_is_passed(seed: int) -> None:
     rng = random.Random(seed)

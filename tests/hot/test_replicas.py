@@ -509,6 +509,24 @@ def test_a_cut_takes_back_epochs_producers_and_transactions() -> None:
     assert log.aborted_transactions(0, 10) == []
 
 
+async def test_a_wait_for_a_sync_above_a_cut_ends_and_asks_for_no_more_syncs() -> None:
+    manager = manager_over(sim())  # its syncs have not begun
+    log = new_log(manager, firn_durability=Durability.DISK)
+    log.resign()
+    log.commit_alone(False)
+    log.trust_high_watermark(0)
+    take(log, at(0), at(1), at(2))
+    below, above = (log._durability.wait_synced(offset) for offset in (1, 3))
+    assert log.truncate_to(1)
+    with pytest.raises(RequestRejected, match="cut at 1"):
+        await above
+    async with running(manager):
+        await below
+        while log._durability.syncing:
+            await asyncio.sleep(0)
+        assert not log._durability._wanted
+
+
 async def test_a_transaction_stays_undecided_through_a_cut_above_its_marker() -> None:
     async with running(manager_over(sim())) as manager:
         log = new_log(manager)

@@ -6,10 +6,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from app.coordinator.shell import Turn
 from app.core.errors import ErrorCode, FirnError, RequestRejected, copy_of, kafka_code
 from app.core.turns import Portion, each
 from app.core.units import Offset, PartitionIndex, TopicPartition
 from app.groups.shard import GroupShard
+from app.groups.share.core.share import ShareGroup
 from app.groups.share.core.share_records import SharedTopic, SharedTopics
 from app.groups.share.core.share_state import NOT_BEGUN, ShareKey
 from app.groups.share.core.share_state_wire import StateAnswer
@@ -209,9 +211,13 @@ async def alter(
     await _check_empty(context, message.group_id)
     portion = Portion()
     shared = await _that_can_be_set(context, message.topics, portion)
-    kept = context.groups.perform(
-        message.group_id, lambda shard, turn: shard.share_group(message.group_id).remember(turn, shared)
-    )
+
+    def remember(shard: GroupShard, turn: Turn) -> None:
+        group = shard.share_group(message.group_id)
+        _require_empty(group)  # a member may have joined meanwhile
+        group.remember(turn, shared)
+
+    kept = context.groups.perform(message.group_id, remember)
     if kept is not None:
         await kept
     return AlterShareGroupOffsetsResponse(
@@ -259,6 +265,7 @@ async def _altered(
             if refused is not None:
                 raise copy_of(refused)
             assert topic is not None
+            context.groups.look(group_id, lambda shard: _require_empty(shard.share_group(group_id)))
             key = ShareKey(group_id, topic.topic_id, partition.partition_index)
             await context.shares.reset(key, partition.start_offset)
         except FirnError as error:
@@ -352,6 +359,12 @@ def refuse_delete_of_each(
 
 
 # --- checks of all requests -----------------------------------------------------------------------------------------
+
+
+def _require_empty(group: ShareGroup) -> None:
+    """Raises: RequestRejected NON_EMPTY_GROUP."""
+    if not group.is_empty:
+        raise RequestRejected(ErrorCode.NON_EMPTY_GROUP, "The group is not empty.")
 
 
 async def _check_empty(context: Context, group_id: str) -> None:

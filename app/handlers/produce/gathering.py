@@ -165,6 +165,7 @@ class Gathering:
             )
         if shape.partition is not None and offset_end > log.high_watermark:
             wait_for_commit(client, shape, correlation_id, offset_end, answer, throttle_time_ms)
+            self._server.produce_meter.response_bytes.value += len(answer)
             return LATER
         return answer
 
