@@ -219,6 +219,13 @@ def test_a_record_is_found_by_its_key_until_the_partition_is_settled(stage: Stag
     assert records.of(*UNSETTLED) == {}
 
 
+def test_a_partition_that_went_offline_while_it_was_named_follows_when_another_broker_is_named() -> None:
+    """Not: the record says NAMED, so nothing is left but to forget it."""
+    records, held = UnsettledPartitions(), partition(0, Role.OFFLINE)
+    records.begin(Unsettled(held, Stage.NAMED))
+    assert step(records.stage_of(held), SITUATIONS["another leads"]) is Step.RESIGN
+
+
 @pytest.mark.parametrize("stage", UNSETTLED)
 def test_a_partition_has_one_record_at_most(stage: Stage) -> None:
     for other in UNSETTLED:

@@ -52,7 +52,9 @@ class UnsettledPartitions:
         return None
 
     def stage_of(self, partition: Partition) -> Stage:
-        """The stage of a partition that has a log here."""
+        """The stage of a partition that has a log here. If damage was found while it was named, it is offline."""
+        if partition.role is Role.OFFLINE:
+            return Stage.OFFLINE
         one = self.get(partition.key)
         if one is not None and one.partition is partition:
             return one.stage
