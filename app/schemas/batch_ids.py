@@ -20,7 +20,8 @@ from app.records.varint import decode_varint
 from app.registry.parsing.schemas import ParsedSchema
 from app.registry.payloads.faults import PayloadInvalid
 from app.registry.payloads.prefix import SchemaRef, Side, read_prefix
-from app.registry.payloads.reading import check_payload
+from app.registry.payloads.reading import Work, check_payload
+from app.registry.refusals import TooComplex
 
 USES_MAX: Final = 1_000
 """Schemas that one batch may use. A batch of a serializer has one for keys and one for each type of values."""
@@ -115,10 +116,14 @@ def check_payloads(
 ) -> None:
     """Check that payloads are values of their schemas. ``schemas``: of every use in the batch; None for a text that cannot be read.
 
-    Raises: RecordsRejected INVALID_RECORD; as ``uses_of``.
+    The steps of all payloads together are bounded by the decompressed size of the batch.
+
+    Raises: RecordsRejected INVALID_RECORD; ProtocolError INVALID_RECORD for a batch whose checks take too many steps; as
+    ``uses_of``.
     """
     faults: list[tuple[int, str]] = []
     data = _data(batch, max_bytes)
+    work = Work(len(data))
     for part in _parts(data, batch, config):
         if part.use is None or len(faults) >= RECORD_ERRORS_MAX:
             continue
@@ -127,7 +132,13 @@ def check_payloads(
             faults.append((part.number, f"The schema {part.use.ref} of the {part.side.value} cannot be read."))
             continue
         try:
-            check_payload(schema, data[part.payload_at : part.payload_end], 0, part.indexes)
+            check_payload(schema, data[part.payload_at : part.payload_end], part.indexes, work)
+        except TooComplex:
+            raise ProtocolError(
+                f"The records of the batch up to record {part.number} need more than {work.steps_max} steps to be checked by "
+                f"their schemas. Simplify the schemas, or set firn.schema.validation=id.",
+                ErrorCode.INVALID_RECORD,
+            ) from None
         except PayloadInvalid as error:
             faults.append(
                 (part.number, f"The {part.side.value} is no value of schema {part.use.ref}: {clause(error)}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from uuid import UUID
 
@@ -11,6 +12,7 @@ from app.configs import TopicConfig
 from app.core.errors import ErrorCode, LimitExceeded, ProtocolError, RecordsRejected
 from app.records.builder import build_batch
 from app.records.compression import Codec
+from app.registry.parsing.limits import StepBudget
 from app.registry.parsing.schemas import SchemaType, parse
 from app.registry.payloads.prefix import Side
 from app.schemas import batch_ids
@@ -160,3 +162,32 @@ def test_the_indexes_of_a_protobuf_message_are_read_from_the_header_or_the_paylo
     assert refused.value.record_errors == (
         (2, f"The value is no value of schema {GUID}: the payload is no message of type B."),
     )
+
+
+def test_all_payloads_of_a_batch_share_steps_that_its_size_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    spent = 0
+    real = StepBudget.spend
+
+    def counted(budget: StepBudget, count: int = 1) -> None:
+        nonlocal spent
+        spent += count
+        real(budget, count)
+
+    dear = parse(SchemaType.JSON, json.dumps({"allOf": [{}] * 9_000}), is_new=False)
+    monkeypatch.setattr(StepBudget, "spend", counted)
+    schemas = {SchemaUse(Side.VALUE, 1): dear}
+    check_payloads(batch((None, with_id(1, b"1"), ())), VALUES, schemas, BYTES)
+    assert 9_000 < spent < 9_100
+    spent = 0
+    many = batch(*[(None, with_id(1, b"1"), ()) for _ in range(1_000)], codec=Codec.GZIP)
+    with pytest.raises(ProtocolError, match=r"up to record \d+ need more than \d+ steps to be checked") as refused:
+        check_payloads(many, VALUES, schemas, BYTES)
+    assert refused.value.code is ErrorCode.INVALID_RECORD
+    assert spent < 10_000 + 8 * 20 * 1_000, "a record of this batch has less than 20 bytes"
+
+
+def test_members_and_items_that_no_schema_judges_cost_steps_too() -> None:
+    idle = parse(SchemaType.JSON, json.dumps({"allOf": [{}] * 3_000}))
+    for value in (b"[" + b"1," * 5_000 + b"1]", json.dumps(dict.fromkeys(map(str, range(2_000)))).encode()):
+        with pytest.raises(ProtocolError, match="steps to be checked"):
+            check_payloads(batch((None, with_id(1, value), ())), VALUES, {SchemaUse(Side.VALUE, 1): idle}, BYTES)

@@ -15,7 +15,18 @@ READABLE: Final = (SchemaType.AVRO, SchemaType.JSON)
 """Types whose payloads are read without another package."""
 STEPS_LEAST: Final = 10_000
 STEPS_A_BYTE: Final = 8
-"""Steps that a payload may need: parts of the schema for each part of the value."""
+"""Steps that a payload, or all payloads of a batch together, may need: parts of the schema for each part of the value."""
+
+
+class Work:
+    """The steps that are left for the payloads of one batch. Many small payloads get no more than one large payload."""
+
+    __slots__ = ("steps", "steps_max")
+
+    def __init__(self, size_bytes: int) -> None:
+        """``size_bytes``: of the batch, decompressed."""
+        self.steps_max = STEPS_LEAST + STEPS_A_BYTE * size_bytes
+        self.steps = StepBudget(self.steps_max)
 
 
 def read_payload(schema: ParsedSchema, data: bytes, start: int, indexes: bytes | None = None) -> Any:
@@ -28,23 +39,33 @@ def read_payload(schema: ParsedSchema, data: bytes, start: int, indexes: bytes |
 
     Raises: PayloadInvalid.
     """
-    if schema.kind is SchemaType.PROTOBUF:
-        return _protobuf().read_payload(schema.model, data, start, indexes)
-    steps = StepBudget(STEPS_LEAST + STEPS_A_BYTE * (len(data) - start))
     try:
-        if schema.kind is SchemaType.AVRO:
-            return avro.read_payload(schema.model, data, start, steps)
-        return json_schema.read_payload(schema.model, data, start, steps)
+        return _read(schema, data, start, indexes, StepBudget(STEPS_LEAST + STEPS_A_BYTE * (len(data) - start)))
     except TooComplex:
         raise PayloadInvalid("the payload needs too many steps to be checked") from None
 
 
-def check_payload(schema: ParsedSchema, data: bytes, start: int, indexes: bytes | None = None) -> None:
-    """As ``read_payload``, without the value. Raises: PayloadInvalid."""
+def check_payload(schema: ParsedSchema, data: bytes, indexes: bytes | None, work: Work) -> None:
+    """Check a payload of a batch, as ``read_payload``, from the start of ``data`` on. ``work``: of the batch.
+
+    Raises: PayloadInvalid; TooComplex if no steps are left for the batch.
+    """
+    work.steps.spend()
     if schema.kind is SchemaType.PROTOBUF:
-        _protobuf().check_payload(schema.model, data, start, indexes)
+        _protobuf().check_payload(schema.model, data, 0, indexes)
     else:
-        read_payload(schema, data, start)
+        _read(schema, data, 0, indexes, work.steps)
+
+
+def _read(schema: ParsedSchema, data: bytes, start: int, indexes: bytes | None, steps: StepBudget) -> Any:
+    """Raises: PayloadInvalid, TooComplex."""
+    match schema.kind:
+        case SchemaType.AVRO:
+            return avro.read_payload(schema.model, data, start, steps)
+        case SchemaType.JSON:
+            return json_schema.read_payload(schema.model, data, start, steps)
+        case SchemaType.PROTOBUF:
+            return _protobuf().read_payload(schema.model, data, start, indexes)
 
 
 def _protobuf() -> ModuleType:
