@@ -18,7 +18,7 @@ from app.records.record import raw_records, walk_records
 from app.records.validation import RECORD_ERRORS_MAX
 from app.records.varint import decode_varint
 from app.registry.parsing.schemas import ParsedSchema
-from app.registry.payloads.faults import PayloadInvalid
+from app.registry.payloads.faults import PayloadInvalid, PayloadUnchecked
 from app.registry.payloads.prefix import SchemaRef, Side, read_prefix
 from app.registry.payloads.reading import Work, check_payload
 from app.registry.refusals import TooComplex
@@ -113,8 +113,11 @@ def check_payloads(
     config: TopicConfig,
     schemas: Mapping[SchemaUse, ParsedSchema | None],
     max_bytes: int,
+    broken: dict[SchemaUse, Exception],
 ) -> None:
     """Check that payloads are values of their schemas. ``schemas``: of every use in the batch; None for a text that cannot be read.
+
+    Where a check breaks down, its record is refused, and its error is added to ``broken``.
 
     The steps of all payloads together are bounded by the decompressed size of the batch.
 
@@ -139,6 +142,12 @@ def check_payloads(
                 f"their schemas. Simplify the schemas, or set firn.schema.validation=id.",
                 ErrorCode.INVALID_RECORD,
             ) from None
+        except PayloadUnchecked as error:
+            if isinstance(error.__cause__, Exception):
+                broken.setdefault(part.use, error.__cause__)
+            faults.append(
+                (part.number, f"The {part.side.value} cannot be checked by schema {part.use.ref}: {clause(error)}.")
+            )
         except PayloadInvalid as error:
             faults.append(
                 (part.number, f"The {part.side.value} is no value of schema {part.use.ref}: {clause(error)}.")

@@ -16,6 +16,7 @@ from app.client.admin import AdminClient
 from app.client.cluster import ClusterClient
 from app.client.schema_log import BrokerSchemaLog
 from app.core.errors import BrokerUnavailable, ErrorCode, RequestRejected
+from app.core.faults import Faults
 from app.handlers.produce import produce as produce_module
 from app.hot.log import PreparationNeeded
 from app.metadata.image.records import LEVEL_MAX, REGISTRY_LEVEL
@@ -26,7 +27,7 @@ from app.schemas import follower as follower_module
 from app.wire.config_resources import ConfigOperation, ConfigResourceType
 from tests.handlers.conversation import Talk, talk
 from tests.support.broker import RunningBroker, running_broker
-from tests.support.schema_records import schema_record
+from tests.support.schema_records import schema_key, schema_record, schema_value
 from tests.support.several import cluster_on
 from tests.support.waiting import until
 
@@ -151,6 +152,23 @@ async def test_full_validation_decodes_the_payloads(tmp_path: Path) -> None:
         why = "The value is no value of schema 1: 2 bytes are named where 1 are left."
         assert (code, errors) == (ErrorCode.INVALID_RECORD, [(1, why)])
         assert broker.log("t").log_end_offset == 1
+
+
+async def test_a_schema_whose_check_breaks_down_refuses_the_batch_and_the_log_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(Faults, "met", lambda _, kind, subject, sentence, **more: told.append(sentence))
+    hostile = '{"$ref": "#/default", "default": {"$ref": "http://[#x"}}'
+    value = schema_value("t-value", 2, hostile, 2, schemaType="JSON")
+    async with checked(tmp_path, **{"firn.schema.validation": "full"}) as (_, registry, client):
+        await registry.log.append(await registry.end(), "t-value", [(schema_key("t-value", 2), value)])
+        code, errors = refusal(await produce(client, batch(with_id(1), with_id(2, b"1"))))
+        why = "The value cannot be checked by schema 2: the check failed with ValueError."
+        assert (code, errors) == (ErrorCode.INVALID_RECORD, [(1, why)])
+        assert (await produce(client, batch(with_id(1)))).error_code == 0, "the connection goes on"
+    failed = "the check by schema 2 of topic t failed, so records were refused"
+    assert len([one for one in told if one.startswith(failed)]) == 1
 
 
 async def test_a_retry_of_a_stored_batch_is_a_duplicate_though_the_subject_was_deleted(

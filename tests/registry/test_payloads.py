@@ -216,6 +216,23 @@ def test_a_schema_that_refers_to_itself_for_the_same_value_is_refused() -> None:
     assert fault({"$ref": "#"}, 1) == "the value has more than 150 levels"
 
 
+@pytest.mark.parametrize(
+    ("hostile", "value", "why"),
+    [
+        ({"dependentRequired": {"a": [[]]}}, {"a": 1}, "the property 'a' needs that a value of type array names"),
+        ({"required": [{}]}, {}, "the property that a value of type object names is missing"),
+        ({"type": [{}, []]}, 1, "the value is of type integer, not unknown, unknown"),
+        ({"enum": {}, "items": 1, "minItems": "a", "allOf": {}, "multipleOf": [], "$id": 7}, [1], None),
+        ({"$ref": "http://[#x"}, 1, "the check failed with ValueError"),
+        ({"$ref": "#/default/enum/\u00b2", "enum": [1]}, 1, "the check failed with ValueError"),
+    ],
+)
+def test_a_part_that_only_a_reference_makes_a_schema_raises_one_error(
+    hostile: Any, value: Any, why: str | None
+) -> None:
+    assert fault({"$ref": "#/default", "default": hostile}, value) == why
+
+
 # --- ids ------------------------------------------------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ from app.records.builder import build_batch
 from app.records.compression import Codec
 from app.registry.parsing.limits import StepBudget
 from app.registry.parsing.schemas import SchemaType, parse
+from app.registry.payloads import json_schema
 from app.registry.payloads.prefix import Side
 from app.schemas import batch_ids
 from app.schemas.batch_ids import SchemaUse, check_payloads, uses_of
@@ -128,10 +129,10 @@ def test_payloads_are_checked_by_the_schemas_that_records_name() -> None:
     }
     header = (("__value_schema_id", b"\x01" + GUID.bytes),)
     good: list[Made] = [(None, with_id(1, b"\x02a"), ()), (None, b"\x01", header)]
-    check_payloads(batch(*good), VALUES, schemas, BYTES)
+    check_payloads(batch(*good), VALUES, schemas, BYTES, {})
     bad: list[Made] = [(None, with_id(1, b"\x04a"), ()), (None, b"\x02", header), (None, with_id(2), ())]
     with pytest.raises(RecordsRejected) as refused:
-        check_payloads(batch(*good, *bad), VALUES, schemas, BYTES)
+        check_payloads(batch(*good, *bad), VALUES, schemas, BYTES, {})
     assert refused.value.record_errors == (
         (2, "The value is no value of schema 1: 2 bytes are named where 1 are left."),
         (3, f"The value is no value of schema {GUID}: the byte 2 is no boolean."),
@@ -156,9 +157,9 @@ def test_the_indexes_of_a_protobuf_message_are_read_from_the_header_or_the_paylo
     schemas = {SchemaUse(Side.VALUE, 1): schema, SchemaUse(Side.VALUE, str(GUID)): schema}
     header = (("__value_schema_id", b"\x01" + GUID.bytes + b"\x02\x02"),)
     good: list[Made] = [(None, b"\x08\x05", header), (None, with_id(1, b"\x02\x02\x08\x05"), ())]
-    check_payloads(batch(*good), VALUES, schemas, BYTES)
+    check_payloads(batch(*good), VALUES, schemas, BYTES, {})
     with pytest.raises(RecordsRejected) as refused:
-        check_payloads(batch(*good, (None, b"\x0a\x09a", header)), VALUES, schemas, BYTES)
+        check_payloads(batch(*good, (None, b"\x0a\x09a", header)), VALUES, schemas, BYTES, {})
     assert refused.value.record_errors == (
         (2, f"The value is no value of schema {GUID}: the payload is no message of type B."),
     )
@@ -176,12 +177,12 @@ def test_all_payloads_of_a_batch_share_steps_that_its_size_bounds(monkeypatch: p
     dear = parse(SchemaType.JSON, json.dumps({"allOf": [{}] * 9_000}), is_new=False)
     monkeypatch.setattr(StepBudget, "spend", counted)
     schemas = {SchemaUse(Side.VALUE, 1): dear}
-    check_payloads(batch((None, with_id(1, b"1"), ())), VALUES, schemas, BYTES)
+    check_payloads(batch((None, with_id(1, b"1"), ())), VALUES, schemas, BYTES, {})
     assert 9_000 < spent < 9_100
     spent = 0
     many = batch(*[(None, with_id(1, b"1"), ()) for _ in range(1_000)], codec=Codec.GZIP)
     with pytest.raises(ProtocolError, match=r"up to record \d+ need more than \d+ steps to be checked") as refused:
-        check_payloads(many, VALUES, schemas, BYTES)
+        check_payloads(many, VALUES, schemas, BYTES, {})
     assert refused.value.code is ErrorCode.INVALID_RECORD
     assert spent < 10_000 + 8 * 20 * 1_000, "a record of this batch has less than 20 bytes"
 
@@ -190,4 +191,23 @@ def test_members_and_items_that_no_schema_judges_cost_steps_too() -> None:
     idle = parse(SchemaType.JSON, json.dumps({"allOf": [{}] * 3_000}))
     for value in (b"[" + b"1," * 5_000 + b"1]", json.dumps(dict.fromkeys(map(str, range(2_000)))).encode()):
         with pytest.raises(ProtocolError, match="steps to be checked"):
-            check_payloads(batch((None, with_id(1, value), ())), VALUES, {SchemaUse(Side.VALUE, 1): idle}, BYTES)
+            check_payloads(batch((None, with_id(1, value), ())), VALUES, {SchemaUse(Side.VALUE, 1): idle}, BYTES, {})
+
+
+def test_a_schema_whose_check_breaks_down_refuses_its_records_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bad(*_: object) -> None:
+        raise KeyError("x")
+
+    monkeypatch.setattr(json_schema, "resolve", bad)
+    schemas = {
+        SchemaUse(Side.VALUE, 1): parse(SchemaType.JSON, '{"$ref": "#"}', is_new=False),
+        SchemaUse(Side.VALUE, 2): parse(SchemaType.JSON, "{}"),
+    }
+    broken: dict[SchemaUse, Exception] = {}
+    made = batch((None, with_id(2, b"1"), ()), (None, with_id(1, b"1"), ()), (None, with_id(1, b"2"), ()))
+    with pytest.raises(RecordsRejected) as refused:
+        check_payloads(made, VALUES, schemas, BYTES, broken)
+    why = "The value cannot be checked by schema 1: the check failed with KeyError."
+    assert refused.value.record_errors == ((1, why), (2, why))
+    assert list(map(repr, broken.values())) == ["KeyError('x')"]
+    assert list(broken) == [SchemaUse(Side.VALUE, 1)]

@@ -7,10 +7,11 @@ The ids of the records are gathered on a pool thread, and looked for in the regi
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from app.configs import SchemaValidation
 from app.core.errors import LimitExceeded
+from app.core.faults import place_of
 from app.core.turns import Portion
 from app.hot.preparation import DecompressesTooFar
 from app.registry.payloads.prefix import Side
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from app.configs import TopicConfig
     from app.handlers.clients.client import Client
     from app.registry.parsing.schemas import ParsedSchema
+
+CHECKING: Final = "checking payloads by schema"
+"""The name of this work in log lines about faults."""
 
 
 async def check_schemas(connection: Client, topic: str, config: TopicConfig, records: memoryview) -> None:
@@ -57,20 +61,24 @@ async def check_schemas(connection: Client, topic: str, config: TopicConfig, rec
         version = versions[one]
         models[use] = None if version is None else await follower.model(version)
         await portion.rest_if_spent()
-    await preparations.run(connection, len(records), partial(_check_payloads, records, config, models))
+    broken: dict[SchemaUse, Exception] = {}
 
+    def check(raw_bytes_max: int) -> None:
+        try:
+            check_payloads(records, config, models, raw_bytes_max, broken)
+        except LimitExceeded:
+            raise DecompressesTooFar(raw_bytes_max) from None
 
-def _check_payloads(
-    records: memoryview,
-    config: TopicConfig,
-    models: dict[SchemaUse, ParsedSchema | None],
-    raw_bytes_max: int,
-) -> None:
-    """Raises: as ``check_payloads``; DecompressesTooFar."""
     try:
-        check_payloads(records, config, models, raw_bytes_max)
-    except LimitExceeded:
-        raise DecompressesTooFar(raw_bytes_max) from None
+        await preparations.run(connection, len(records), check)
+    finally:
+        for use, error in broken.items():
+            connection.context.faults.met(
+                CHECKING,
+                f"{use.ref} of {topic}",
+                f"the check by schema {use.ref} of topic {topic} failed, so records were refused; please report the schema: "
+                f"{place_of(error)}",
+            )
 
 
 def naming_of(topic: str, side: Side, config: TopicConfig) -> Naming:

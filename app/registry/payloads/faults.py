@@ -5,3 +5,7 @@ from __future__ import annotations
 
 class PayloadInvalid(ValueError):
     """A payload is no value of its schema. The message is a clause that says why."""
+
+
+class PayloadUnchecked(PayloadInvalid):
+    """Whether a payload is a value of its schema was not found out. The cause is the error of a check that must raise none."""

@@ -116,7 +116,8 @@ class _Checking:
             names = [named] if isinstance(named, str) else named if isinstance(named, list) else []
             found = type_of(value)
             if found not in names and not (found == "integer" and "number" in names):
-                raise _fault(path, f"the value is of type {found}, not {', '.join(map(str, names[:8]))}")
+                shown = [one[:100] if isinstance(one, str) else "unknown" for one in names[:8]]
+                raise _fault(path, f"the value is of type {found}, not {', '.join(shown)}")
         listed = schema.get("enum")
         if isinstance(listed, list) and not self._has(listed, value):
             raise _fault(path, "the value is none of the enum")
@@ -130,8 +131,8 @@ class _Checking:
         required = schema.get("required")
         for name in required if isinstance(required, list) else ():
             self._steps.spend()
-            if name not in value:
-                raise _fault(path, f"the property {str(name)[:100]!r} is missing")
+            if not isinstance(name, str) or name not in value:
+                raise _fault(path, f"the property {_shown(name)} is missing")
         properties = _object(schema, "properties")
         others = schema.get("additionalProperties")
         names = schema.get("propertyNames")
@@ -157,8 +158,8 @@ class _Checking:
                     continue
                 for one in needed:
                     self._steps.spend()
-                    if one not in value:
-                        raise _fault(path, f"the property {name[:100]!r} needs {str(one)[:100]!r}")
+                    if not isinstance(one, str) or one not in value:
+                        raise _fault(path, f"the property {name[:100]!r} needs {_shown(one)}")
 
     def _check_array(self, schema: Mapping[str, Any], value: list[Any], path: str, base: str, depth: int) -> None:
         _check_size(schema, len(value), "minItems", "maxItems", "items", path)
@@ -212,6 +213,11 @@ class _Checking:
         if isinstance(value, list):
             return tuple([self._frozen(one, depth + 1) for one in value])
         return (isinstance(value, bool), value)
+
+
+def _shown(name: Any) -> str:
+    """A name as messages say it. A part of a schema that only a reference makes a schema may have any value in its place."""
+    return repr(name[:100]) if isinstance(name, str) else f"that a value of type {type_of(name)} names"
 
 
 def _fault(path: str, why: str) -> PayloadInvalid:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Final
 
 from app.registry.parsing.limits import StepBudget
 from app.registry.parsing.schemas import ParsedSchema, SchemaType
 from app.registry.payloads import avro, json_schema
-from app.registry.payloads.faults import PayloadInvalid
+from app.registry.payloads.faults import PayloadInvalid, PayloadUnchecked
 from app.registry.refusals import TooComplex
 
 READABLE: Final = (SchemaType.AVRO, SchemaType.JSON)
@@ -40,7 +42,8 @@ def read_payload(schema: ParsedSchema, data: bytes, start: int, indexes: bytes |
     Raises: PayloadInvalid.
     """
     try:
-        return _read(schema, data, start, indexes, StepBudget(STEPS_LEAST + STEPS_A_BYTE * (len(data) - start)))
+        with _total():
+            return _read(schema, data, start, indexes, StepBudget(STEPS_LEAST + STEPS_A_BYTE * (len(data) - start)))
     except TooComplex:
         raise PayloadInvalid("the payload needs too many steps to be checked") from None
 
@@ -51,10 +54,11 @@ def check_payload(schema: ParsedSchema, data: bytes, indexes: bytes | None, work
     Raises: PayloadInvalid; TooComplex if no steps are left for the batch.
     """
     work.steps.spend()
-    if schema.kind is SchemaType.PROTOBUF:
-        _protobuf().check_payload(schema.model, data, 0, indexes)
-    else:
-        _read(schema, data, 0, indexes, work.steps)
+    with _total():
+        if schema.kind is SchemaType.PROTOBUF:
+            _protobuf().check_payload(schema.model, data, 0, indexes)
+        else:
+            _read(schema, data, 0, indexes, work.steps)
 
 
 def _read(schema: ParsedSchema, data: bytes, start: int, indexes: bytes | None, steps: StepBudget) -> Any:
@@ -66,6 +70,20 @@ def _read(schema: ParsedSchema, data: bytes, start: int, indexes: bytes | None, 
             return json_schema.read_payload(schema.model, data, start, steps)
         case SchemaType.PROTOBUF:
             return _protobuf().read_payload(schema.model, data, start, indexes)
+
+
+@contextmanager
+def _total() -> Iterator[None]:
+    """Stored schemas are of strangers: an error that no check foresees is an error of one payload, and never of a connection.
+
+    Raises: PayloadUnchecked for such an error.
+    """
+    try:
+        yield
+    except (PayloadInvalid, TooComplex, MemoryError):
+        raise
+    except Exception as error:
+        raise PayloadUnchecked(f"the check failed with {type(error).__name__}") from error
 
 
 def _protobuf() -> ModuleType:
