@@ -12,10 +12,12 @@ from app.configs import TopicConfig
 from app.core.errors import ErrorCode, LimitExceeded, ProtocolError, RecordsRejected
 from app.records.builder import build_batch
 from app.records.compression import Codec
+from app.records.varint import encode_varint
 from app.registry.parsing.limits import StepBudget
 from app.registry.parsing.schemas import SchemaType, parse
 from app.registry.payloads import json_schema
 from app.registry.payloads.prefix import Side
+from app.registry.payloads.reading import PAYLOAD_BYTES_MAX
 from app.schemas import batch_ids
 from app.schemas.batch_ids import SchemaUse, check_payloads, uses_of
 
@@ -211,3 +213,31 @@ def test_a_schema_whose_check_breaks_down_refuses_its_records_and_is_told(monkey
     assert refused.value.record_errors == ((1, why), (2, why))
     assert list(map(repr, broken.values())) == ["KeyError('x')"]
     assert list(broken) == [SchemaUse(Side.VALUE, 1)]
+
+
+def test_a_payload_that_one_call_decodes_has_a_greatest_size() -> None:
+    message = b"\x00\x0a" + encode_varint(PAYLOAD_BYTES_MAX // 2) + b"x" * PAYLOAD_BYTES_MAX
+    text = json.dumps("x" * (PAYLOAD_BYTES_MAX - 2)).encode()
+    long = "x" * PAYLOAD_BYTES_MAX
+    kinds = {
+        1: parse(SchemaType.JSON, "{}"),
+        2: parse(SchemaType.PROTOBUF, 'syntax = "proto3"; message A { string a = 1; }'),
+        3: parse(SchemaType.AVRO, '"string"'),
+    }
+    schemas = {SchemaUse(Side.VALUE, number): one for number, one in kinds.items()}
+    avro = encode_varint(len(long)) + long.encode()
+    check_payloads(batch((None, with_id(1, text), ()), (None, with_id(3, avro), ())), VALUES, schemas, BYTES, {})
+    broken: dict[SchemaUse, Exception] = {}
+    made = batch((None, with_id(1, text + b" "), ()), (None, with_id(2, message), ()))
+    with pytest.raises(RecordsRejected) as refused:
+        check_payloads(made, VALUES, schemas, BYTES, broken)
+    assert refused.value.code is ErrorCode.INVALID_RECORD
+    assert refused.value.record_errors == tuple(
+        (
+            number,
+            f"The value cannot be checked by schema {number + 1}: it has {size} bytes, and those with more than 262144 are "
+            f"not checked.",
+        )
+        for number, size in enumerate((262_145, len(message)))
+    )
+    assert broken == {}, "the size is no fault of the broker"

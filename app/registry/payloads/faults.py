@@ -8,4 +8,5 @@ class PayloadInvalid(ValueError):
 
 
 class PayloadUnchecked(PayloadInvalid):
-    """Whether a payload is a value of its schema was not found out. The cause is the error of a check that must raise none."""
+    """Whether a payload is a value of its schema was not found out: it is too large, or the check broke down. The cause is
+    the error of a check that must raise none."""

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Final
 
+from app.core.limits import KIB
 from app.registry.parsing.limits import StepBudget
 from app.registry.parsing.schemas import ParsedSchema, SchemaType
 from app.registry.payloads import avro, json_schema
@@ -18,6 +19,10 @@ READABLE: Final = (SchemaType.AVRO, SchemaType.JSON)
 STEPS_LEAST: Final = 10_000
 STEPS_A_BYTE: Final = 8
 """Steps that a payload, or all payloads of a batch together, may need: parts of the schema for each part of the value."""
+
+PAYLOAD_BYTES_MAX: Final = 256 * KIB
+"""Of a payload in JSON or Protobuf that a broker checks. One call decodes it, and other threads wait for up to 50 ms. Avro is read
+in many calls."""
 
 
 class Work:
@@ -54,6 +59,10 @@ def check_payload(schema: ParsedSchema, data: bytes, indexes: bytes | None, work
     Raises: PayloadInvalid; TooComplex if no steps are left for the batch.
     """
     work.steps.spend()
+    if schema.kind is not SchemaType.AVRO and len(data) > PAYLOAD_BYTES_MAX:
+        raise PayloadUnchecked(
+            f"it has {len(data)} bytes, and those with more than {PAYLOAD_BYTES_MAX} are not checked"
+        )
     with _total():
         if schema.kind is SchemaType.PROTOBUF:
             _protobuf().check_payload(schema.model, data, 0, indexes)
