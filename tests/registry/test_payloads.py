@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.registry.parsing.schemas import Named, SchemaType, parse
+from app.registry.payloads import json_schema
 from app.registry.payloads.faults import PayloadInvalid
 from app.registry.payloads.prefix import Prefix, Side, read_prefix
 from app.registry.payloads.reading import read_payload
@@ -231,6 +232,47 @@ def test_a_part_that_only_a_reference_makes_a_schema_raises_one_error(
     hostile: Any, value: Any, why: str | None
 ) -> None:
     assert fault({"$ref": "#/default", "default": hostile}, value) == why
+
+
+def test_values_whose_hashes_a_caller_chose_have_other_hashes_where_they_are_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    frozen: list[Any] = []
+    real = json_schema._Checking._frozen
+
+    def kept(checking: Any, value: Any, depth: int) -> Any:
+        made = real(checking, value, depth)
+        frozen.append(made)
+        return made
+
+    monkeypatch.setattr(json_schema._Checking, "_frozen", kept)
+    numbers = [1 + place * (2**61 - 1) for place in range(200)]
+    assert len(set(map(hash, numbers))) == 1, "Python's own hashes of them are equal"
+    assert fault({"uniqueItems": True}, numbers) is None
+    assert len(set(map(hash, frozen))) == len(frozen) == 200
+
+
+@pytest.mark.parametrize(
+    ("items", "twice"),
+    [
+        ([1, True, "1", "number", None, 0, False, 1.5], False),
+        ([1, 1.0], True),
+        ([0, -0.0], True),
+        ([10**20, 1e20], True),
+        ([2**64 + 1, float(2**64)], False),
+        ([[1.5], [1.50]], True),
+        ([{"a": 10**300}, {"a": 10**300 + 1}], False),
+        ([{"a": 1, "b": 2}, {"b": 2.0, "a": 1}], True),
+    ],
+)
+def test_numbers_are_equal_by_their_values_and_are_no_booleans_or_texts(items: list[Any], twice: bool) -> None:
+    assert fault({"uniqueItems": True}, items) == ("an item comes twice" if twice else None)
+
+
+def test_a_long_list_of_types_costs_steps() -> None:
+    dear = {"definitions": {"t": {"default": {"type": ["x"] * 16_000 + ["integer"]}}}}
+    dear["allOf"] = [{"$ref": "#/definitions/t/default"}] * 50  # type: ignore[assignment]
+    assert fault(dear, 1) == "the payload needs too many steps to be checked"
 
 
 # --- ids ------------------------------------------------------------------------------------------------------------------
