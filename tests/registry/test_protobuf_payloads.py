@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from app.registry.parsing.protobuf.building import ProtobufSchema
 from app.registry.parsing.schemas import SchemaType, parse
+from app.registry.payloads import protobuf
 from app.registry.payloads.faults import PayloadInvalid
 from app.registry.payloads.reading import Work, check_payload, read_payload
 
@@ -15,6 +19,7 @@ message First { string name = 1; int64 big_number = 2; bytes raw = 3; }
 message Second { message Inner { int32 n = 1; } Inner inner = 1; }
 """
 SCHEMA = parse(SchemaType.PROTOBUF, TEXT)
+OTHER = parse(SchemaType.PROTOBUF, TEXT)
 ANN = b"\x0a\x03Ann\x10\x07"
 
 
@@ -58,3 +63,31 @@ def test_a_message_without_a_required_field_is_refused() -> None:
     assert read_payload(schema, b"\x00\x08\x05", 0) == {"n": 5}
     with pytest.raises(PayloadInvalid, match=r"a required field of M is missing|no message of type M"):
         read_payload(schema, b"\x00", 0)
+
+
+def test_a_batch_looks_for_each_type_once_and_pays_for_the_list_of_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[list[int]] = []
+    real = protobuf._type_of
+
+    def counted(schema: ProtobufSchema, path: list[int]) -> Any:
+        looked.append(path)
+        return real(schema, path)
+
+    monkeypatch.setattr(protobuf, "_type_of", counted)
+    work = Work(1_000_000)
+    for _ in range(3):
+        check_payload(SCHEMA, b"\x00" + ANN, None, work)
+        check_payload(SCHEMA, b"\x04\x02\x00\x08\x05", None, work)
+        check_payload(OTHER, b"\x00", None, work)
+    assert looked == [[0], [1, 0], [0]], "schemas have types of their own"
+    inner = " ".join(f"message I{place} {{}}" for place in range(800))
+    outer = " ".join(f"message M{place} {{}}" for place in range(800))
+    many = parse(SchemaType.PROTOBUF, f'syntax = "proto3"; message A {{ {inner} }} {outer}')
+    for _ in range(2):
+        before = work.steps.left
+        check_payload(many, b"\x04\x00\x02", None, work)
+        spent = before - work.steps.left
+    assert spent == 1
+    before = work.steps.left
+    check_payload(many, b"\x04\x00\x04", None, work)
+    assert before - work.steps.left == 1 + (801 + 800) // protobuf.TYPES_A_STEP

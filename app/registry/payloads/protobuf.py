@@ -14,22 +14,46 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
+from app.registry.parsing.limits import StepBudget
 from app.registry.parsing.protobuf.building import ProtobufSchema
 from app.registry.payloads.faults import PayloadInvalid
 
 INDEXES_MAX: Final = 100
 """Levels of messages inside of one another."""
 _VARINT_BYTES_MAX: Final = 5
+TYPES_A_STEP: Final = 8
+"""Types of messages that are listed at the cost of one step."""
 
 
-def check_payload(schema: ProtobufSchema, data: bytes, start: int, indexes: bytes | None) -> Any:
+class MessageTypes:
+    """The types of messages that indexes lead to, each of which is looked for once. For the payloads of one batch."""
+
+    __slots__ = ("_found",)
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[ProtobufSchema, tuple[int, ...]], Any] = {}
+
+    def at(self, schema: ProtobufSchema, path: list[int], steps: StepBudget) -> Any:
+        """The class of the messages. Raises: PayloadInvalid, TooComplex."""
+        key = schema, tuple(path)
+        found = self._found.get(key)
+        if found is None:
+            descriptor = _type_of(schema, path)
+            steps.spend(_types_beside(schema, descriptor) // TYPES_A_STEP)
+            found = self._found[key] = GetMessageClass(descriptor)
+        return found
+
+
+def check_payload(
+    schema: ProtobufSchema, data: bytes, start: int, indexes: bytes | None, types: MessageTypes, steps: StepBudget
+) -> Any:
     """The message that ``data`` holds. ``indexes``: the bytes after the id in a header; None if they stand in ``data`` at
-    ``start``. Raises: PayloadInvalid."""
+    ``start``. Raises: PayloadInvalid, TooComplex."""
     if indexes is None:
         path, start = _read_indexes(data, start)
     else:
         path, _ = _read_indexes(indexes, 0) if indexes else ([0], 0)
-    message = GetMessageClass(_type_of(schema, path))()
+    message = types.at(schema, path, steps)()
     try:
         message.ParseFromString(data[start:])
     except (DecodeError, RecursionError):
@@ -39,9 +63,9 @@ def check_payload(schema: ProtobufSchema, data: bytes, start: int, indexes: byte
     return message
 
 
-def read_payload(schema: ProtobufSchema, data: bytes, start: int, indexes: bytes | None) -> Any:
-    """The value of the message. Raises: PayloadInvalid, as ``check_payload``."""
-    message = check_payload(schema, data, start, indexes)
+def read_payload(schema: ProtobufSchema, data: bytes, start: int, indexes: bytes | None, steps: StepBudget) -> Any:
+    """The value of the message. Raises: as ``check_payload``."""
+    message = check_payload(schema, data, start, indexes, MessageTypes(), steps)
     try:
         return MessageToDict(message, preserving_proto_field_name=True)
     except (JsonError, TypeError, ValueError, RecursionError) as error:
@@ -74,6 +98,14 @@ def _number(data: bytes, position: int) -> tuple[int, int]:
         shift += 7
         if shift >= 7 * _VARINT_BYTES_MAX:
             raise PayloadInvalid("an index of the message's type is too long")
+
+
+def _types_beside(schema: ProtobufSchema, descriptor: Any) -> int:
+    """The types that are listed on the way to one: those of the file, and those beside it and beside the types around it."""
+    count = len(schema.file.message_types_by_name)
+    while (descriptor := descriptor.containing_type) is not None:
+        count += len(descriptor.nested_types)
+    return count
 
 
 def _type_of(schema: ProtobufSchema, path: list[int]) -> Any:

@@ -26,14 +26,23 @@ in many calls."""
 
 
 class Work:
-    """The steps that are left for the payloads of one batch. Many small payloads get no more than one large payload."""
+    """What the payloads of one batch share: the steps that are left, so that many small payloads get no more than one large
+    payload, and what was found out about their schemas."""
 
-    __slots__ = ("steps", "steps_max")
+    __slots__ = ("_types", "steps", "steps_max")
 
     def __init__(self, size_bytes: int) -> None:
         """``size_bytes``: of the batch, decompressed."""
         self.steps_max = STEPS_LEAST + STEPS_A_BYTE * size_bytes
         self.steps = StepBudget(self.steps_max)
+        self._types: Any = None
+
+    def check_protobuf(self, schema: ParsedSchema, data: bytes, indexes: bytes | None) -> None:
+        """Raises: PayloadInvalid, TooComplex."""
+        protobuf = _protobuf()
+        if self._types is None:
+            self._types = protobuf.MessageTypes()
+        protobuf.check_payload(schema.model, data, 0, indexes, self._types, self.steps)
 
 
 def read_payload(schema: ParsedSchema, data: bytes, start: int, indexes: bytes | None = None) -> Any:
@@ -65,7 +74,7 @@ def check_payload(schema: ParsedSchema, data: bytes, indexes: bytes | None, work
         )
     with _total():
         if schema.kind is SchemaType.PROTOBUF:
-            _protobuf().check_payload(schema.model, data, 0, indexes)
+            work.check_protobuf(schema, data, indexes)
         else:
             _read(schema, data, 0, indexes, work.steps)
 
@@ -78,7 +87,7 @@ def _read(schema: ParsedSchema, data: bytes, start: int, indexes: bytes | None, 
         case SchemaType.JSON:
             return json_schema.read_payload(schema.model, data, start, steps)
         case SchemaType.PROTOBUF:
-            return _protobuf().read_payload(schema.model, data, start, indexes)
+            return _protobuf().read_payload(schema.model, data, start, indexes, steps)
 
 
 @contextmanager
