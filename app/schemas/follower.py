@@ -20,7 +20,7 @@ from app.registry.payloads.prefix import SchemaRef
 from app.registry.refusals import ParserMissing, SchemaInvalid
 from app.registry.sources import Source, source_of
 from app.registry.view import Version, View
-from app.schemas.knowing import Naming, known
+from app.schemas.knowing import Naming, RecordNames, known
 from app.schemas.registry_reads import LogRead
 
 READ_EVERY_S: Final = 0.05
@@ -66,6 +66,7 @@ class SchemaFollower:
         """Batches for which the next read will be."""
         self._asked = asyncio.Event()
         self._found: dict[tuple[Naming, SchemaRef], Version] = {}
+        self._names = RecordNames()
         self._models: OrderedDict[Source, ParsedSchema | None] = OrderedDict()
         self._chars = 0
 
@@ -137,7 +138,7 @@ class SchemaFollower:
     def _version(self, naming: Naming, ref: SchemaRef) -> Version | None:
         found = self._found.get((naming, ref))
         if found is None:
-            found = known(self._view, naming, ref)
+            found = known(self._view, naming, ref, self._names)
             if found is not None:
                 if len(self._found) >= FOUND_MAX:
                     self._found.clear()

@@ -12,7 +12,8 @@ from app.registry.record_json import Key, KeyType, StoredSchema, write_deleted_v
 from app.registry.schema_log import Entry
 from app.registry.sources import record_name, source_of
 from app.registry.view import View, replay
-from app.schemas.knowing import Naming, known
+from app.schemas import knowing
+from app.schemas.knowing import Naming, RecordNames, known, message_names
 from tests.support.schema_records import schema_key, schema_record, schema_value
 
 TOPIC, RECORD, BOTH = SubjectNameStrategy.TOPIC, SubjectNameStrategy.RECORD, SubjectNameStrategy.TOPIC_RECORD
@@ -24,7 +25,7 @@ def view_of(*records: tuple[bytes, bytes | None]) -> View:
 
 
 def finds(view: View, side: Side, strategy: SubjectNameStrategy, ref: int | str, topic: str = "t") -> bool:
-    return known(view, Naming(topic, side, strategy), ref) is not None
+    return known(view, Naming(topic, side, strategy), ref, RecordNames()) is not None
 
 
 def test_by_default_the_subject_of_the_topic_must_have_the_id() -> None:
@@ -92,6 +93,57 @@ def test_a_protobuf_file_belongs_to_the_subjects_of_its_messages() -> None:
     assert finds(view_of(record("x-value"), record("t-a.b.User")), Side.VALUE, BOTH, 1)
     assert not finds(view_of(record("u-a.b.User")), Side.VALUE, BOTH, 1)
     assert not finds(view_of(record("a.b.Use"), record("t-value")), Side.VALUE, RECORD, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("message A { message B {} } message\n C_1{}", {"A", "B", "C_1"}),
+        ("// message A {}\nmessage B {} /* message C {} */ message D {}", {"B", "D"}),
+        ('message A { string a = 1 [default = "message B \\" message C"]; } message D {}', {"A", "D"}),
+        ("message A { string a = 1 [default = 'message B']; string message = 2; } message D {}", {"A", "D"}),
+        ('option a = "// no comment"; message A {}', {"A"}),
+        ("message A {} /* message B {}", {"A"}),
+        ('message A {} "message B {}\nmessage C {}', {"A", "C"}),
+        ("xmessage A {} messages B {} message", set()),
+    ],
+)
+def test_a_comment_or_a_literal_defines_no_message(text: str, names: set[str]) -> None:
+    assert message_names(text) == names
+
+
+def test_a_text_is_read_once_for_its_names_also_if_no_subject_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    real = knowing.message_names
+
+    def counted(text: str) -> frozenset[str]:
+        read.append(text)
+        return real(text)
+
+    def nameless(stored: StoredSchema) -> None:
+        read.append(stored.schema)
+
+    monkeypatch.setattr(knowing, "message_names", counted)
+    monkeypatch.setattr(knowing, "record_name", nameless)
+    texts = "message A {}", "enum B { C = 0; }", '"long"'
+    kinds = "PROTOBUF", "PROTOBUF", "AVRO"
+    records = [
+        (schema_key(f"s{place}-{number}"), schema_value(f"s{place}-{number}", number, text, schemaType=kind))
+        for number, (text, kind) in enumerate(zip(texts, kinds, strict=True))
+        for place in range(knowing.SUBJECTS_MAX)
+    ]
+    view, names = view_of(*records), RecordNames()
+    for _ in range(3):
+        for number in range(3):
+            for side in Side:
+                assert known(view, Naming("t", side, RECORD), number, names) is None
+    assert sorted(read) == sorted(texts)
+    monkeypatch.setattr(knowing, "NAMES_CHARS_MAX", 2 * knowing.TEXT_CHARS)
+    small = RecordNames()
+    read.clear()
+    for number in (0, 1, 0):
+        assert known(view, Naming("t", Side.VALUE, RECORD), number, small) is None
+    assert read == [texts[0], texts[1], texts[0]], "the texts whose names are kept are bounded"
 
 
 @pytest.mark.parametrize(
