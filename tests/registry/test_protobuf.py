@@ -299,6 +299,10 @@ def _nested(depth: int) -> DescriptorProto:
 _DEEP: Final = FileDescriptorProto(name="deep", syntax="proto3", message_type=[_nested(40)])
 
 
+def _fields(kind: str, count: int) -> str:
+    return "".join(f"{kind} a{n} = {n};" for n in range(1, count + 1))
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -312,7 +316,7 @@ _DEEP: Final = FileDescriptorProto(name="deep", syntax="proto3", message_type=[_
         '"' * 390_000,
         "message M { " + ".".join("a" * 190_000) + " x = 1; }",
         'import "a";' * 30_000,
-        "message M { reserved " + ", ".join(str(n) for n in range(1, 20_000)) + ";" + "int32 a = 1;" * 5_000 + "}",
+        "message M { reserved " + ", ".join(str(n) for n in range(1, 20_000)) + ";" + _fields("int32", 5_000) + "}",
         base64.b64encode(_DEEP.SerializeToString()).decode(),
         base64.b64encode(b"\x22\xff\xff\x0f" * 60_000).decode(),
     ],
@@ -334,6 +338,30 @@ _DEEP: Final = FileDescriptorProto(name="deep", syntax="proto3", message_type=[_
 )
 def test_hostile_texts_are_refused_by_limits(text: str) -> None:
     refusal(text)
+
+
+@pytest.mark.parametrize("text", [" " * 399_999 + "{", "a " * 199_999 + "{", "a" * 399_999 + "{"])
+def test_whether_a_text_is_base64_is_decided_in_one_look_at_each_character(text: str) -> None:
+    # With a repeat that gives characters back, each of these takes minutes.
+    assert refusal(text) == f"line 1 has {text.split()[0][:50]!r} where a statement must be"
+
+
+@pytest.mark.parametrize("tail", ["", "=", "==", "=\n", " \n"])
+def test_base64_may_have_spaces_and_ends_with_signs(tail: str) -> None:
+    assert re.search("neither a Protobuf file nor the base64", refusal(f"a b/+\n0{tail}"))
+
+
+def test_the_oneofs_of_many_fields_are_written_in_one_walk() -> None:
+    # A walk over all fields for each oneof takes hours.
+    text = f"""syntax = "proto3"; message M {{ {_fields("optional int32", 8_000)} }}"""
+    assert read(text).canonical.count("\n  optional int32 a") == 8_000
+    inner = "".join(f"oneof o{n} {{ int32 a{n} = {n}; }}" for n in range(1, 5_001))
+    assert read(f'syntax = "proto3"; message M {{ {inner} }}').canonical.count("\n    int32 a") == 5_000
+
+
+def test_optional_fields_of_one_name_are_refused_before_their_oneofs_are_named() -> None:
+    text = 'syntax = "proto3"; message M { ' + "optional int32 a = 1; " * 16_000 + "}"
+    assert refusal(text) == "message 'M' has two fields with the name 'a'"
 
 
 def test_a_token_costs_a_step_and_so_does_a_comment() -> None:

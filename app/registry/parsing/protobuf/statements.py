@@ -529,8 +529,16 @@ class _Reading:
 
 
 def _name_optional_fields(made: Any) -> None:
-    """Give each optional field of proto3 the oneof that stands for its presence, as `protoc` does."""
-    taken = {one.name for one in made.field} | {one.name for one in made.oneof_decl}
+    """Give each optional field of proto3 the oneof that stands for its presence, as `protoc` does.
+
+    Two fields of one name would ask for more and more letters, so they are refused first. Raises: SchemaInvalid.
+    """
+    taken: set[str] = set()
+    for field in made.field:
+        if field.name in taken:
+            raise SchemaInvalid(f"message {made.name[:100]!r} has two fields with the name {field.name[:100]!r}")
+        taken.add(field.name)
+    taken.update(one.name for one in made.oneof_decl)
     for field in made.field:
         if field.proto3_optional:
             name = f"_{field.name}"

@@ -146,13 +146,17 @@ class _Writing:
         fields = list(enumerate(message.field))
         if self._normal:
             fields.sort(key=lambda one: int(one[1].number))
-        plain = [one for one in fields if not one[1].HasField("oneof_index") or one[1].proto3_optional]
+        plain: list[tuple[int, Any]] = []
+        of_oneofs: dict[int, list[tuple[int, Any]]] = {}
+        for one in fields:
+            is_inner = one[1].HasField("oneof_index") and not one[1].proto3_optional
+            (of_oneofs.setdefault(one[1].oneof_index, []) if is_inner else plain).append(one)
         self._gap(plain)
         nested = {one.name: (one, (*path, 3, place)) for place, one in enumerate(message.nested_type)}
         for place, field in plain:
             self._field(field, nested, (*path, 2, place), in_oneof=False)
         for index, oneof in enumerate(message.oneof_decl):
-            inner = [one for one in fields if one not in plain and one[1].oneof_index == index]
+            inner = of_oneofs.get(index, [])
             self._gap(inner)
             if inner:
                 self._comment((*path, 8, index))
