@@ -364,6 +364,40 @@ def test_optional_fields_of_one_name_are_refused_before_their_oneofs_are_named()
     assert refusal(text) == "message 'M' has two fields with the name 'a'"
 
 
+LOGS: Final = ("logs", 'syntax = "proto3"; package other; message LogEntry { int32 n = 1; }')
+
+
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [
+        ("repeated other.LogEntry entries = 2;", "repeated other.LogEntry entries = 2;"),
+        ("repeated other.LogEntry Log = 2;", "repeated other.LogEntry Log = 2;"),
+        ("other.LogEntry entry = 2;", "other.LogEntry entry = 2;"),
+        ("repeated LogEntry entries = 2;", "repeated LogEntry entries = 2;"),
+        ("repeated LogEntry Log = 2;", "repeated LogEntry Log = 2;"),
+        ("LogEntry one = 2;", "LogEntry one = 2;"),
+        ("oneof kind { other.LogEntry one = 2; }", "other.LogEntry one = 2;"),
+        ("map<int32, other.LogEntry> entries = 2;", "map<int32, other.LogEntry> entries = 2;"),
+    ],
+)
+def test_a_field_is_written_as_a_map_only_if_its_own_entries_are_its_type(fields: str, shown: str) -> None:
+    text = f'syntax = "proto3"; package a; import "logs"; message Log {{ map<string, string> log = 1; {fields} }}'
+    found = read(text, LOGS)
+    for form, written in ((found.canonical, shown), (found.normalized, None)):
+        assert written is None or f" {written}\n" in form
+        again = read(form, LOGS)
+        assert again.normalized == found.normalized
+        assert _kinds(again) == _kinds(found)
+    from_bytes = read(formatted(found, Format.SERIALIZED), LOGS)
+    assert _kinds(from_bytes) == _kinds(found)
+
+
+def _kinds(schema: ParsedSchema) -> dict[str, tuple[int, str]]:
+    """The types of the fields of the first message, by their names."""
+    message = schema.model.resolved().message_type[0]
+    return {one.name: (one.label, one.type_name) for one in message.field}
+
+
 def test_a_token_costs_a_step_and_so_does_a_comment() -> None:
     steps = StepBudget(100)
     assert len(list(tokens("message M { } // a\n // b", steps))) == 5

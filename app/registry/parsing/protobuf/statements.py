@@ -282,7 +282,7 @@ class _Reading:
             made.type_name = name
         made.name = self._name()
         if entry is not None:
-            entry.name = f"{''.join(part[:1].upper() + part[1:] for part in made.name.split('_'))}Entry"
+            entry.name = entry_name(made.name)
             made.type_name = entry.name
         self._need("=")
         made.number = self._number(FIELD_NUMBER_END)
@@ -526,6 +526,11 @@ class _Reading:
             elif token.text in _CLOSING.values() and token.kind == "symbol":
                 raise SchemaInvalid(f"line {token.line} closes a brace of an option's value that is not open")
             parts.append(token.text)
+
+
+def entry_name(name: str) -> str:
+    """The name of the message of a map's entries, from the name of its field, as `protoc` makes it."""
+    return f"{''.join(part[:1].upper() + part[1:] for part in name.split('_'))}Entry"
 
 
 def _name_optional_fields(made: Any) -> None:

@@ -12,13 +12,13 @@ from typing import Any, Final
 from google.protobuf.descriptor_pb2 import Edition, FieldDescriptorProto
 
 from app.registry.parsing.protobuf.options import option_texts, quoted
-from app.registry.parsing.protobuf.statements import ENUM_NUMBER_END, FIELD_NUMBER_END, SCALARS
+from app.registry.parsing.protobuf.statements import ENUM_NUMBER_END, FIELD_NUMBER_END, SCALARS, entry_name
 
 _SCALAR_NAMES: Final = {number: name for name, number in SCALARS.items()}
 
 Path = tuple[int, ...]
 Nested = Mapping[str, tuple[Any, Path]]
-"""The messages of a block by name, each with its path."""
+"""The messages of a block, each with its path, by their names: the one in the block, and the full one with a dot before it."""
 
 
 def write_file(file: Any, *, normal: bool = False, extensions: bool = True) -> str:
@@ -95,8 +95,10 @@ class _Writing:
         options = self._option_texts(file.options)
         self._gap(options)
         self._options(file.options)
-        self._types(file, file.message_type, (4,), (5,))
-        self._extends(file, file.message_type, (7,), (4,))
+        scope = f".{file.package}" if file.package else ""
+        nested = _nested(scope, file.message_type, (4,))
+        self._types(file, file.message_type, scope, (4,), (5,))
+        self._extends(file, nested, scope, (7,))
         self._gap(file.service)
         for place, service in enumerate(file.service):
             self._service(service, (6, place))
@@ -120,25 +122,28 @@ class _Writing:
         for place, name in names:
             self._line(f"import {kinds.get(place, '')}{quoted(name)};")
 
-    def _types(self, owner: Any, messages: Any, path: Path, enum_path: Path) -> None:
-        """Messages and enums, without those that a map or a group of ``owner`` writes."""
+    def _types(self, owner: Any, messages: Any, scope: str, path: Path, enum_path: Path) -> None:
+        """Messages and enums, without those that a map or a group of ``owner`` writes. ``scope``: the full name of ``owner``."""
         fields = (*(owner.field if "field" in owner.DESCRIPTOR.fields_by_name else ()), *owner.extension)
-        groups = {one.type_name.rpartition(".")[2] for one in fields if one.type == FieldDescriptorProto.TYPE_GROUP}
+        groups = {one.type_name for one in fields if one.type == FieldDescriptorProto.TYPE_GROUP}
         found = [
-            (place, one) for place, one in enumerate(messages) if not one.options.map_entry and one.name not in groups
+            (place, one)
+            for place, one in enumerate(messages)
+            if not one.options.map_entry and groups.isdisjoint(_names(scope, one))
         ]
         self._gap([*found, *owner.enum_type])
         for place, message in found:
             self._comment((*path, place))
             self._open(f"message {message.name}")
-            self._body(message, (*path, place))
+            self._body(message, f"{scope}.{message.name}", (*path, place))
             self._close()
         for place, enum in enumerate(owner.enum_type):
             self._enum(enum, (*enum_path, place))
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
-    def _body(self, message: Any, path: Path) -> None:
+    def _body(self, message: Any, scope: str, path: Path) -> None:
+        """``scope``: the full name of ``message``."""
         self._gap([*message.reserved_range, *message.reserved_name])
         self._reserved(message, FIELD_NUMBER_END - 1, inclusive=0)
         self._gap(self._option_texts(message.options))
@@ -152,9 +157,13 @@ class _Writing:
             is_inner = one[1].HasField("oneof_index") and not one[1].proto3_optional
             (of_oneofs.setdefault(one[1].oneof_index, []) if is_inner else plain).append(one)
         self._gap(plain)
-        nested = {one.name: (one, (*path, 3, place)) for place, one in enumerate(message.nested_type)}
+        nested = _nested(scope, message.nested_type, (*path, 3))
+        maps = _maps(message.field, nested)
         for place, field in plain:
-            self._field(field, nested, (*path, 2, place), in_oneof=False)
+            if place in maps:
+                self._map(field, maps[place], (*path, 2, place))
+            else:
+                self._field(field, nested, scope, (*path, 2, place), in_oneof=False)
         for index, oneof in enumerate(message.oneof_decl):
             inner = of_oneofs.get(index, [])
             self._gap(inner)
@@ -163,15 +172,15 @@ class _Writing:
                 self._open(f"oneof {oneof.name}")
                 self._options(oneof.options)
                 for place, field in inner:
-                    self._field(field, nested, (*path, 2, place), in_oneof=True)
+                    self._field(field, nested, scope, (*path, 2, place), in_oneof=True)
                 self._close()
         if self._extensions:
             self._gap(message.extension_range)
             for one in message.extension_range:
                 shown = _range_text(one.start, one.end - 1, FIELD_NUMBER_END - 1)
                 self._statement(f"extensions {shown}", self._option_texts(one.options))
-        self._types(message, message.nested_type, (*path, 3), (*path, 4))
-        self._extends(message, message.nested_type, (*path, 6), (*path, 3))
+        self._types(message, message.nested_type, scope, (*path, 3), (*path, 4))
+        self._extends(message, nested, scope, (*path, 6))
 
     def _reserved(self, owner: Any, last: int, *, inclusive: int) -> None:
         ranges = [(one.start, one.end - 1 + inclusive) for one in owner.reserved_range]
@@ -182,19 +191,22 @@ class _Writing:
             shown = names if self._file.syntax == "editions" else [quoted(one) for one in names]
             self._line(f"reserved {', '.join(sorted(shown) if self._normal else shown)};")
 
-    def _field(self, field: Any, nested: Nested, path: Path, *, in_oneof: bool) -> None:
+    def _map(self, field: Any, entry: Any, path: Path) -> None:
         self._comment(path)
-        inner = nested.get(field.type_name.rpartition(".")[2])
-        if inner is not None and inner[0].options.map_entry:
-            key, value = sorted(inner[0].field, key=lambda one: int(one.number))
-            self._statement(
-                f"map<{_type_name(key)}, {_type_name(value)}> {field.name} = {field.number}", self._of_field(field)
-            )
-            return
+        key, value = sorted(entry.field, key=lambda one: int(one.number))
+        self._statement(
+            f"map<{_type_name(key)}, {_type_name(value)}> {field.name} = {field.number}", self._of_field(field)
+        )
+
+    def _field(self, field: Any, nested: Nested, scope: str, path: Path, *, in_oneof: bool) -> None:
+        """A field that is no map. ``nested``: the messages of the block that holds the field. ``scope``: the block's full name."""
+        self._comment(path)
         label = "" if in_oneof else self._label(field)
+        inner = nested.get(field.type_name)
         if field.type == FieldDescriptorProto.TYPE_GROUP and inner is not None:
-            self._open(f"{label}group {inner[0].name} = {field.number}")
-            self._body(*inner)
+            group, group_path = inner
+            self._open(f"{label}group {group.name} = {field.number}")
+            self._body(group, f"{scope}.{group.name}", group_path)
             self._close()
             return
         self._statement(f"{label}{_type_name(field)} {field.name} = {field.number}", self._of_field(field))
@@ -215,11 +227,10 @@ class _Writing:
             made.append(f"json_name = {quoted(field.json_name)}")
         return [*made, *self._option_texts(field.options)]
 
-    def _extends(self, owner: Any, messages: Any, path: Path, nested_path: Path) -> None:
+    def _extends(self, owner: Any, nested: Nested, scope: str, path: Path) -> None:
         if not self._extensions:
             return
         self._gap(owner.extension)
-        nested = {one.name: (one, (*nested_path, place)) for place, one in enumerate(messages)}
         extendee = None
         for place, field in enumerate(owner.extension):
             if field.extendee != extendee:
@@ -227,7 +238,7 @@ class _Writing:
                     self._close()
                 extendee = field.extendee
                 self._open(f"extend {extendee}")
-            self._field(field, nested, (*path, place), in_oneof=False)
+            self._field(field, nested, scope, (*path, place), in_oneof=False)
         if extendee is not None:
             self._close()
 
@@ -262,6 +273,33 @@ class _Writing:
             else:
                 self._line(f"{text};")
         self._close()
+
+
+def _names(scope: str, message: Any) -> tuple[str, str]:
+    """The names by which fields of its block refer to a message: the one in the block, and the full one."""
+    return message.name, f"{scope}.{message.name}"
+
+
+def _nested(scope: str, messages: Any, path: Path) -> Nested:
+    return {name: (one, (*path, place)) for place, one in enumerate(messages) for name in _names(scope, one)}
+
+
+def _maps(fields: Any, nested: Nested) -> dict[int, Any]:
+    """The fields that are maps, by their places, each with the message of its entries.
+
+    A field is a map if it is repeated, its type is a message of its own block that holds entries, and this message has the name
+    that follows from the field's. Other fields may refer to such a message too, or to one of its name in another block.
+    """
+    made: dict[int, Any] = {}
+    written: set[str] = set()
+    for place, field in enumerate(fields):
+        entry, _ = nested.get(field.type_name, (None, ()))
+        if entry is None or not entry.options.map_entry or entry.name in written:
+            continue
+        if field.label == FieldDescriptorProto.LABEL_REPEATED and entry.name == entry_name(field.name):
+            written.add(entry.name)
+            made[place] = entry
+    return made
 
 
 def _type_name(field: Any) -> str:
