@@ -1,18 +1,21 @@
 """Reads Protobuf payloads. Tests: ``tests/registry/test_protobuf_payloads.py``.
 
 Before the message stand the indexes that lead to its type in the file: their number and each of them as a signed varint. A single 0
-stands for the first type. Serializers that put the id into a header put the indexes there too. A value becomes what Protobuf's
-JSON form says, with the names of fields as they are in the file.
+stands for the first type. Serializers that put the id into a header put the indexes there too. Some serializers count the types of
+maps' entries, and some do not. Where the indexes may lead to several types, the first type counts that knows all fields of the
+payload. A value becomes what Protobuf's JSON form says, with the names of fields as they are in the file.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from google.protobuf.json_format import Error as JsonError
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from app.registry.parsing.limits import StepBudget
 from app.registry.parsing.protobuf.building import ProtobufSchema
@@ -20,27 +23,31 @@ from app.registry.payloads.faults import PayloadInvalid
 
 INDEXES_MAX: Final = 100
 """Levels of messages inside of one another."""
+TYPES_MAX: Final = 8
+"""Types that are tried for one payload whose indexes are not clear."""
+PATHS_MAX: Final = 64
+"""Of one schema, whose types are kept."""
 _VARINT_BYTES_MAX: Final = 5
 TYPES_A_STEP: Final = 8
 """Types of messages that are listed at the cost of one step."""
 
 
 class MessageTypes:
-    """The types of messages that indexes lead to, each of which is looked for once. For the payloads of one batch."""
+    """The types of messages that indexes may lead to, each of which is looked for once. For the payloads of one batch."""
 
     __slots__ = ("_found",)
 
     def __init__(self) -> None:
-        self._found: dict[tuple[ProtobufSchema, tuple[int, ...]], Any] = {}
+        self._found: dict[tuple[ProtobufSchema, tuple[int, ...]], Sequence[Any]] = {}
 
-    def at(self, schema: ProtobufSchema, path: list[int], steps: StepBudget) -> Any:
-        """The class of the messages. Raises: PayloadInvalid, TooComplex."""
+    def at(self, schema: ProtobufSchema, path: list[int], steps: StepBudget) -> Sequence[Any]:
+        """The classes of the messages, the likeliest first. Raises: PayloadInvalid, TooComplex."""
         key = schema, tuple(path)
         found = self._found.get(key)
         if found is None:
-            descriptor = _type_of(schema, path)
-            steps.spend(_types_beside(schema, descriptor) // TYPES_A_STEP)
-            found = self._found[key] = GetMessageClass(descriptor)
+            descriptors = _types_of(schema, tuple(path))
+            steps.spend(sum([_types_beside(schema, one) for one in descriptors]) // TYPES_A_STEP)
+            found = self._found[key] = [GetMessageClass(one) for one in descriptors]
         return found
 
 
@@ -53,7 +60,28 @@ def check_payload(
         path, start = _read_indexes(data, start)
     else:
         path, _ = _read_indexes(indexes, 0) if indexes else ([0], 0)
-    message = types.at(schema, path, steps)()
+    kinds = types.at(schema, path, steps)
+    if len(kinds) == 1:
+        return _message(kinds[0], data, start)
+    faults: list[PayloadInvalid] = []
+    fitting: list[Any] = []
+    for one in kinds:
+        try:
+            message = _message(one, data, start)
+        except PayloadInvalid as fault:
+            faults.append(fault)
+            continue
+        if not len(UnknownFieldSet(message)):
+            return message
+        fitting.append(message)
+    if fitting:
+        return fitting[0]
+    raise faults[0]
+
+
+def _message(kind: Any, data: bytes, start: int) -> Any:
+    """Raises: PayloadInvalid."""
+    message = kind()
     try:
         message.ParseFromString(data[start:])
     except (DecodeError, RecursionError):
@@ -108,13 +136,40 @@ def _types_beside(schema: ProtobufSchema, descriptor: Any) -> int:
     return count
 
 
-def _type_of(schema: ProtobufSchema, path: list[int]) -> Any:
-    """The descriptor that indexes lead to. Raises: PayloadInvalid."""
-    types = list(schema.file.message_types_by_name.values())
-    found: Any = None
-    for index in path:
-        if not 0 <= index < len(types):
-            raise PayloadInvalid(f"the file has no message with the indexes {path}")
-        found = types[index]
-        types = list(found.nested_types)
-    return found
+def _types_of(schema: ProtobufSchema, path: tuple[int, ...]) -> Sequence[Any]:
+    """The descriptors that indexes may lead to, the likeliest first. Raises: PayloadInvalid."""
+    known = schema.types.get(path)
+    if known is not None:
+        return known
+    top = list(schema.file.message_types_by_name.values())
+    types = top[path[0] : path[0] + 1] if path[0] >= 0 else []
+    for index in path[1:]:
+        types = [inner for one in types for inner in _inner_types(one, index)][:TYPES_MAX]
+    if not types:
+        raise PayloadInvalid(f"the file has no message with the indexes {list(path)}")
+    if len(schema.types) >= PATHS_MAX:
+        schema.types.clear()
+    schema.types[path] = types
+    return types
+
+
+def _inner_types(outer: Any, index: int) -> list[Any]:
+    """The types inside of a message that an index may stand for.
+
+    Java's serializer does not count the entries of maps, so that type comes first. Serializers with types made by `protoc` count
+    them in the order of the text that `protoc` read. A registry's text has the fields before the types, so it tells that order only
+    if `protoc` read this text: that type comes next. After it come the types before which fewer maps stand.
+    """
+    if index < 0:
+        return []
+    nested = list(outer.nested_types)
+    is_entry = [bool(one.has_options and one.GetOptions().map_entry) for one in nested]
+    plain = [one for one, skipped in zip(nested, is_entry, strict=True) if not skipped]
+    maps = len(nested) - len(plain)
+    found = plain[index : index + 1]
+    if index < len(nested) and not is_entry[index] and nested[index] not in found:
+        found.append(nested[index])
+    end = min(index, len(plain))
+    least = max(0, index - maps, end - TYPES_MAX)
+    found += [one for one in reversed(plain[least:end]) if one not in found]
+    return found[:TYPES_MAX]

@@ -10,6 +10,7 @@ import binascii
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import field as member
 from typing import Any, Final
 
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
@@ -39,6 +40,8 @@ class ProtobufSchema:
     """``FileDescriptorProto`` as it was sent: names of types may be relative, and comments are kept."""
     file: Any
     """``FileDescriptor`` in a pool of its own, together with its imports."""
+    types: dict[tuple[int, ...], Sequence[Any]] = member(default_factory=dict)
+    """Descriptors of messages by the indexes that lead to them, as far as payloads had these."""
 
     def resolved(self) -> Any:
         """``FileDescriptorProto`` with full names of types."""
