@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from app.core.turns import Steps
 from app.registry.compatibility.levels import Level
+from app.registry.parsing.limits import SCHEMA_BYTES_MAX
 from app.registry.parsing.schemas import Named, ParsedSchema, SchemaType
 from app.registry.record_json import (
     Key,
@@ -182,6 +183,7 @@ def register(view: View, asked: SchemaRequest, parsed: ParsedSchema, same: Versi
     if same is not None and (asked.id is None or asked.id == same.stored.id):
         return Registered(same.stored.id, same.stored.version, None)
     content = wanted_content(view, asked, parsed)
+    _check_length(content.schema)
     number = _new_id(view, asked, content)
     version = _new_version(view, asked)
     stored = StoredSchema(
@@ -196,6 +198,15 @@ def register(view: View, asked: SchemaRequest, parsed: ParsedSchema, same: Versi
     )
     record = write_key(Key(KeyType.SCHEMA, name, version)), write_schema(stored)
     return Registered(number, version, Append(name, [record]))
+
+
+def _check_length(stored: str) -> None:
+    """Raises: RegistryRefusal if a text is too long to be read again. It may be longer than the text that was sent."""
+    if len(stored) > SCHEMA_BYTES_MAX:
+        raise _invalid(
+            f"The schema has {len(stored)} characters in the layout in which it is stored, and {SCHEMA_BYTES_MAX} are allowed. "
+            "Split it into schemas that refer to each other."
+        )
 
 
 def _new_id(view: View, asked: SchemaRequest, content: Content) -> int:

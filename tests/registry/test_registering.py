@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from app.registry.ownership import OWNER_KEY, Ownership, encode_ownership
+from app.registry.parsing.limits import SCHEMA_BYTES_MAX
+from app.registry.parsing.schemas import SchemaType
 from app.registry.record_json import Key, KeyType, Reference, write_key
 from app.registry.refusals import Code, RegistryRefusal
 from app.registry.registering import (
@@ -16,7 +18,7 @@ from app.registry.registering import (
     set_mode,
 )
 from app.registry.subjects import check_subject, read_context, read_subject
-from tests.support.registry import Log, encoded, schema_record
+from tests.support.registry import Log, encoded, read_version, schema_record
 
 
 @pytest.fixture(name="log")
@@ -42,6 +44,27 @@ def test_metadata_make_another_schema(log: Log) -> None:
     first = log.register("a", "string", metadata={"properties": {"x": "1"}})
     assert log.register("a", "string", metadata={"properties": {"x": "2"}}).id != first.id
     assert log.register("a", "string", metadata={"properties": {"x": "1"}}).append is None
+
+
+def test_a_text_that_grows_past_the_limit_where_it_is_stored_is_refused(log: Log) -> None:
+    values = "".join(f"A{n}={n};" for n in range(8_000))
+    text = "message M {" * 31 + f"enum E {{ {values} }}" + "}" * 31
+    assert len(text) < SCHEMA_BYTES_MAX
+    with pytest.raises(RegistryRefusal, match="characters in the layout in which it is stored") as caught:
+        log.register("a", text, kind=SchemaType.PROTOBUF)
+    assert caught.value.code is Code.INVALID_SCHEMA
+    assert not log.entries[1:]
+
+
+def test_only_the_text_that_is_stored_counts_for_the_limit(log: Log) -> None:
+    enum = {"type": "enum", "name": "E", "symbols": ["A"]}
+    fields = [{"name": f"f{n}", "type": "E" if n else enum} for n in range(500)]
+    schema = {"type": "record", "name": "R", "namespace": "n" * 990, "fields": fields}
+    with refused(Code.INVALID_SCHEMA):
+        log.register("a", schema, normalize=True)
+    log.register("a", schema)
+    [stored] = log.view.versions("a")
+    assert read_version(log.view, stored) is not None
 
 
 def test_a_hard_deleted_schema_gets_a_new_id_after_compaction_too(log: Log) -> None:

@@ -54,12 +54,14 @@ class Log:
         kept = [one for one in self.entries if newest[one.key] == one.offset and one.value is not None]
         self.entries = kept
 
-    def register(self, subject: str, schema: Any, *references: Reference, **more: Any) -> Registered:
-        """Register an Avro schema without a check of compatibility."""
+    def register(
+        self, subject: str, schema: Any, *references: Reference, kind: SchemaType = SchemaType.AVRO, **more: Any
+    ) -> Registered:
+        """Register a schema without a check of compatibility."""
         text = schema if isinstance(schema, str) else json.dumps(schema)
-        asked = SchemaRequest(read_subject(subject), SchemaType.AVRO, text, references, **more)
+        asked = SchemaRequest(read_subject(subject), kind, text, references, **more)
         view = self.view
-        parsed = parse(SchemaType.AVRO, text, referenced(view, asked.subject, references))
+        parsed = parse(kind, text, referenced(view, asked.subject, references))
         found = register(view, asked, parsed, same_schema(view, asked, parsed))
         self.append(found.append)
         return found
