@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from app.registry.compatibility.levels import Level, incompatibilities
 from app.registry.parsing.limits import STEPS_MAX, StepBudget
-from app.registry.parsing.schemas import Format, ParsedSchema, formatted, parse
+from app.registry.parsing.schemas import Format, ParsedSchema, cost_of, formatted, parse
 from app.registry.refusals import SchemaInvalid
 from app.registry.sources import Source
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 THREADS_MAX: Final = 2
 """Calls at a time. Others wait."""
 KEPT_CHARS_MAX: Final = 4_000_000
-"""Of the texts whose models are kept. A model needs about ten times as many bytes."""
+"""Of the texts whose models are kept, with ``cost_of`` each model. A model needs about ten times as many bytes."""
 COMPARED_STEPS_MAX: Final = 10 * STEPS_MAX
 """Of all comparisons of one request."""
 
@@ -78,10 +78,10 @@ class ParsingWork:
         if chars > KEPT_CHARS_MAX // 4 or key in self._kept:
             return
         self._kept[key] = made
-        self._chars += chars
+        self._chars += chars + cost_of(made)
         while self._chars > KEPT_CHARS_MAX:
-            (_, gone), _ = self._kept.popitem(last=False)
-            self._chars -= _chars(gone)
+            (_, gone), model = self._kept.popitem(last=False)
+            self._chars -= _chars(gone) + cost_of(model)
 
 
 def _chars(source: Source) -> int:

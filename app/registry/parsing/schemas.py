@@ -60,6 +60,15 @@ class ParsedSchema(NamedTuple):
     """For ``app/registry/compatibility``."""
 
 
+PROTOBUF_CHARS: Final = 200_000
+"""What the model of a Protobuf schema costs beside its text: a pool of descriptors of its own, with the built-in imports."""
+
+
+def cost_of(parsed: ParsedSchema | None) -> int:
+    """What a model costs in a cache beside its texts, in characters of text. None stands for a schema that cannot be read."""
+    return PROTOBUF_CHARS if parsed is not None and parsed.kind is SchemaType.PROTOBUF else 0
+
+
 def parse(kind: SchemaType, text: str, references: Sequence[Named] = (), *, is_new: bool = True) -> ParsedSchema:
     """Read a schema. ``references`` are in an order in which each comes after those that it needs.
 

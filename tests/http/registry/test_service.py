@@ -11,7 +11,7 @@ from app.core.errors import BrokerUnavailable
 from app.http.registry.followed import KEPT_READS, KEPT_S, FollowedLog, FollowedLogs
 from app.http.registry.parsing_work import KEPT_CHARS_MAX, ParsingWork
 from app.http.registry.service import SchemaService
-from app.registry.parsing.schemas import SchemaType
+from app.registry.parsing.schemas import PROTOBUF_CHARS, SchemaType
 from app.registry.refusals import Code, RegistryRefusal
 from app.registry.registering import SchemaRequest, with_text
 from app.registry.schema_log import Entry
@@ -209,3 +209,13 @@ async def test_the_texts_of_kept_models_are_bounded() -> None:
         await work.parsed((SchemaType.AVRO, f'{{"type":"string","n":{n},"pad":"{pad}"}}', ()), is_new=True)
     assert work._chars <= KEPT_CHARS_MAX
     assert len(work._kept) < 60
+
+
+async def test_a_kept_protobuf_model_counts_for_more_than_its_text() -> None:
+    work = ParsingWork()
+    for n in range(30):
+        await work.parsed((SchemaType.PROTOBUF, f"message M{n} {{ }}", ()), is_new=True)
+    assert len(work._kept) == 19  # short texts, and one part of twenty for each pool
+    assert work._chars == sum(PROTOBUF_CHARS + len(source[1]) for _, source in work._kept)
+    await work.parsed((SchemaType.AVRO, '"string"', ()), is_new=True)
+    assert len(work._kept) == 20
