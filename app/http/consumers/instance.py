@@ -229,18 +229,19 @@ class ConsumerInstance:
         if not missing:
             return
         committed = await self.gateway.groups.committed(self.group, missing)
-        begun = {one: offset.offset for one, offset in committed.items()}
-        rest = [one for one in missing if one not in begun]
+        rest = [one for one in missing if one not in committed]
+        reset: dict[TopicPartition, Offset] = {}
         if rest:
             if self.settings.reset_to is None:
                 raise RequestRejected(
                     ErrorCode.OFFSET_OUT_OF_RANGE,
                     f"Group {self.group} has no committed offset in {rest[0]}, and auto.offset.reset is none.",
                 )
-            begun |= await self._listed(rest, self.settings.reset_to)
-        assigned = set(self._assigned)
+            reset = await self._listed(rest, self.settings.reset_to)
+        wanted = set(self._positions.missing(set(self._assigned).intersection(missing)))
         self._positions.begin(
-            {one: offset for one, offset in begun.items() if one in assigned and one not in self._positions}
+            {one: offset.offset for one, offset in committed.items() if one in wanted},
+            {one: offset for one, offset in reset.items() if one in wanted},
         )
 
     # --- commits ------------------------------------------------------------------------------------------------------

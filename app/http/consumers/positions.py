@@ -69,11 +69,13 @@ class Positions:
         """Those without a position."""
         return [one for one in partitions if one not in self._next]
 
-    def begin(self, positions: Mapping[TopicPartition, Offset]) -> None:
-        """Begin at these positions. They need no commit."""
-        self._next.update(positions)
-        self._known.update(positions)
-        self._committed.update(positions)
+    def begin(self, committed: Mapping[TopicPartition, Offset], reset: Mapping[TopicPartition, Offset]) -> None:
+        """Begin at the group's committed offsets, and at the positions that ``auto.offset.reset`` gave. Only the latter need a
+        commit: without one, the next member would begin at its own reset, behind records that were delivered here."""
+        for positions in (committed, reset):
+            self._next.update(positions)
+            self._known.update(positions)
+        self._committed.update(committed)
 
     def seek(self, positions: Mapping[TopicPartition, Offset]) -> None:
         """Go on at positions that the client names. The client knows of them, and a commit says them."""

@@ -22,7 +22,7 @@ def page(*offsets: int, start: int = 0) -> Page:
 
 def begun() -> Positions:
     positions = Positions()
-    positions.begin({A: Offset(0)})
+    positions.begin({A: Offset(0)}, {})
     return positions
 
 
@@ -54,7 +54,17 @@ def test_a_partition_that_was_given_up_meanwhile_gets_no_position() -> None:
     positions.deliver(read)
     assert A not in positions
     positions.was_committed({A: Offset(1)})
-    positions.begin({A: Offset(0)})
+    positions.begin({A: Offset(0)}, {})
+    assert positions.uncommitted() == {}
+
+
+def test_a_position_that_came_from_the_reset_is_committed_though_the_client_has_no_record() -> None:
+    positions = Positions()
+    positions.begin({B: Offset(7)}, {A: Offset(100)})
+    assert (positions.position(A), positions.position(B)) == (100, 7)
+    positions.deliver(page(100, 101, start=100))
+    assert positions.uncommitted() == {A: 100}
+    positions.was_committed({A: Offset(100)})
     assert positions.uncommitted() == {}
 
 

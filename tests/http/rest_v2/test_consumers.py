@@ -263,6 +263,25 @@ async def test_without_a_committed_offset_none_is_an_error_and_latest_begins_at_
     assert await late.read_all(1) == [2]
 
 
+async def test_a_page_that_was_delivered_behind_latest_is_read_again_when_its_instance_expires(
+    rest: Rest, application: FastAPI
+) -> None:
+    await rest.broker.create_topic("flights")
+    await rest.produce("flights", 1)
+    silent = await rest.instance("g", **{"auto.offset.reset": "latest"})
+    await silent.subscribe("flights")
+    await until(lambda: all(one.assignment for one in application.state.consumer_instances if one.group == "g"))
+    assert await silent.read(timeout=0) == []
+    await rest.produce("flights", 2, 3)
+    (instance,) = [one for one in application.state.consumer_instances if one.group == "g"]
+    assert await silent.read_all(2) == [2, 3]
+    await instance.close(commit=False)  # as the table does it
+    other = await rest.instance("g", **{"auto.offset.reset": "latest"})
+    assert await other.committed("flights") == 1
+    await other.subscribe("flights")
+    assert await other.read_all(2) == [2, 3]
+
+
 async def test_a_record_without_key_and_value_is_read_at_once(rest: Rest) -> None:
     await rest.broker.create_topic("flights")
     await rest.produce("flights", None)
