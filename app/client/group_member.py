@@ -9,12 +9,12 @@ Tests: ``tests/client/test_group_member.py``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Final, NamedTuple, Protocol, Self
 from uuid import UUID
 
-from app.client.cluster import ClusterClient, refusal
+from app.client.cluster import ClusterClient, TopicView, refusal
 from app.client.groups import GroupClient
 from app.client.retry import backoff_ms, is_retriable
 from app.core.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected, copy_of, without_frames
@@ -120,14 +120,41 @@ def _rows(assigned: Assigned) -> list[TopicPartitions]:
     return [TopicPartitions(topic_id, list(partitions)) for topic_id, partitions in assigned.items()]
 
 
+def moves(
+    before: Mapping[TopicPartition, UUID], after: Mapping[TopicPartition, UUID], topics: Mapping[str, TopicView]
+) -> tuple[list[TopicPartition], list[TopicPartition]]:
+    """The partitions to give up, and those that are taken anew because another topic has the name now.
+
+    A commit names topics. So partitions of a topic whose name another one has are not given up: their offsets would be committed
+    for the other topic.
+
+    Args:
+        before, after: partitions with the ids of their topics.
+        topics: the topics that are known, by name.
+    """
+    given_up: list[TopicPartition] = []
+    anew: list[TopicPartition] = []
+    for one, topic_id in before.items():
+        now = after.get(one)
+        if now == topic_id:
+            continue
+        known = topics.get(one.topic)
+        if now is not None:
+            anew.append(one)
+        elif known is None or known.topic_id == topic_id:
+            given_up.append(one)
+    return given_up, anew
+
+
 class MemberOwner(Protocol):
     """Is told of partitions that come and go. Heartbeats wait for it."""
 
     async def giving_up(self, partitions: Sequence[TopicPartition]) -> None:
         """The member gives these up now. It still has them, so their offsets may be committed."""
 
-    async def taken(self, partitions: Sequence[TopicPartition]) -> None:
-        """The member has exactly these from now on."""
+    async def taken(self, partitions: Sequence[TopicPartition], anew: Collection[TopicPartition]) -> None:
+        """The member has exactly these from now on. ``anew``: those among them that are of another topic than before, which has
+        taken the name. Positions of the topic before say nothing about them."""
 
     def lost(self) -> None:
         """Other members may have all partitions already. Nothing may be committed."""
@@ -147,7 +174,8 @@ class ActiveMember:
         self._beating: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._failure: FirnError | None = None
-        self._partitions: tuple[TopicPartition, ...] = ()
+        self._partitions: Mapping[TopicPartition, UUID] = {}
+        """Each with the id of its topic."""
 
     async def __aenter__(self) -> Self:
         await self.join()
@@ -273,17 +301,16 @@ class ActiveMember:
         assigned = membership.answered(response)
         if assigned is not None:
             named = await self._named(assigned)
-            kept = set(named)
-            given_up = [partition for partition in self._partitions if partition not in kept]
+            given_up, anew = moves(self._partitions, named, self._cluster.view.topics)
             if given_up:
                 await self._owner.giving_up(given_up)
-            await self._owner.taken(named)
+            await self._owner.taken(tuple(named), anew)
             self._partitions = named
             membership.moved(assigned)
         self._changed.set()
 
     def _lost(self) -> None:
-        self._partitions = ()
+        self._partitions = {}
         self._owner.lost()
         self._changed.set()
 
@@ -306,20 +333,20 @@ class ActiveMember:
             raise error
         return response
 
-    async def _named(self, assigned: Assigned) -> tuple[TopicPartition, ...]:
+    async def _named(self, assigned: Assigned) -> dict[TopicPartition, UUID]:
         """Partitions by the names of their topics, without topics that are gone. Raises: RequestRejected, BrokerUnavailable."""
         names = await self._names_of(assigned)
-        found: list[TopicPartition] = []
+        found: dict[TopicPartition, UUID] = {}
         portion = Portion()
         for topic_id, partitions in assigned.items():
             name = names.get(topic_id)
             if name is None:
                 continue
             for partition in partitions:
-                found.append(TopicPartition(name, PartitionIndex(partition)))
+                found[TopicPartition(name, PartitionIndex(partition))] = topic_id
                 if portion.spent_by():
                     await portion.rest()
-        return tuple(found)
+        return found
 
     async def _names_of(self, wanted: Assigned) -> dict[UUID, str]:
         names = self._known_names()

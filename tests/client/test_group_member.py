@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
 from uuid import UUID
 
-from app.client.group_member import GroupMembership, GroupSubscription
+from app.client.cluster import ClusterClient, TopicView
+from app.client.group_member import ActiveMember, GroupMembership, GroupSubscription, moves
+from app.core.units import BrokerId, PartitionIndex, TopicId, TopicPartition
 from app.wire.apis.consumer_group_heartbeat import Assignment, ConsumerGroupHeartbeatResponse, TopicPartitions
 
 TOPIC = UUID(int=1)
@@ -86,3 +91,70 @@ def test_after_a_heartbeat_without_a_response_the_next_one_says_everything() -> 
 
 def test_a_member_leaves_with_the_epoch_that_says_so() -> None:
     assert joined(0).leave().member_epoch == -1
+
+
+class Told:
+    """An owner that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.given_up: list[TopicPartition] = []
+        self.anew: list[TopicPartition] = []
+        self.has: tuple[TopicPartition, ...] = ()
+
+    async def giving_up(self, partitions: Sequence[TopicPartition]) -> None:
+        self.given_up += partitions
+
+    async def taken(self, partitions: Sequence[TopicPartition], anew: Collection[TopicPartition]) -> None:
+        self.has = tuple(partitions)
+        self.anew += anew
+
+    def lost(self) -> None:
+        self.has = ()
+
+
+class Answers:
+    """A cluster whose coordinator gives these responses, one after the other."""
+
+    def __init__(self, *responses: ConsumerGroupHeartbeatResponse) -> None:
+        self.responses = list(responses)
+        self.view = SimpleNamespace(topics={"t": view_of(TOPIC)})
+
+    async def broker(self, _: BrokerId) -> Answers:
+        return self
+
+    async def request(self, *_: Any) -> ConsumerGroupHeartbeatResponse:
+        return self.responses.pop(0)
+
+    async def refresh(self, names: list[str]) -> None:
+        self.view.topics = {name: view_of(NEW_TOPIC) for name in names}
+
+
+NEW_TOPIC = UUID(int=2)
+T0, T1 = (TopicPartition("t", PartitionIndex(index)) for index in (0, 1))
+
+
+def view_of(topic_id: UUID) -> TopicView:
+    return TopicView("t", TopicId(topic_id), False, ())
+
+
+async def test_partitions_of_a_new_topic_with_the_old_name_are_taken_anew_and_the_old_ones_not_given_up() -> None:
+    recreated = response(2)
+    assert recreated.assignment is not None
+    recreated.assignment.topic_partitions.append(TopicPartitions(NEW_TOPIC, [0]))
+    told = Told()
+    made = ActiveMember(
+        cast(ClusterClient, Answers(response(1, 0, 1), recreated)), "g", "m", GroupSubscription(("t",)), told
+    )
+    made._coordinator = BrokerId(1)
+    await made._beat()
+    assert (told.has, told.given_up, told.anew) == ((T0, T1), [], [])
+    await made._beat()
+    assert (told.has, told.given_up, told.anew) == ((T0,), [], [T0])
+
+
+def test_partitions_that_leave_are_given_up_unless_another_topic_has_their_name() -> None:
+    before = {T0: TOPIC, T1: TOPIC}
+    assert moves(before, {T0: TOPIC}, {"t": view_of(TOPIC)}) == ([T1], [])
+    assert moves(before, {T0: TOPIC}, {}) == ([T1], [])
+    assert moves(before, {}, {"t": view_of(NEW_TOPIC)}) == ([], [])
+    assert moves(before, {T0: NEW_TOPIC}, {"t": view_of(NEW_TOPIC)}) == ([], [T0])

@@ -85,6 +85,9 @@ class ConsumerInstance:
         self._changing = asyncio.Lock()
         self._member: ActiveMember | None = None
         self._assigned: tuple[TopicPartition, ...] = ()
+        self._tenures: dict[TopicPartition, int] = {}
+        """A number for each assigned partition. A partition that goes and comes again has another one."""
+        self._tenures_given = 0
         self._is_manual = False
         self._positions = Positions()
         self._cursor = 0
@@ -140,9 +143,8 @@ class ConsumerInstance:
             if not self._room(self, len(partitions)):
                 raise RestError(429, "The instances of this process have too many partitions.", error_code=42901)
             await self._commit_known(self._gone_without(partitions))
-            self._assigned = tuple(dict.fromkeys(partitions))
+            self._has_now(dict.fromkeys(partitions))
             self._is_manual = bool(partitions)
-            self._positions.retain(self._assigned)
 
     async def unsubscribe(self) -> None:
         """Leave the group, and read nothing. Raises: nothing that the broker answers."""
@@ -174,19 +176,36 @@ class ConsumerInstance:
     async def giving_up(self, partitions: Sequence[TopicPartition]) -> None:
         await self._commit_known(partitions)
 
-    async def taken(self, partitions: Sequence[TopicPartition]) -> None:
+    async def taken(self, partitions: Sequence[TopicPartition], anew: Collection[TopicPartition]) -> None:
         if len(partitions) > PARTITIONS_MAX or not self._room(self, len(partitions)):
             raise LimitExceeded(
                 f"The subscription gives {len(partitions)} partitions to one instance. Subscribe to fewer topics, or with more "
                 "instances."
             )
-        self._assigned = tuple(partitions)
-        self._positions.retain(self._assigned)
+        self._has_now(partitions, anew)
 
     def lost(self) -> None:
-        self._assigned = ()
-        self._positions.retain(())
+        self._has_now(())
         self._room(self, 0)
+
+    def _has_now(self, partitions: Iterable[TopicPartition], anew: Collection[TopicPartition] = ()) -> None:
+        """The instance has exactly these partitions. Tenures and positions of others end, and those of ``anew``."""
+        for one in anew:
+            self._tenures.pop(one, None)
+        self._positions.forget(anew)
+        tenures: dict[TopicPartition, int] = {}
+        for one in partitions:
+            tenure = self._tenures.get(one)
+            if tenure is None:
+                self._tenures_given += 1
+                tenure = self._tenures_given
+            tenures[one] = tenure
+        self._assigned, self._tenures = tuple(tenures), tenures
+        self._positions.retain(tenures)
+
+    def _still(self, tenures: Mapping[TopicPartition, int]) -> set[TopicPartition]:
+        """The partitions of which these are the tenures now."""
+        return {one for one, tenure in tenures.items() if self._tenures.get(one) == tenure}
 
     async def ready(self, wait_ms: int) -> None:
         """Wait until a member has its partitions. Raises: RestError 409 without a subscription, and the error that ended it."""
@@ -206,13 +225,17 @@ class ConsumerInstance:
     async def seek_to(self, partitions: Sequence[TopicPartition], moment: int) -> None:
         """Go on at the first or behind the last record (``EARLIEST``, ``LATEST``). Raises: as ``seek``, RequestRejected…"""
         await self._check_assigned(partitions)
-        self._positions.seek(await self._listed(partitions, moment))
+        tenures = self._tenures_of(partitions)
+        listed = await self._listed(partitions, moment)
+        self._positions.seek({one: listed[one] for one in self._still(tenures)})
+
+    def _tenures_of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return {one: self._tenures[one] for one in partitions if one in self._tenures}
 
     async def _check_assigned(self, partitions: Iterable[TopicPartition]) -> None:
         await self.ready(self.settings.wait_ms_max)
-        assigned = set(self._assigned)
         for partition in partitions:
-            if partition not in assigned:
+            if partition not in self._tenures:
                 raise _conflict(f"Partition {partition} is not assigned to the instance. Read its assignments.")
 
     async def _listed(self, partitions: Sequence[TopicPartition], moment: int) -> dict[TopicPartition, Offset]:
@@ -228,6 +251,7 @@ class ConsumerInstance:
         missing = self._positions.missing(partitions)
         if not missing:
             return
+        tenures = self._tenures_of(missing)
         committed = await self.gateway.groups.committed(self.group, missing)
         rest = [one for one in missing if one not in committed]
         reset: dict[TopicPartition, Offset] = {}
@@ -238,7 +262,7 @@ class ConsumerInstance:
                     f"Group {self.group} has no committed offset in {rest[0]}, and auto.offset.reset is none.",
                 )
             reset = await self._listed(rest, self.settings.reset_to)
-        wanted = set(self._positions.missing(set(self._assigned).intersection(missing)))
+        wanted = set(self._positions.missing(self._still(tenures)))
         self._positions.begin(
             {one: offset.offset for one, offset in committed.items() if one in wanted},
             {one: offset for one, offset in reset.items() if one in wanted},
@@ -317,11 +341,12 @@ class ConsumerInstance:
             async with consumer:
                 page = await self._page(consumer, deadline_s, min(bytes_max, PAGE_BYTES_MAX))
         self._check_open()
-        page.keep(self._assigned)
+        page.keep(self._still(page.tenures))
         return page
 
     def deliver(self, page: Page) -> None:
-        """The page is sent now."""
+        """The page is sent now. Partitions that went meanwhile get no position from it, even if they came again."""
+        page.keep(self._still(page.tenures))
         self._positions.deliver(page)
 
     async def _page(self, consumer: Consumer, deadline_s: float, bytes_max: int) -> Page:
@@ -333,7 +358,11 @@ class ConsumerInstance:
             before_bytes = page.bytes
             part = self._next_slice()
             await self._begin(part)
-            part = [one for one in part if one in self._positions]
+            part = [
+                one
+                for one in part
+                if one in self._positions and page.tenures.setdefault(one, self._tenures[one]) == self._tenures[one]
+            ]
             for one in part:
                 page.starts.setdefault(one, self._positions.position(one))
             consumer.assign({one: page.ends.get(one, page.starts[one]) for one in part})

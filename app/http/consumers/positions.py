@@ -28,6 +28,8 @@ class Page:
     """Positions from which the page was read."""
     ends: dict[TopicPartition, Offset] = field(default_factory=dict)
     """Positions behind the page."""
+    tenures: dict[TopicPartition, int] = field(default_factory=dict)
+    """The instance's tenures of the partitions at that time."""
 
     def add(self, partition: TopicPartition, record: Record) -> None:
         self.records.append((partition, record))
@@ -36,11 +38,12 @@ class Page:
 
     def keep(self, partitions: Collection[TopicPartition]) -> None:
         """Drop the records of all other partitions."""
-        if self.starts.keys() <= set(partitions):
+        kept = set(partitions)
+        if self.starts.keys() <= kept:
             return
-        self.records = [one for one in self.records if one[0] in partitions]
+        self.records = [one for one in self.records if one[0] in kept]
         for places in (self.starts, self.ends):
-            for gone in places.keys() - set(partitions):
+            for gone in places.keys() - kept:
                 del places[gone]
 
     def cut(self, count: int) -> None:
@@ -109,8 +112,15 @@ class Positions:
             if partition in self._next:
                 self._committed[partition] = offset
 
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
+        """Forget these partitions."""
+        for places in (self._next, self._known, self._committed):
+            for gone in partitions:
+                places.pop(gone, None)
+
     def retain(self, partitions: Collection[TopicPartition]) -> None:
         """Forget all other partitions."""
+        kept = set(partitions)
         for places in (self._next, self._known, self._committed):
-            for gone in places.keys() - set(partitions):
+            for gone in places.keys() - kept:
                 del places[gone]

@@ -282,6 +282,27 @@ async def test_a_page_that_was_delivered_behind_latest_is_read_again_when_its_in
     assert await other.read_all(2) == [2, 3]
 
 
+async def test_positions_and_a_page_of_a_topic_say_nothing_of_the_next_topic_of_its_name(
+    rest: Rest, application: FastAPI
+) -> None:
+    await rest.broker.create_topic("flights")
+    await rest.produce("flights", 1, 2, 3)
+    made = await rest.instance("g", **{"auto.commit.enable": False})
+    await made.subscribe("flights")
+    assert await made.read_all(3) == [1, 2, 3]
+    (instance,) = [one for one in application.state.consumer_instances if one.group == "g"]
+    same = instance.assignment
+    await instance.taken(same, ())
+    assert await made.read(timeout=0) == []
+    await instance.taken(same, same)
+    page = await instance.read(1_000, 1_000)
+    assert len(page.records) == 3
+    await instance.taken(same, same)
+    await instance.seek({same[0]: 0})
+    instance.deliver(page)
+    assert [one["value"] for one in await made.read(timeout=1_000)] == [1, 2, 3]
+
+
 async def test_a_record_without_key_and_value_is_read_at_once(rest: Rest) -> None:
     await rest.broker.create_topic("flights")
     await rest.produce("flights", None)
