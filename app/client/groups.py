@@ -239,24 +239,33 @@ class GroupClient:
 
         Raises: RequestRejected UNKNOWN_MEMBER_ID (it has some), UNKNOWN_TOPIC_OR_PARTITION…; BrokerUnavailable.
         """
-        await self.commit_as(lambda: NO_MEMBER, group_id, {one: (offset, "") for one, offset in offsets.items()})
+        named = {one: (offset, "") for one, offset in offsets.items()}
+        await self.commit_as(lambda: NO_MEMBER, group_id, lambda: named)
 
     async def commit_as(
-        self, identity: Callable[[], tuple[str, int]], group_id: str, offsets: Mapping[TopicPartition, tuple[int, str]]
+        self,
+        identity: Callable[[], tuple[str, int]],
+        group_id: str,
+        offsets: Callable[[], Mapping[TopicPartition, tuple[int, str]]],
     ) -> None:
-        """Commit offsets with their metadata for a member. ``identity`` gives its id and its epoch before each try.
+        """Commit offsets with their metadata for a member.
+
+        ``identity`` gives its id and its epoch before each try, and ``offsets`` what it may commit then: a try with a new epoch
+        must not name partitions that other members have got meanwhile. Without offsets nothing is sent.
 
         Raises: RequestRejected (UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, OFFSET_METADATA_TOO_LARGE,
         UNKNOWN_TOPIC_OR_PARTITION…), BrokerUnavailable.
         """
-        topics: dict[str, OffsetCommitRequestTopic] = {}
-        for (topic, partition), (offset, metadata) in sorted(offsets.items()):
-            asked = topics.setdefault(topic, OffsetCommitRequestTopic(name=topic))
-            asked.partitions.append(OffsetCommitRequestPartition(partition, offset, committed_metadata=metadata))
 
         async def try_once() -> OffsetCommitResponse:
-            member_id, epoch = identity()
             connection = await self._coordinator(group_id)
+            topics: dict[str, OffsetCommitRequestTopic] = {}
+            for (topic, partition), (offset, metadata) in sorted(offsets().items()):
+                asked = topics.setdefault(topic, OffsetCommitRequestTopic(name=topic))
+                asked.partitions.append(OffsetCommitRequestPartition(partition, offset, committed_metadata=metadata))
+            if not topics:
+                return OffsetCommitResponse()
+            member_id, epoch = identity()
             version = min(BY_NAME_UNTIL, connection.version_of(ApiKey.OFFSET_COMMIT))
             request = OffsetCommitRequest(group_id, epoch, member_id, topics=list(topics.values()))
             answer: OffsetCommitResponse = await connection.request(ApiKey.OFFSET_COMMIT, request, version=version)

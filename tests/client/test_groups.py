@@ -7,10 +7,22 @@ from struct import pack
 
 import pytest
 
-from app.client.groups import PARTITIONS_A_STEP, assigned_partitions, partitions_of
+from app.client.cluster import ClusterClient
+from app.client.groups import PARTITIONS_A_STEP, GroupClient, assigned_partitions, partitions_of
+from app.core.errors import ErrorCode
 from app.core.turns import whole
 from app.core.units import PartitionIndex, TopicPartition
+from app.wire.apikeys import ApiKey
 from app.wire.apis.consumer_group_describe import TopicPartitions
+from app.wire.apis.find_coordinator import Coordinator, FindCoordinatorResponse
+from app.wire.apis.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from app.wire.header import RequestHeader
+from tests.client.scripted import ScriptedBroker
 
 
 def assignment(*topics: tuple[str, list[int]]) -> bytes:
@@ -56,3 +68,35 @@ def test_a_long_assignment_that_a_coordinator_describes_is_read_in_steps() -> No
     assert whole(partitions_of(names)) == tuple(
         TopicPartition(name, PartitionIndex(index)) for name in "ab" for index in range(5 * PARTITIONS_A_STEP)
     )
+
+
+async def test_a_commit_with_a_new_epoch_names_what_the_member_has_then(
+    broker: ScriptedBroker, cluster: ClusterClient
+) -> None:
+    kept, given_away = (TopicPartition("three", PartitionIndex(index)) for index in (0, 1))
+    has = {kept: (5, ""), given_away: (7, "")}
+    epoch = 1
+    tries: list[tuple[int, list[int]]] = []
+
+    @broker.on(ApiKey.FIND_COORDINATOR)
+    async def find(header: RequestHeader, body: object) -> FindCoordinatorResponse:
+        found = Coordinator("g", broker.node_id, "127.0.0.1", broker.port, 0, None)
+        return FindCoordinatorResponse(coordinators=[found])
+
+    @broker.on(ApiKey.OFFSET_COMMIT)
+    async def commit(header: RequestHeader, body: OffsetCommitRequest) -> OffsetCommitResponse:
+        nonlocal epoch
+        (topic,) = body.topics
+        tries.append((body.generation_id_or_member_epoch, [one.partition_index for one in topic.partitions]))
+        code = ErrorCode.NONE if epoch > 1 else ErrorCode.STALE_MEMBER_EPOCH
+        epoch = 2
+        has.pop(given_away, None)
+        rows = [OffsetCommitResponsePartition(one.partition_index, code) for one in topic.partitions]
+        return OffsetCommitResponse(topics=[OffsetCommitResponseTopic(topic.name, partitions=rows)])
+
+    groups = GroupClient(cluster)
+    await groups.commit_as(lambda: ("m", epoch), "g", lambda: has)
+    assert tries == [(1, [0, 1]), (2, [0])]
+    has.clear()
+    await groups.commit_as(lambda: ("m", epoch), "g", lambda: has)
+    assert len(tries) == 2

@@ -292,11 +292,36 @@ class ConsumerInstance:
         return NO_MEMBER if self._member is None else self._member.identity
 
     async def _commit(self, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
+        """Commit offsets, but none of a partition that leaves the instance meanwhile: its next owner may have committed it.
+
+        Raises: RequestRejected STALE_MEMBER_EPOCH if there is such a partition, and what the coordinator says; BrokerUnavailable.
+        """
+        tenures = self._tenures_of(offsets)
+
+        def may_commit(one: TopicPartition) -> bool:
+            return one not in tenures or self._tenures.get(one) == tenures[one]
+
         named = list(offsets.items())
+        left: list[TopicPartition] = []
         for start in range(0, len(named), SLICE):
-            some = dict(named[start : start + SLICE])
-            await self.gateway.groups.commit_as(self._identity, self.group, some)
-            self._positions.was_committed({one: Offset(offset) for one, (offset, _) in some.items()})
+            some = named[start : start + SLICE]
+            said: dict[TopicPartition, tuple[int, str]] = {}
+
+            def of_now(
+                some: Sequence[tuple[TopicPartition, tuple[int, str]]] = some,
+            ) -> dict[TopicPartition, tuple[int, str]]:
+                nonlocal said
+                said = {one: offset for one, offset in some if may_commit(one)}
+                return said
+
+            await self.gateway.groups.commit_as(self._identity, self.group, of_now)
+            self._positions.was_committed({one: Offset(offset) for one, (offset, _) in said.items() if may_commit(one)})
+            left += [one for one, _ in some if one not in said]
+        if left:
+            raise RequestRejected(
+                ErrorCode.STALE_MEMBER_EPOCH,
+                f"Partition {left[0]} left the instance before its offset was committed. Its next owner reads the records again.",
+            )
 
     async def _commit_known(self, partitions: Collection[TopicPartition] | None = None) -> None:
         """With auto commit, commit the records that the client is known to have. After a failure the next commit says them."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
 from fastapi import FastAPI
 
+from app.client.groups import GroupClient
 from app.http.consumers.instance import ConsumerInstance
 from tests.http.rest_v2.clients import Rest
 from tests.support.waiting import until
@@ -301,6 +303,32 @@ async def test_positions_and_a_page_of_a_topic_say_nothing_of_the_next_topic_of_
     await instance.seek({same[0]: 0})
     instance.deliver(page)
     assert [one["value"] for one in await made.read(timeout=1_000)] == [1, 2, 3]
+
+
+async def test_a_partition_that_leaves_during_its_commit_is_not_committed_again_and_the_client_is_told(
+    rest: Rest, application: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await rest.broker.create_topic("flights", partitions=2)
+    made = await rest.instance("g")
+    await made.subscribe("flights")
+    (instance,) = [one for one in application.state.consumer_instances if one.group == "g"]
+    await until(lambda: len(instance.assignment) == 2)
+    kept, gone = sorted(instance.assignment)
+    tries: list[list[int]] = []
+
+    async def stale(self: GroupClient, identity: Any, group: str, offsets: Callable[[], Any]) -> None:
+        tries.append([one.partition for one in offsets()])
+        await instance.taken([kept], ())
+        await instance.taken([kept, gone], ())  # another member had it meanwhile
+        tries.append([one.partition for one in offsets()])
+
+    monkeypatch.setattr(GroupClient, "commit_as", stale)
+    rows = [{"topic": "flights", "partition": index, "offset": 4} for index in (0, 1)]
+    refused = await made.ask("POST", "/offsets", {"offsets": rows})
+    monkeypatch.undo()
+    assert tries == [[0, 1], [0]]
+    assert (refused.status_code, refused.json()["error_code"]) == (409, 40903)
+    assert refused.json()["message"].startswith("Partition flights-1 left the instance")
 
 
 async def test_a_record_without_key_and_value_is_read_at_once(rest: Rest) -> None:
