@@ -24,6 +24,7 @@ from app.http.consumers.settings import InstanceSettings
 from app.http.errors import RestError
 from app.http.gateway import Gateway
 from app.http.pages import FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX, batch_records
+from app.http.read_budget import PageBytes
 
 SLICE: Final = 500
 """Partitions of one Fetch, of one ListOffsets and of one OffsetCommit. Encoding more would hold the loop."""
@@ -343,8 +344,10 @@ class ConsumerInstance:
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    async def read(self, wait_ms: int, bytes_max: int) -> Page:
+    async def read(self, wait_ms: int, bytes_max: int, held: PageBytes) -> Page:
         """The next records; none if none came in time. Positions move by ``deliver``. It excludes itself.
+
+        ``held`` counts the keys and values. A page that gets no more bytes ends there.
 
         Raises: RestError 409 (another read, no subscription), 404 (deleted meanwhile), 429; RequestRejected, BrokerUnavailable,
         CorruptionError.
@@ -364,7 +367,7 @@ class ConsumerInstance:
                 lane=lane,
             )
             async with consumer:
-                page = await self._page(consumer, deadline_s, min(bytes_max, PAGE_BYTES_MAX))
+                page = await self._page(consumer, deadline_s, min(bytes_max, PAGE_BYTES_MAX), held)
         self._check_open()
         page.keep(self._still(page.tenures))
         return page
@@ -374,7 +377,7 @@ class ConsumerInstance:
         page.keep(self._still(page.tenures))
         self._positions.deliver(page)
 
-    async def _page(self, consumer: Consumer, deadline_s: float, bytes_max: int) -> Page:
+    async def _page(self, consumer: Consumer, deadline_s: float, bytes_max: int, held: PageBytes) -> Page:
         loop = asyncio.get_running_loop()
         page = Page()
         wait_s = 0.0
@@ -392,7 +395,7 @@ class ConsumerInstance:
                 page.starts.setdefault(one, self._positions.position(one))
             consumer.assign({one: page.ends.get(one, page.starts[one]) for one in part})
             batches = await consumer.fetch_round(max(0, int(wait_s * 1000)))
-            full = await self._take(page, consumer, batches, bytes_max)
+            full = await self._take(page, consumer, batches, bytes_max, held)
             looked_at += len(part)
             left_s = deadline_s - loop.time()
             self._check_open()
@@ -409,7 +412,9 @@ class ConsumerInstance:
             if self._member is not None and not self._assigned:
                 await self._member.assigned(left_s)
 
-    async def _take(self, page: Page, consumer: Consumer, batches: Sequence[FetchedBatch], bytes_max: int) -> bool:
+    async def _take(
+        self, page: Page, consumer: Consumer, batches: Sequence[FetchedBatch], bytes_max: int, held: PageBytes
+    ) -> bool:
         """Put the records of batches on a page, and move its ends. Returns: whether the page is full."""
         portion = Portion()
         asked = set(consumer.assignment)
@@ -420,6 +425,8 @@ class ConsumerInstance:
                 await portion.rest_if_spent()
                 size = len(record.key or b"") + len(record.value or b"")
                 if page.records and (page.bytes + size > bytes_max or len(page.records) >= PAGE_RECORDS_MAX):
+                    return True
+                if not held.take(size):
                     return True
                 page.add(batch.partition, record)
             page.ends[batch.partition] = batch.header.end_offset

@@ -26,6 +26,7 @@ from app.http.consumers.table import ConsumerInstances
 from app.http.conventions import HEAD
 from app.http.errors import NO_STORE, RestError
 from app.http.gateway import ADMIN_BODY_BYTES_MAX
+from app.http.read_budget import Held, PageBytes
 from app.http.registry.record_schemas import RecordSchemas
 from app.http.rest_v2.answers import V2Route, answered, responses_of
 from app.http.rest_v2.forms import CONVERSION_FAILED, ReadRecord, RecordUnreadable, shown
@@ -394,30 +395,40 @@ async def read_records(group_name: str, instance: str, request: Request) -> Resp
             raise RestError(409, "Another request reads from the instance. Wait for its response.", error_code=40903)
         used.is_reading = True
         try:
-            page, content = await _while_connected(request, _page(request, used, wait_ms, bytes_max))
-            # No await from here on: a client that is still connected gets the page that the positions say.
-            used.deliver(page)
+            with used.gateway.read_budget.page() as held:
+                page, content = await _while_connected(request, _page(request, used, wait_ms, bytes_max, held))
+                # No await from here on: a client that is still connected gets the page that the positions say.
+                used.deliver(page)
+                return Held(Response(content, headers=NO_STORE, media_type=media), held)
         finally:
             used.is_reading = False
-        return Response(content, headers=NO_STORE, media_type=media)
 
 
-async def _page(request: Request, used: ConsumerInstance, wait_ms: int, bytes_max: int) -> tuple[Page, bytes]:
-    """The next page, and its JSON. Raises: RestError, FirnError."""
-    page = await used.read(wait_ms, bytes_max)
-    schemas = RecordSchemas(request)
-    portion = Portion()
-    pieces: list[bytes] = []
-    for partition, record in page.records:
-        await portion.rest_if_spent()
-        try:
-            pieces.append(await shown(used.settings.format, partition, record, schemas, portion))
-        except RecordUnreadable as error:
-            if not pieces:
-                raise RestError(422, str(error), error_code=CONVERSION_FAILED) from None
-            page.cut(len(pieces))  # the next request says why
-            break
-    return page, b"".join((b"[", b",".join(pieces), b"]"))
+async def _page(
+    request: Request, used: ConsumerInstance, wait_ms: int, bytes_max: int, held: PageBytes
+) -> tuple[Page, bytes]:
+    """The next page, and its JSON, whose bytes ``held`` has. Raises: RestError, FirnError."""
+    with used.gateway.read_budget.page() as held_by_records:
+        page = await used.read(wait_ms, bytes_max, held_by_records)
+        schemas = RecordSchemas(request)
+        portion = Portion()
+        pieces: list[bytes] = []
+        for partition, record in page.records:
+            await portion.rest_if_spent()
+            try:
+                piece = await shown(used.settings.format, partition, record, schemas, portion)
+            except RecordUnreadable as error:
+                if not pieces:
+                    raise RestError(422, str(error), error_code=CONVERSION_FAILED) from None
+                page.cut(len(pieces))  # the next request says why
+                break
+            if not held.take(len(piece)):
+                page.cut(len(pieces))
+                break
+            pieces.append(piece)
+        content = b"".join((b"[", b",".join(pieces), b"]"))
+        page.records.clear()
+    return page, content
 
 
 async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:

@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from app.client.groups import GroupClient
 from app.http.consumers.instance import ConsumerInstance
+from app.http.read_budget import ReadBudget
 from tests.http.rest_v2.clients import Rest
 from tests.support.waiting import until
 
@@ -76,7 +77,7 @@ async def test_a_client_that_leaves_before_the_response_reads_the_same_records_a
     was_read, begun = asyncio.Event(), asyncio.Event()
     read = ConsumerInstance.read
 
-    async def read_and_wait(self: ConsumerInstance, *limits: int) -> Any:
+    async def read_and_wait(self: ConsumerInstance, *limits: Any) -> Any:
         page = await read(self, *limits)
         assert page.records
         was_read.set()
@@ -193,6 +194,28 @@ async def test_a_page_is_cut_at_max_bytes_and_the_next_one_goes_on(rest: Rest) -
     assert len(await made.read(max_bytes=1)) == 1
 
 
+@pytest.mark.parametrize(("form", "bytes_max", "longest"), [("json", 350, 3), ("binary", 800, 4)])
+async def test_a_page_that_gets_no_more_bytes_ends_there_and_the_next_one_goes_on(
+    rest: Rest, application: FastAPI, form: str, bytes_max: int, longest: int
+) -> None:
+    await rest.broker.create_topic("flights")
+    await rest.produce("flights", *["x" * 50 + str(index) for index in range(10)])
+    made = await rest.instance("g", format=form)
+    await made.do("POST", "/assignments", {"partitions": [PARTITION]})
+    budget = application.state.gateway.read_budget = ReadBudget(bytes_max)
+    offsets: list[int] = []
+    while len(offsets) < 9:
+        page = await made.read(timeout=1_000)
+        assert 1 <= len(page) <= longest
+        offsets += [one["offset"] for one in page]
+        assert budget.taken == 0
+    budget.add(bytes_max)  # others hold all of it
+    await made.do("POST", "/positions/beginning", {"partitions": [PARTITION]})
+    assert [one["offset"] for one in await made.read(timeout=1_000)] == [0]
+    assert budget.taken == bytes_max
+    assert offsets == list(range(len(offsets)))
+
+
 async def test_a_record_of_another_format_ends_the_page_before_it_and_is_told(rest: Rest) -> None:
     await rest.broker.create_topic("flights")
     await rest.produce("flights", 1)
@@ -297,7 +320,7 @@ async def test_positions_and_a_page_of_a_topic_say_nothing_of_the_next_topic_of_
     await instance.taken(same, ())
     assert await made.read(timeout=0) == []
     await instance.taken(same, same)
-    page = await instance.read(1_000, 1_000)
+    page = await instance.read(1_000, 1_000, ReadBudget().page())
     assert len(page.records) == 3
     await instance.taken(same, same)
     await instance.seek({same[0]: 0})
