@@ -138,6 +138,13 @@ def test_a_value_that_does_not_fit_is_refused_with_its_place(schema: Any, value:
         forms.encode(avro(schema), json.dumps(value).encode())
 
 
+@pytest.mark.parametrize("kind", ["float", "double"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_number_of_400_digits_is_refused_where_a_float_or_double_is_wanted(kind: str, sign: int) -> None:
+    with pytest.raises(PayloadInvalid, match=f"a number of type {kind}"):
+        forms.encode(avro(kind), str(sign * 10**400).encode())
+
+
 def test_a_field_that_is_left_out_has_its_default() -> None:
     schema = avro(
         {

@@ -147,7 +147,7 @@ class _Writing:
                 if not isinstance(number, (int, float)) or isinstance(number, bool):
                     raise _wrong(path, "a number", value)
                 try:
-                    self._made += (_FLOAT if kind == "float" else _DOUBLE).pack(number)
+                    self._made += (_FLOAT if kind == "float" else _DOUBLE).pack(float(number))
                 except OverflowError:
                     raise _wrong(path, f"a number of type {kind}", value) from None
             case "string":
