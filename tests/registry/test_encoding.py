@@ -102,6 +102,57 @@ def test_a_payload_of_a_billion_items_without_bytes_is_refused_soon() -> None:
         forms.decode(nulls, billion + b"\0", 0)
 
 
+def test_a_short_payload_that_long_names_or_symbols_make_too_long_to_show_is_refused() -> None:
+    long = "x" * 100_000
+    thousand = forms.encode(avro("long"), b"1000")
+    nulls = {"type": "record", "name": "R", "fields": [{"name": long, "type": "null"}]}
+    symbols = {"type": "enum", "name": "E", "symbols": [long]}
+    for items, content in ((nulls, b""), (symbols, b"\0" * 1_000)):
+        old = parse(SchemaType.AVRO, json.dumps({"type": "array", "items": items}), is_new=False)
+        with pytest.raises(PayloadInvalid, match="its JSON has more than"):
+            forms.decode(old, thousand + content + b"\0", 0)
+        few = forms.encode(avro("long"), b"3") + content[:3] + b"\0"
+        assert 300_000 < len(forms.decode(old, few, 0)) < 301_000
+
+
+def test_a_payload_may_be_shown_as_a_text_of_many_times_its_bytes() -> None:
+    schema = avro(
+        {
+            "type": "array",
+            "items": {"type": "record", "name": "R", "fields": [{"name": "is_small", "type": "boolean"}]},
+        }
+    )
+    value = [{"is_small": True}] * 50_000
+    content = forms.encode(avro("long"), b"50000") + b"\1" * 50_000 + b"\0"
+    assert json.loads(forms.decode(schema, content, 0)) == value
+
+
+@pytest.mark.parametrize("kind", ["string", "bytes"])
+def test_default_values_do_not_make_a_payload_without_bounds(kind: str) -> None:
+    item = {"type": "record", "name": "R", "fields": [{"name": "a", "type": kind, "default": "x" * 100_000}]}
+    schema = avro({"type": "array", "items": item})
+    with pytest.raises(PayloadInvalid, match="more than 2097152 bytes in Avro"):
+        forms.encode(schema, json.dumps([{}] * 1_000).encode())
+    assert 300_000 < len(forms.encode(schema, b"[{},{},{}]")) < 301_000
+
+
+@pytest.mark.parametrize("kind", [SchemaType.AVRO, SchemaType.JSON])
+def test_the_json_of_a_value_is_bounded(kind: SchemaType) -> None:
+    schema = parse(kind, '{"type":"string"}')
+    longest = forms.DATA_BYTES_MAX - 2
+    assert forms.encode(schema, json.dumps("x" * longest).encode())
+    with pytest.raises(PayloadInvalid, match="more than 262144 bytes of JSON"):
+        forms.encode(schema, json.dumps("x" * (longest + 1)).encode())
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[1 2]", b'{"a":1', b'"\xff"', b'"\\x"', b"1 1", b"[" * 100_000 + b"]" * 100_000]
+)
+def test_a_payload_that_is_not_json_is_refused(data: bytes) -> None:
+    with pytest.raises(PayloadInvalid):
+        forms.decode(parse(SchemaType.JSON, "{}"), data, 0)
+
+
 def test_deep_values_are_refused() -> None:
     deep = avro({"type": "record", "name": "D", "fields": [{"name": "d", "type": ["null", "D"]}]})
     text = b'{"d":{"D":' * 5_000 + b'{"d":null}' + b"}}" * 5_000

@@ -21,6 +21,8 @@ from app.registry.payloads.faults import PayloadInvalid
 _FLOAT: Final = Struct("<f")
 _DOUBLE: Final = Struct("<d")
 _BITS: Final = {"int": 31, "long": 63}
+PAYLOAD_BYTES_MAX: Final = 2 * 1024 * 1024
+"""Of one key or value. Fields that are left out add their default values, so a payload may be longer than its JSON."""
 _SPECIAL: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -59,7 +61,7 @@ class _Writing:
                 content = _bytes(value, path)
                 if len(content) != kind.size:
                     raise _wrong(path, f"{kind.size} characters", value)
-                self._made += content
+                self._add(content)
             case Array():
                 if not isinstance(value, list):
                     raise _wrong(path, "an array", value)
@@ -159,7 +161,12 @@ class _Writing:
 
     def _sized(self, content: bytes) -> None:
         self._long(len(content))
+        self._add(content)
+
+    def _add(self, content: bytes) -> None:
         self._made += content
+        if len(self._made) > PAYLOAD_BYTES_MAX:
+            raise PayloadInvalid(f"the value has more than {PAYLOAD_BYTES_MAX} bytes in Avro")
 
     def _long(self, number: int) -> None:
         left = (number << 1) ^ (number >> 63)

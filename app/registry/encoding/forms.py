@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from app.registry.encoding import avro
+from app.registry.encoding.avro import PAYLOAD_BYTES_MAX
 from app.registry.parsing.limits import StepBudget
 from app.registry.parsing.schemas import ParsedSchema, SchemaType
 from app.registry.payloads import avro as avro_payloads
@@ -23,8 +24,14 @@ from app.registry.refusals import TooComplex
 
 SERVED: Final = READABLE
 """Types whose values can be encoded and decoded."""
-VALUE_BYTES_MAX: Final = 2 * 1024 * 1024
-"""Of a value in JSON, and of a payload. Its model in memory may be a hundred times as large."""
+DATA_BYTES_MAX: Final = 256 * 1024
+"""Of a value in JSON that is encoded. JSON is read in one call, which holds the lock of the interpreter."""
+SHOWN_STEPS_MAX: Final = 4_000_000
+"""Parts of a payload that is decoded. Each takes up to 200 bytes of memory."""
+SHOWN_CHARS_LEAST: Final = 1024 * 1024
+SHOWN_CHARS_A_BYTE: Final = 16
+SHOWN_CHARS_MAX: Final = 8 * 1024 * 1024
+"""Characters of the JSON of a payload: names and symbols of the schema come with each of its parts. JSON is written in one call."""
 MAGIC: Final = 0
 _PREFIX: Final = Struct(">BI")
 
@@ -54,19 +61,18 @@ def encode(schema: ParsedSchema, data: bytes) -> bytes:
 
 def decode(schema: ParsedSchema, content: bytes, start: int = ID_BYTES) -> bytes:
     """The JSON of the payload that ``content`` holds from ``start`` on. Raises: PayloadInvalid."""
-    if len(content) - start > VALUE_BYTES_MAX:
-        raise PayloadInvalid(f"the payload has more than {VALUE_BYTES_MAX} bytes")
-    steps = StepBudget(STEPS_LEAST + STEPS_A_BYTE * (len(content) - start))
+    size = len(content) - start
+    if size > PAYLOAD_BYTES_MAX:
+        raise PayloadInvalid(f"the payload has more than {PAYLOAD_BYTES_MAX} bytes")
+    steps = StepBudget(min(STEPS_LEAST + STEPS_A_BYTE * size, SHOWN_STEPS_MAX))
     try:
         match schema.kind:
             case SchemaType.AVRO:
-                return msgspec.json.encode(
-                    avro_payloads.read_payload(schema.model, content, start, steps, names_branches=True)
-                )
+                value = avro_payloads.read_payload(schema.model, content, start, steps, names_branches=True)
+                check_shown(value, min(SHOWN_CHARS_LEAST + SHOWN_CHARS_A_BYTE * size, SHOWN_CHARS_MAX))
+                return msgspec.json.encode(value)
             case SchemaType.JSON:
-                data = content[start:]
-                read_json_value(data)
-                return msgspec.json.format(data, indent=-1)
+                return _compact(content[start:])
     except TooComplex:
         raise PayloadInvalid("the payload needs too many steps") from None
     except RecursionError:
@@ -74,10 +80,38 @@ def decode(schema: ParsedSchema, content: bytes, start: int = ID_BYTES) -> bytes
     raise PayloadInvalid(f"payloads of type {schema.kind} cannot be decoded")
 
 
+def check_shown(value: Any, chars_max: int) -> None:
+    """Check how long the JSON of a value is, about, before it is written. Raises: PayloadInvalid."""
+    left = chars_max
+    waiting = [value]
+    while waiting and left >= 0:
+        one = waiting.pop()
+        left -= 4
+        if isinstance(one, str):
+            left -= len(one)
+        elif isinstance(one, dict):
+            left -= sum(map(len, one)) + 4 * len(one)
+            waiting += one.values()
+        elif isinstance(one, list):
+            waiting += one
+    if left < 0:
+        raise PayloadInvalid(f"its JSON has more than {chars_max} characters")
+
+
+def _compact(data: bytes) -> bytes:
+    """A JSON text without spaces. No value is made of it: that would hold the lock of the interpreter. Raises: PayloadInvalid."""
+    try:
+        data.decode()
+        msgspec.json.decode(data, type=msgspec.Raw)
+        return msgspec.json.format(data, indent=-1)
+    except (msgspec.DecodeError, UnicodeError):
+        raise PayloadInvalid("the value is not JSON") from None
+
+
 def read_json_value(data: bytes) -> Any:
     """A JSON text's value. Raises: PayloadInvalid."""
-    if len(data) > VALUE_BYTES_MAX:
-        raise PayloadInvalid(f"the value has more than {VALUE_BYTES_MAX} bytes")
+    if len(data) > DATA_BYTES_MAX:
+        raise PayloadInvalid(f"the value has more than {DATA_BYTES_MAX} bytes of JSON")
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeError):

@@ -25,6 +25,8 @@ DEFAULT_DEPTH_MAX: Final = 60
 """Levels of a default value."""
 NAME_CHARS_MAX: Final = 1_000
 """Of a name with its namespace. All types of a schema have names of their own, but inherit one namespace."""
+FIELD_CHARS_MAX: Final = 4_096
+"""Of the name of a field and of a symbol, in a new schema. They come with each value that is shown as JSON."""
 
 Props: TypeAlias = Mapping[str, Any]
 
@@ -221,6 +223,10 @@ class _Reading:
         name = value.get("name")
         if not isinstance(name, str) or _NAME.match(name) is None:
             raise SchemaInvalid(f"{_shown(name)} is no name of a field, in record {record}")
+        if self.is_new and len(name) > FIELD_CHARS_MAX:
+            raise SchemaInvalid(
+                f"the name {_shown(name)} of a field of record {record} has more than {FIELD_CHARS_MAX} characters"
+            )
         order = value.get("order")
         if order is not None and (not isinstance(order, str) or order.lower() not in _ORDERS):
             raise SchemaInvalid(f"{_shown(order)} is no order, in field {name} of record {record}")
@@ -243,6 +249,8 @@ class _Reading:
         ):
             raise SchemaInvalid(f"the symbols of enum {name} are no array of names")
         self._steps.spend(len(symbols))
+        if self.is_new and max(map(len, symbols), default=0) > FIELD_CHARS_MAX:
+            raise SchemaInvalid(f"enum {name} has a symbol of more than {FIELD_CHARS_MAX} characters")
         if len(set(symbols)) < len(symbols):
             raise SchemaInvalid(f"enum {name} has a symbol twice")
         default = value.get("default")
