@@ -13,6 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.registry.encoding import forms
+from app.registry.encoding.avro import write_value
+from app.registry.parsing.avro import Array, Enum, Fixed, Type, Union
+from app.registry.parsing.limits import StepBudget
 from app.registry.parsing.schemas import ParsedSchema, SchemaType, parse
 from app.registry.payloads.faults import PayloadInvalid
 from app.registry.payloads.prefix import read_prefix
@@ -194,6 +197,55 @@ def test_a_value_that_does_not_fit_is_refused_with_its_place(schema: Any, value:
 def test_a_number_of_400_digits_is_refused_where_a_float_or_double_is_wanted(kind: str, sign: int) -> None:
     with pytest.raises(PayloadInvalid, match=f"a number of type {kind}"):
         forms.encode(avro(kind), str(sign * 10**400).encode())
+
+
+class Counted(str):
+    """A name that counts how often it is compared."""
+
+    comparisons = 0
+
+    def __eq__(self, other: object) -> bool:
+        Counted.comparisons += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+@pytest.mark.parametrize("kind", ["enum", "union"])
+def test_a_value_of_a_long_enum_or_union_is_not_compared_with_each_of_its_names(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Counted, "comparisons", 0)
+    names = [Counted(f"a.S{number}") for number in range(1_000)]
+    if kind == "enum":
+        one: Type = Enum("E", tuple(names), None, None, (), {})
+        values: list[Any] = ["a.S999"] * 1_000
+    else:
+        one = Union(tuple(Fixed(name, 0, None, (), {}) for name in names))
+        values = [{"a.S999": ""}] * 500 + [{"S999": ""}] * 500
+    made = write_value(Array(one), values, StepBudget())
+    assert made == b"\xd0\x0f" + b"\xce\x0f" * 1_000 + b"\0"
+    assert Counted.comparisons < 5_000
+
+
+def test_a_short_name_that_two_branches_have_names_neither_and_a_full_name_goes_first() -> None:
+    fixed = {"type": "fixed", "size": 0}
+    schema = avro(
+        [{**fixed, "name": "a.F"}, {**fixed, "name": "b.F"}, {**fixed, "name": "c.G"}, {**fixed, "name": "G"}]
+    )
+    for name, place in (("a.F", 0), ("b.F", 1), ("c.G", 2), ("G", 3)):
+        assert forms.encode(schema, json.dumps({name: ""}).encode()) == bytes([2 * place])
+    with pytest.raises(PayloadInvalid, match="a branch of the union"):
+        forms.encode(schema, b'{"F":""}')
+
+
+def test_the_place_of_a_wrong_value_is_shown_with_200_characters() -> None:
+    long = "x" * 4_000
+    inner = {"type": "record", "name": "I", "fields": [{"name": long, "type": "int"}]}
+    schema = avro({"type": "record", "name": "R", "fields": [{"name": "a", "type": {"type": "array", "items": inner}}]})
+    with pytest.raises(PayloadInvalid) as refused:
+        forms.encode(schema, json.dumps({"a": [{long: 1}, {long: "y"}]}).encode())
+    assert str(refused.value) == f"a[1].{'x' * 195} must be a number of type int, and is 'y'"
 
 
 def test_a_field_that_is_left_out_has_its_default() -> None:

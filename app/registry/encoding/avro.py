@@ -10,12 +10,12 @@ Value and schema decide how many steps are needed, so steps are counted.
 from __future__ import annotations
 
 import math
+from itertools import islice
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from app.registry.parsing.avro import Array, Enum, Fixed, Map, Primitive, Record, Type, Union, unqualified
+from app.registry.parsing.avro import Array, Enum, Fixed, Map, Primitive, Record, Type, Union, branch_name
 from app.registry.parsing.limits import DEPTH_MAX, StepBudget
-from app.registry.payloads.avro import branch_name
 from app.registry.payloads.faults import PayloadInvalid
 
 _FLOAT: Final = Struct("<f")
@@ -26,10 +26,14 @@ PAYLOAD_BYTES_MAX: Final = 2 * 1024 * 1024
 _SPECIAL: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
+_Path: TypeAlias = "tuple[_Path, str | int] | None"
+"""Fields and indexes that lead to a value. Its text is made where it is shown: names may be long, and values many."""
+
+
 def write_value(schema: Type, value: Any, steps: StepBudget) -> bytes:
     """The binary form of a value in the JSON form. Raises: PayloadInvalid, TooComplex."""
     made = bytearray()
-    _Writing(made, steps).value(schema, value, "", 0)
+    _Writing(made, steps).value(schema, value, None, 0)
     return bytes(made)
 
 
@@ -42,7 +46,7 @@ class _Writing:
         self._made = made
         self._steps = steps
 
-    def value(self, kind: Type, value: Any, path: str, depth: int) -> None:
+    def value(self, kind: Type, value: Any, path: _Path, depth: int) -> None:
         self._steps.spend()
         if depth > DEPTH_MAX:
             raise PayloadInvalid(f"the value has more than {DEPTH_MAX} levels")
@@ -54,9 +58,10 @@ class _Writing:
             case Union():
                 self._union(kind, value, path, depth)
             case Enum():
-                if not isinstance(value, str) or value not in kind.symbols:
+                symbol = kind.place_of(value) if isinstance(value, str) else None
+                if symbol is None:
                     raise _wrong(path, f"a symbol of {kind.name}", value)
-                self._long(kind.symbols.index(value))
+                self._long(symbol)
             case Fixed():
                 content = _bytes(value, path)
                 if len(content) != kind.size:
@@ -68,7 +73,7 @@ class _Writing:
                 if value:
                     self._long(len(value))
                 for index, one in enumerate(value):
-                    self.value(kind.items, one, f"{path}[{index}]", depth + 1)
+                    self.value(kind.items, one, (path, index), depth + 1)
                 self._long(0)
             case Map():
                 if not isinstance(value, dict):
@@ -77,30 +82,28 @@ class _Writing:
                     self._long(len(value))
                 for name, one in value.items():
                     self._sized(name.encode())
-                    self.value(kind.values, one, f"{path}.{name[:100]}", depth + 1)
+                    self.value(kind.values, one, (path, name[:100]), depth + 1)
                 self._long(0)
 
-    def _record(self, kind: Record, value: Any, path: str, depth: int) -> None:
+    def _record(self, kind: Record, value: Any, path: _Path, depth: int) -> None:
         if not isinstance(value, dict):
             raise _wrong(path, "an object", value)
         known = 0
         for one in kind.fields:
-            inside = f"{path}.{one.name}" if path else one.name
+            inside = (path, one.name)
             if one.name in value:
                 known += 1
                 self.value(one.type, value[one.name], inside, depth + 1)
             elif one.has_default:
                 self._default(one.type, one.default, inside, depth + 1)
             else:
-                raise PayloadInvalid(f"the field {inside[:200]} is missing, and has no default")
+                raise PayloadInvalid(f"the field {_shown(inside)} is missing, and has no default")
         if known < len(value):
             names = {one.name for one in kind.fields}
             other = next(name for name in value if name not in names)
-            raise PayloadInvalid(
-                f"{path[:200] or 'the value'} has a member {other[:100]!r}, which its schema does not have"
-            )
+            raise PayloadInvalid(f"{_shown(path)} has a member {other[:100]!r}, which its schema does not have")
 
-    def _default(self, kind: Type, value: Any, path: str, depth: int) -> None:
+    def _default(self, kind: Type, value: Any, path: _Path, depth: int) -> None:
         """A default value of a union is one of its first branch, and has no name before it."""
         if isinstance(kind, Union):
             self._long(0)
@@ -108,11 +111,11 @@ class _Writing:
         elif isinstance(kind, Record) and isinstance(value, dict):
             self._steps.spend()
             for one in kind.fields:
-                self._default(one.type, value.get(one.name, one.default), f"{path}.{one.name}", depth + 1)
+                self._default(one.type, value.get(one.name, one.default), (path, one.name), depth + 1)
         else:
             self.value(kind, value, path, depth)
 
-    def _union(self, kind: Union, value: Any, path: str, depth: int) -> None:
+    def _union(self, kind: Union, value: Any, path: _Path, depth: int) -> None:
         if value is None:
             name: str = "null"
             inner = None
@@ -120,14 +123,13 @@ class _Writing:
             ((name, inner),) = value.items()
         else:
             raise _wrong(path, f"null, or an object with one member, as {{{_branches(kind)}: …}}", value)
-        found = [index for index, one in enumerate(kind.branches) if branch_name(one) == name]
-        found = found or [index for index, one in enumerate(kind.branches) if unqualified(branch_name(one)) == name]
-        if len(found) != 1:
+        branch = kind.place_of(name)
+        if branch is None:
             raise _wrong(path, f"a branch of the union: {_branches(kind)}", name)
-        self._long(found[0])
-        self.value(kind.branches[found[0]], inner, path, depth + 1)
+        self._long(branch)
+        self.value(kind.branches[branch], inner, path, depth + 1)
 
-    def _primitive(self, kind: str, value: Any, path: str) -> None:
+    def _primitive(self, kind: str, value: Any, path: _Path) -> None:
         match kind:
             case "null":
                 if value is not None:
@@ -176,7 +178,7 @@ class _Writing:
         self._made.append(left)
 
 
-def _bytes(value: Any, path: str) -> bytes:
+def _bytes(value: Any, path: _Path) -> bytes:
     if not isinstance(value, str):
         raise _wrong(path, "a string of characters 0 to 255", value)
     try:
@@ -186,14 +188,23 @@ def _bytes(value: Any, path: str) -> bytes:
 
 
 def _branches(kind: Union) -> str:
-    names = ", ".join(f'"{branch_name(one)}"' for one in kind.branches)
+    names = ", ".join(f'"{branch_name(one)}"' for one in islice(kind.branches, 150))
     return names if len(names) <= 300 else f"{names[:300]}…"
 
 
-def _wrong(path: str, wanted: str, value: Any) -> PayloadInvalid:
+def _shown(path: _Path) -> str:
+    """A path in an error, at most 200 characters."""
+    parts: list[str] = []
+    while path is not None:
+        path, part = path
+        parts.append(f"[{part}]" if isinstance(part, int) else f".{part[:200]}")
+    return "".join(reversed(parts))[:201].removeprefix(".")[:200] or "the value"
+
+
+def _wrong(path: _Path, wanted: str, value: Any) -> PayloadInvalid:
     shown = (
         repr(value)[:80]
         if not isinstance(value, (dict, list))
         else ("an object" if isinstance(value, dict) else "an array")
     )
-    return PayloadInvalid(f"{path[:200] or 'the value'} must be {wanted}, and is {shown}")
+    return PayloadInvalid(f"{_shown(path)} must be {wanted}, and is {shown}")

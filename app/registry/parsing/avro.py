@@ -7,6 +7,7 @@ which Avro's Java library writes a schema, because other registries store that f
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
@@ -55,6 +56,16 @@ class Map:
 class Union:
     branches: tuple[Type, ...]
     kind: str = "union"
+    _places: dict[str, int] | None = field(default=None, init=False, repr=False, compare=False)
+
+    def place_of(self, name: str) -> int | None:
+        """The place of the branch with a name, with or without its namespace; None if there is none, or more than one."""
+        if self._places is None:
+            names = [branch_name(one) for one in self.branches]
+            short = Counter(map(unqualified, names))
+            places = {unqualified(name): place for place, name in enumerate(names) if short[unqualified(name)] == 1}
+            self._places = places | {name: place for place, name in enumerate(names)}
+        return self._places.get(name)
 
 
 @dataclass(slots=True, eq=False)
@@ -67,6 +78,13 @@ class Enum:
     aliases: tuple[str, ...]
     props: Props
     kind: str = "enum"
+    _places: dict[str, int] | None = field(default=None, init=False, repr=False)
+
+    def place_of(self, symbol: str) -> int | None:
+        """The place of a symbol; None if there is none."""
+        if self._places is None:
+            self._places = {one: place for place, one in enumerate(self.symbols)}
+        return self._places.get(symbol)
 
 
 @dataclass(slots=True, eq=False)
@@ -109,6 +127,11 @@ NamedType: TypeAlias = Enum | Fixed | Record
 def unqualified(name: str) -> str:
     """A name without its namespace."""
     return name.rpartition(".")[2]
+
+
+def branch_name(kind: Type) -> str:
+    """The name of a branch of a union in Avro's JSON encoding."""
+    return kind.name if isinstance(kind, (Record, Enum, Fixed)) else kind.kind
 
 
 def parse(
@@ -168,7 +191,7 @@ class _Reading:
         for branch in branches:
             if isinstance(branch, Union):
                 raise SchemaInvalid("a union is directly inside of a union")
-            name = branch.name if isinstance(branch, (Enum, Fixed, Record)) else branch.kind
+            name = branch_name(branch)
             if name in seen:
                 raise SchemaInvalid(f"a union has the type {_shown(name)} twice")
             seen.add(name)
