@@ -156,6 +156,19 @@ def test_a_payload_that_is_not_json_is_refused(data: bytes) -> None:
         forms.decode(parse(SchemaType.JSON, "{}"), data, 0)
 
 
+def test_a_value_that_needs_more_steps_than_the_caller_gave_is_told_apart_from_a_wrong_one() -> None:
+    schema = avro({"type": "array", "items": "int"})
+    data = json.dumps([1] * 100).encode()
+    payload = forms.encode(schema, data, 101)
+    assert json.loads(forms.decode(schema, payload, 0, steps_max=101)) == [1] * 100
+    with pytest.raises(forms.StepsSpent):
+        forms.encode(schema, data, 100)
+    with pytest.raises(forms.StepsSpent):
+        forms.decode(schema, payload, 0, steps_max=100)
+    with pytest.raises(PayloadInvalid):
+        forms.encode(schema, b'["x"]', 100)
+
+
 def test_deep_values_are_refused() -> None:
     deep = avro({"type": "record", "name": "D", "fields": [{"name": "d", "type": ["null", "D"]}]})
     text = b'{"d":{"D":' * 5_000 + b'{"d":null}' + b"}}" * 5_000

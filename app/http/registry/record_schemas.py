@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from contextlib import suppress
 from functools import cached_property
 from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from fastapi import Request
 
-from app.core.limits import KIB
+from app.core.limits import KIB, MIB
 from app.core.turns import Portion
 from app.http.gateway import Gateway
 from app.http.registry.requests import service_of
 from app.http.registry.service import SchemaService
 from app.http.serving import gateway_of
 from app.registry.encoding import forms
+from app.registry.encoding.forms import StepsSpent
 from app.registry.parsing.schemas import ParsedSchema, SchemaType
 from app.registry.payloads.faults import PayloadInvalid
 from app.registry.payloads.prefix import read_prefix
@@ -30,6 +32,10 @@ from app.registry.subjects import DEFAULT_CONTEXT, Subject, read_subject
 
 INLINE_BYTES: Final = 4 * KIB
 """Longer values are encoded and decoded in a thread."""
+INLINE_STEPS: Final = 3_000
+"""So are values that need more steps: about 10 ms."""
+SHOWN_BYTES_MAX: Final = 32 * MIB
+"""Of the JSON of keys and values in one response. It ends before the record that would come after them."""
 KEPT_OF_CALLER_MAX: Final = 100
 KEPT_TEXT_CHARS_MAX: Final = 20_000
 """Longer texts are looked up each time."""
@@ -53,6 +59,7 @@ class RecordSchemas:
         self._request = request
         self._turns: asyncio.Semaphore = request.app.state.encoding_turns
         self._found: dict[int, RecordSchema] = {}
+        self._shown_bytes = 0
 
     @cached_property
     def _service(self) -> SchemaService:
@@ -96,19 +103,28 @@ class RecordSchemas:
         """The bytes of a value, behind the id of its schema. Raises: PayloadInvalid."""
         await portion.rest_if_spent()
         if len(data) <= INLINE_BYTES:
-            return forms.framed(schema.id, forms.encode(schema.model, data))
+            with suppress(StepsSpent):
+                return forms.framed(schema.id, forms.encode(schema.model, data, INLINE_STEPS))
         async with self._turns:
             return forms.framed(schema.id, await asyncio.to_thread(forms.encode, schema.model, data))
 
     async def decode(self, content: bytes, portion: Portion) -> bytes:
         """The JSON of a key or value. Raises: PayloadInvalid, SchemaUnknown, ParserMissing, FirnError."""
+        if self._shown_bytes > SHOWN_BYTES_MAX:
+            raise PayloadInvalid(f"the records before it have more than {SHOWN_BYTES_MAX} bytes of JSON")
         await portion.rest_if_spent()
+        shown = await self._decoded(content)
+        self._shown_bytes += len(shown)
+        return shown
+
+    async def _decoded(self, content: bytes) -> bytes:
         prefix = read_prefix(content)
         if prefix is None or not isinstance(prefix.ref, int):
             raise PayloadInvalid("the bytes do not begin with the id of a schema")
         schema = await self.by_id(prefix.ref)
         if len(content) <= INLINE_BYTES:
-            return forms.decode(schema.model, content)
+            with suppress(StepsSpent):
+                return forms.decode(schema.model, content, steps_max=INLINE_STEPS)
         async with self._turns:
             return await asyncio.to_thread(forms.decode, schema.model, content)
 

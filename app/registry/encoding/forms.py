@@ -36,15 +36,26 @@ MAGIC: Final = 0
 _PREFIX: Final = Struct(">BI")
 
 
+class StepsSpent(Exception):
+    """A value needs more steps than the caller gave."""
+
+
 def framed(schema_id: int, payload: bytes) -> bytes:
     """A payload behind the id of its schema, as serializers of Confluent's registry write it."""
     return _PREFIX.pack(MAGIC, schema_id) + payload
 
 
-def encode(schema: ParsedSchema, data: bytes) -> bytes:
-    """The payload of a value. Raises: PayloadInvalid."""
+def encode(schema: ParsedSchema, data: bytes, steps_max: int | None = None) -> bytes:
+    """The payload of a value.
+
+    Args:
+        steps_max: fewer steps than its bytes may need. Then the caller tries again without this limit.
+
+    Raises: PayloadInvalid; StepsSpent, if ``steps_max`` is given.
+    """
     value = read_json_value(data)
-    steps = StepBudget(STEPS_LEAST + STEPS_A_BYTE * len(data))
+    whole = STEPS_LEAST + STEPS_A_BYTE * len(data)
+    steps = StepBudget(whole if steps_max is None else min(steps_max, whole))
     try:
         match schema.kind:
             case SchemaType.AVRO:
@@ -53,18 +64,21 @@ def encode(schema: ParsedSchema, data: bytes) -> bytes:
                 json_schema.read_payload(schema.model, data, 0, steps)
                 return msgspec.json.format(data, indent=-1)
     except TooComplex:
+        if steps_max is not None:
+            raise StepsSpent from None
         raise PayloadInvalid("the value needs too many steps") from None
     except RecursionError:
         raise PayloadInvalid("the value has too many levels") from None
     raise PayloadInvalid(f"values of type {schema.kind} cannot be encoded")
 
 
-def decode(schema: ParsedSchema, content: bytes, start: int = ID_BYTES) -> bytes:
-    """The JSON of the payload that ``content`` holds from ``start`` on. Raises: PayloadInvalid."""
+def decode(schema: ParsedSchema, content: bytes, start: int = ID_BYTES, *, steps_max: int | None = None) -> bytes:
+    """The JSON of the payload that ``content`` holds from ``start`` on. ``steps_max`` and raises: as ``encode``."""
     size = len(content) - start
     if size > PAYLOAD_BYTES_MAX:
         raise PayloadInvalid(f"the payload has more than {PAYLOAD_BYTES_MAX} bytes")
-    steps = StepBudget(min(STEPS_LEAST + STEPS_A_BYTE * size, SHOWN_STEPS_MAX))
+    whole = min(STEPS_LEAST + STEPS_A_BYTE * size, SHOWN_STEPS_MAX)
+    steps = StepBudget(whole if steps_max is None else min(steps_max, whole))
     try:
         match schema.kind:
             case SchemaType.AVRO:
@@ -74,6 +88,8 @@ def decode(schema: ParsedSchema, content: bytes, start: int = ID_BYTES) -> bytes
             case SchemaType.JSON:
                 return _compact(content[start:])
     except TooComplex:
+        if steps_max is not None:
+            raise StepsSpent from None
         raise PayloadInvalid("the payload needs too many steps") from None
     except RecursionError:
         raise PayloadInvalid("the payload has too many levels") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from base64 import b64decode
 from collections.abc import AsyncIterator
 from io import BytesIO
@@ -12,7 +13,9 @@ from typing import Any
 import fastavro
 import pytest
 
+from app.http.registry import record_schemas
 from app.metadata.image.records import REGISTRY_LEVEL
+from app.registry.parsing.limits import StepBudget
 from tests.http.rest_v2.clients import Rest
 from tests.support.broker import RunningBroker, running_broker
 
@@ -110,3 +113,45 @@ async def test_a_record_without_a_schema_is_told_to_a_consumer_of_avro(rest: Res
     await made.do("POST", "/assignments", {"partitions": [{"topic": "flights", "partition": 0}]})
     answer = await made.ask("GET", "/records", accept=AVRO)
     assert (answer.status_code, answer.json()["error_code"]) == (422, 42203)
+
+
+async def test_the_loop_spends_few_steps_on_a_short_value_that_needs_many(
+    rest: Rest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await rest.broker.create_topic("flights")
+    fields = [{"name": f"f{number}", "type": "null", "default": None} for number in range(20)]
+    item = {"type": "record", "name": "R", "fields": fields}
+    schema = json.dumps({"type": "array", "items": item})
+    known = await produce(rest, AVRO, value_schema=schema, records=[{"value": []}])
+    assert known.status_code == 200, known.text
+    spent: dict[bool, int] = {}
+    original = StepBudget.spend
+
+    def spend(self: StepBudget, count: int = 1) -> None:
+        inline = threading.current_thread() is threading.main_thread()
+        spent[inline] = spent.get(inline, 0) + count
+        original(self, count)
+
+    monkeypatch.setattr(StepBudget, "spend", spend)
+    schema_id = known.json()["value_schema_id"]
+    answer = await produce(rest, AVRO, value_schema_id=schema_id, records=[{"value": [{}] * 200}])
+    assert answer.status_code == 200, answer.text
+    assert (spent.pop(True), spent.pop(False)) == (record_schemas.INLINE_STEPS + 1, 4_201)
+    made = await rest.instance("g", format="avro")
+    await made.do("POST", "/assignments", {"partitions": [{"topic": "flights", "partition": 0}]})
+    values = await made.read_all(2)
+    assert values[1] == [dict.fromkeys((one["name"] for one in fields), None)] * 200
+    assert spent[True] <= record_schemas.INLINE_STEPS + 2  # the empty array is one step
+    assert spent[False] == 4_201
+
+
+async def test_a_page_ends_before_its_json_is_too_large(rest: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
+    await rest.broker.create_topic("flights")
+    values = [{"n": number, "c": {"string": "x" * 100}} for number in range(3)]
+    answer = await produce(rest, AVRO, value_schema=FLIGHT, records=[{"value": value} for value in values])
+    assert answer.status_code == 200, answer.text
+    monkeypatch.setattr(record_schemas, "SHOWN_BYTES_MAX", 200)
+    made = await rest.instance("g", format="avro")
+    await made.do("POST", "/assignments", {"partitions": [{"topic": "flights", "partition": 0}]})
+    assert [one["value"] for one in await made.read()] == values[:2]
+    assert [one["value"] for one in await made.read()] == values[2:]
