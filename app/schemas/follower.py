@@ -55,6 +55,8 @@ class SchemaFollower:
         self._pool = pool
         self._view = View()
         self._history = ""
+        self._too_large: str | None = None
+        """The history whose view would be too large. It is not read on, because each try would add to the view."""
         self._read_at_s: float | None = None
         """When the newest read began that came to the end."""
         self._tried_at_s = float("-inf")
@@ -200,6 +202,8 @@ class SchemaFollower:
         portion = Portion()
         while True:
             read = await self._read(view.end)
+            if read.history == self._too_large:
+                raise _too_large()  # nothing more of it is taken
             if view.end and (read.history != history or read.end < view.end):
                 view = View()  # the log has lost its end, or was made anew (SV7)
                 continue
@@ -209,7 +213,11 @@ class SchemaFollower:
                 if portion.spent_by():
                     await portion.rest()
             view.reached(read.end)
-            _check_size(view)
+            if view.chars + view.version_count * VERSION_BYTES > VIEW_BYTES_MAX:
+                self._too_large = history
+                if view is self._view:
+                    self._found.clear()
+                raise _too_large()
             if view is self._view:
                 self._history = history
                 self._found.clear()
@@ -219,13 +227,12 @@ class SchemaFollower:
         self._found.clear()
 
 
-def _check_size(view: View) -> None:
-    """Raises: RequestRejected."""
-    if view.chars + view.version_count * VERSION_BYTES > VIEW_BYTES_MAX:
-        raise RequestRejected(
-            ErrorCode.POLICY_VIOLATION,
-            f"The registry has more than {VIEW_BYTES_MAX} bytes, so brokers do not check schemas by it. Delete schemas for good.",
-        )
+def _too_large() -> RequestRejected:
+    return RequestRejected(
+        ErrorCode.POLICY_VIOLATION,
+        f"The registry has more than {VIEW_BYTES_MAX} bytes, so brokers do not check schemas by it. Delete schemas for good, and "
+        f"restart the brokers once the log is compacted.",
+    )
 
 
 def _unreadable(error: FirnError) -> RequestRejected:

@@ -7,6 +7,7 @@ rule is taken back once, and the checker that is meant for it must find that.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Coroutine
 from typing import Any, NamedTuple
@@ -262,6 +263,7 @@ class Log:
     def __init__(self, *records: tuple[bytes, bytes | None]) -> None:
         self.records = list(records)
         self.reads = 0
+        self.history = "h"
         self.open = asyncio.Event()
         self.open.set()
         self.error: FirnError | None = None
@@ -272,7 +274,7 @@ class Log:
         if self.error is not None:
             raise self.error
         made = [Entry(start + place, 0, *one) for place, one in enumerate(self.records[start:])]
-        return LogRead(made, len(self.records), "h", True)
+        return LogRead(made, len(self.records), self.history, True)
 
 
 def virtually(main: Any) -> None:
@@ -386,5 +388,22 @@ def test_a_registry_that_is_too_large_is_not_read_on_and_known_ids_pass(monkeypa
             await asked(follower, 9)
         assert refused.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
         assert (await asked(follower, 1))[NAMING, 1] is not None
+
+    virtually(main)
+
+
+def test_a_history_that_is_too_large_adds_no_more_to_the_view_with_each_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(log: Log, follower: SchemaFollower) -> None:
+        await asked(follower, 1)
+        monkeypatch.setattr(module, "VIEW_BYTES_MAX", 2 * module.VERSION_BYTES)
+        for number in range(2, 8):
+            log.records.append(schema_record("t-value", number, f'"{number}"', number))
+            with contextlib.suppress(RequestRejected):
+                await asked(follower, 9)
+        assert log.reads == 7
+        assert follower._view.version_count == 2, "the first one, and the one that was too much"
+        assert (await asked(follower, 1))[NAMING, 1] is not None
+        log.records, log.history = [schema_record("t-value", 9)], "another"
+        assert (await asked(follower, 9))[NAMING, 9] is not None, "another history may be small enough"
 
     virtually(main)
