@@ -11,7 +11,7 @@ from heapq import merge
 from itertools import islice
 from typing import Final, NamedTuple
 
-from app.configs import TopicConfig
+from app.configs import SchemaValidation, TopicConfig
 from app.core.errors import CorruptionError, ErrorCode, LimitExceeded, ProtocolError, RecordsRejected, clause
 from app.records.batch import parse_header
 from app.records.record import raw_records, walk_records
@@ -25,7 +25,8 @@ from app.registry.refusals import TooComplex
 
 USES_MAX: Final = 1_000
 """Schemas that one batch may use. A batch of a serializer has one for keys and one for each type of values."""
-
+CHECKED_USES_MAX: Final = 50
+"""As ``USES_MAX``, where payloads are checked: the models of all of them are in memory together."""
 
 NUMBERS_MAX: Final = 100_000
 """Numbers of records that are kept for the refusal of a batch."""
@@ -86,9 +87,10 @@ def refusal_of(faults: Iterable[tuple[int, str]], count: int) -> RecordsRejected
 def uses_of(batch: memoryview | bytes | bytearray, config: TopicConfig, max_bytes: int) -> BatchUses:
     """The schemas that the one prepared batch names whose bytes are ``batch`` (SV2).
 
-    Raises: ProtocolError INVALID_RECORD for records that cannot be read, or name more than ``USES_MAX`` schemas; LimitExceeded if
-    the batch decompresses to more than ``max_bytes``.
+    Raises: ProtocolError INVALID_RECORD for records that cannot be read, or name more than ``USES_MAX`` schemas, or
+    ``CHECKED_USES_MAX`` with ``firn.schema.validation=full``; LimitExceeded if the batch decompresses to more than ``max_bytes``.
     """
+    uses_max = CHECKED_USES_MAX if config.firn_schema_validation is SchemaValidation.FULL else USES_MAX
     uses = BatchUses(parse_header(batch).record_count)
     named = 0
     for part in _parts(_data(batch, max_bytes), batch, config):
@@ -100,9 +102,9 @@ def uses_of(batch: memoryview | bytes | bytearray, config: TopicConfig, max_byte
         if not numbers or (len(numbers) < RECORD_ERRORS_MAX and named < NUMBERS_MAX):
             numbers.append(part.number)
             named += 1
-        if len(uses.records) > USES_MAX:
+        if len(uses.records) > uses_max:
             raise ProtocolError(
-                f"The records of the batch name more than {USES_MAX} schemas. Send smaller batches.",
+                f"The records of the batch name more than {uses_max} schemas. Send smaller batches.",
                 ErrorCode.INVALID_RECORD,
             )
     return uses

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final, TypeAlias
 
-from app.core.errors import ErrorCode, FirnError, RequestRejected, clause, without_frames
+from app.core.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, clause, without_frames
 from app.core.limits import MIB
 from app.core.seams import BlockingPool
 from app.core.turns import Portion
@@ -41,7 +41,8 @@ VERSION_BYTES: Final = 1_300
 """Of a version beside its text."""
 MODELS_CHARS_MAX: Final = 4_000_000
 """Of the texts whose models are kept. A model needs about ten times as many bytes."""
-
+BATCH_CHARS_MAX: Final = 2_000_000
+"""Of the texts whose models one batch needs. The longest schema with the longest references has as many."""
 
 SchemaAsked: TypeAlias = tuple[Naming, SchemaRef]
 """A schema that records name, and where its subject is looked for."""
@@ -99,7 +100,30 @@ class SchemaFollower:
 
     async def model(self, version: Version) -> ParsedSchema | None:
         """The schema of a version; None if this broker cannot read its text."""
-        source = source_of(self._view, version)
+        return await self._model(source_of(self._view, version))
+
+    async def models(self, versions: Iterable[Version]) -> list[ParsedSchema | None]:
+        """As ``model``, of the versions that one batch names.
+
+        Raises: ProtocolError INVALID_RECORD if their texts have more than ``BATCH_CHARS_MAX`` characters together.
+        """
+        portion = Portion()
+        sources = []
+        chars = 0
+        for version in versions:
+            source = source_of(self._view, version)
+            chars += 0 if source is None else _chars(source)
+            if chars > BATCH_CHARS_MAX:
+                raise ProtocolError(
+                    f"The schemas that the records of the batch name have more than {BATCH_CHARS_MAX} characters together. Send "
+                    f"records with different schemas in different batches, or set firn.schema.validation=id.",
+                    ErrorCode.INVALID_RECORD,
+                )
+            sources.append(source)
+            await portion.rest_if_spent()
+        return [await self._model(source) for source in sources]
+
+    async def _model(self, source: Source | None) -> ParsedSchema | None:
         if source is None:
             return None
         if source in self._models:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from app.configs import TopicConfig
+from app.configs import SchemaValidation, TopicConfig
 from app.core.errors import ErrorCode, LimitExceeded, ProtocolError, RecordsRejected
 from app.records.builder import build_batch
 from app.records.compression import Codec
@@ -113,6 +113,16 @@ def test_a_batch_of_too_many_schemas_or_too_many_bytes_is_refused(monkeypatch: p
     assert refused.value.code is ErrorCode.INVALID_RECORD
     with pytest.raises(LimitExceeded):
         uses_of(batch((None, with_id(1, b"x" * 5_000), ()), codec=Codec.GZIP), VALUES, 1_000)
+
+
+def test_a_batch_whose_payloads_are_checked_may_name_fewer_schemas() -> None:
+    full = TopicConfig(confluent_value_schema_validation=True, firn_schema_validation=SchemaValidation.FULL)
+    many = [(None, with_id(number), ()) for number in range(51)]
+    assert len(uses_of(batch(*many[:50]), full, BYTES).records) == 50
+    assert len(uses_of(batch(*many), VALUES, BYTES).records) == 51
+    with pytest.raises(ProtocolError, match="name more than 50 schemas") as refused:
+        uses_of(batch(*many), full, BYTES)
+    assert refused.value.code is ErrorCode.INVALID_RECORD
 
 
 def test_a_batch_that_cannot_be_read_is_refused() -> None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from app.configs.topic import SubjectNameStrategy
-from app.core.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected
+from app.core.errors import BrokerUnavailable, ErrorCode, FirnError, ProtocolError, RequestRejected
 from app.registry.payloads.prefix import Side
 from app.registry.record_json import Key, KeyType, write_deleted_version, write_key
 from app.registry.schema_log import Entry
@@ -375,6 +375,21 @@ def test_models_are_made_once_and_bounded_by_their_texts(monkeypatch: pytest.Mon
         await follower.model(one)
         assert made == 3, "the first one was dropped for the second"
         assert await follower.model(three) is None, "the text cannot be read"
+
+    virtually(main)
+
+
+def test_the_texts_whose_models_one_batch_holds_are_bounded_before_any_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(log: Log, follower: SchemaFollower) -> None:
+        log.records += [schema_record("t-value", 2, '"long"', 2), schema_record("t-value", 3, '"nothing"', 3)]
+        found = await asked(follower, 1, 2, 3)
+        one, two, three = [found[NAMING, number] for number in (1, 2, 3)]
+        monkeypatch.setattr(module, "BATCH_CHARS_MAX", len('"string""long"'))
+        with pytest.raises(ProtocolError, match="more than 14 characters together") as refused:
+            await follower.models([one, two, three])
+        assert refused.value.code is ErrorCode.INVALID_RECORD
+        assert follower._models == {}
+        assert await follower.models([one, two]) == [await follower.model(one), await follower.model(two)]
 
     virtually(main)
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 from app.configs import SchemaValidation
 from app.core.errors import LimitExceeded
 from app.core.faults import place_of
-from app.core.turns import Portion
 from app.hot.preparation import DecompressesTooFar
 from app.registry.payloads.prefix import Side
 from app.schemas.batch_ids import BatchUses, SchemaUse, check_payloads, uses_of
@@ -21,7 +20,6 @@ from app.schemas.knowing import Naming
 if TYPE_CHECKING:
     from app.configs import TopicConfig
     from app.handlers.clients.client import Client
-    from app.registry.parsing.schemas import ParsedSchema
 
 CHECKING: Final = "checking payloads by schema"
 """The name of this work in log lines about faults."""
@@ -55,12 +53,8 @@ async def check_schemas(connection: Client, topic: str, config: TopicConfig, rec
         raise refusal
     if config.firn_schema_validation is not SchemaValidation.FULL:
         return
-    models: dict[SchemaUse, ParsedSchema | None] = {}
-    portion = Portion()
-    for use, one in asked.items():
-        version = versions[one]
-        models[use] = None if version is None else await follower.model(version)
-        await portion.rest_if_spent()
+    named = {use: version for use, one in asked.items() if (version := versions[one]) is not None}
+    models = dict(zip(named, await follower.models(named.values()), strict=True))
     broken: dict[SchemaUse, Exception] = {}
 
     def check(raw_bytes_max: int) -> None:
