@@ -312,11 +312,15 @@ class Consumer:
 
     async def _fetch(self, node_id: BrokerId, asked: Mapping[TopicPartition, Offset], max_wait_ms: int) -> _Fetched:
         topics: dict[str, FetchTopic] = {}
+        parts: dict[TopicPartition, PartitionData] = {}
         for partition, position in asked.items():
             topic = topics.get(partition.topic)
             if topic is None:
-                topic_id = self._cluster.view.topics[partition.topic].topic_id
-                topic = topics[partition.topic] = FetchTopic(topic_id=topic_id, topic=partition.topic)
+                known = self._cluster.view.topics.get(partition.topic)
+                if known is None:  # another user of the shared view has asked, and the topic was gone
+                    parts[partition] = PartitionData(partition.partition, ErrorCode.LEADER_NOT_AVAILABLE)
+                    continue
+                topic = topics[partition.topic] = FetchTopic(topic_id=known.topic_id, topic=partition.topic)
             topic.partitions.append(
                 FetchPartition(
                     partition=partition.partition,
@@ -324,6 +328,8 @@ class Consumer:
                     partition_max_bytes=self._partition_max_bytes,
                 )
             )
+        if not topics:
+            return _Fetched(asked, parts, None)
         request = FetchRequest(
             max_wait_ms=max_wait_ms,
             min_bytes=self._min_bytes,
@@ -342,7 +348,6 @@ class Consumer:
         if answer.error_code:
             return _Fetched(asked, {}, refusal(answer.error_code, "the fetch"))
         names = {topic.topic_id: name for name, topic in topics.items()}
-        parts: dict[TopicPartition, PartitionData] = {}
         for topic_answer in answer.responses:
             name = topic_answer.topic or names.get(topic_answer.topic_id, "")
             for part in topic_answer.partitions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,16 @@ import pytest
 from app.client.cluster import EARLIEST, LATEST, ClusterClient
 from app.client.consumer import Consumer
 from app.core.errors import BrokerUnavailable, CorruptionError, ErrorCode, RequestRejected
-from app.core.units import LeaderEpoch, Offset, PartitionIndex, ProducerEpoch, ProducerId, TimestampMs, TopicPartition
+from app.core.units import (
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    PartitionIndex,
+    ProducerEpoch,
+    ProducerId,
+    TimestampMs,
+    TopicPartition,
+)
 from app.records.batch import patch_batch
 from app.records.builder import build_batch
 from app.records.control import ControlType, build_marker
@@ -73,6 +83,31 @@ async def test_every_partition_is_read_and_one_can_be_left(cluster: ClusterClien
             found |= {record.value for batch in await consumer.poll(60_000) for record in batch.records()}
         consumer.unassign(partitions[0])
         assert consumer.assignment == tuple(partitions[1:])
+
+
+@pytest.mark.parametrize("beside", [True, False])
+async def test_a_topic_that_leaves_the_shared_view_before_its_fetch_is_asked_for_again(
+    cluster: ClusterClient, log: FakeLog, monkeypatch: pytest.MonkeyPatch, beside: bool
+) -> None:
+    other = TopicPartition("three", PartitionIndex(0))
+    fill(log, "one", 0, plain(b"0"))
+    fill(log, "three", 0, plain(b"1"))
+    leader_id = cluster.leader_id
+
+    async def leader_id_and_gone(partition: TopicPartition) -> BrokerId:
+        found = await leader_id(partition)
+        topics = {name: topic for name, topic in cluster.view.topics.items() if name != "one"}
+        cluster.view = replace(cluster.view, topics=topics)
+        return found
+
+    async with Consumer(cluster, max_wait_ms=1) as consumer:
+        consumer.assign(dict.fromkeys((ONE, other) if beside else (ONE,), Offset(0)))
+        with monkeypatch.context() as patched:
+            patched.setattr(cluster, "leader_id", leader_id_and_gone)
+            first = await consumer.fetch_round(1)
+        assert [batch.partition for batch in first] == ([other] if beside else [])
+        assert consumer.trouble == "one-0 has no leader now."
+        assert await read(consumer, 1) == [b"0"]
 
 
 async def test_a_position_outside_the_log_is_refused_or_reset(cluster: ClusterClient, log: FakeLog) -> None:
