@@ -84,3 +84,21 @@ def test_a_page_keeps_the_records_of_assigned_partitions_only() -> None:
     kept.keep({B})
     assert [partition for partition, _ in kept.records] == [B]
     assert (kept.starts, kept.ends) == ({B: 3}, {B: 4})
+
+
+class Listed(tuple[TopicPartition, ...]):
+    """Partitions that must not be searched one after the other."""
+
+    def __contains__(self, one: object) -> bool:
+        raise AssertionError("a search for each record or position takes as long as there are partitions")
+
+
+def test_partitions_are_not_searched_once_for_each_record() -> None:
+    kept = page(0)
+    kept.starts[B] = Offset(3)
+    kept.add(B, record(3))
+    kept.keep(Listed([B]))
+    assert [partition for partition, _ in kept.records] == [B]
+    positions = begun()
+    positions.retain(Listed([B]))
+    assert A not in positions
