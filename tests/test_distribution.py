@@ -69,7 +69,11 @@ OF_EXTRAS = {
     "bench": ("pyspark_firn/tour.py",),
     "demo": ("app/demo.py", "app/cli/demo_brokers.py"),
     "redis": ("app/broker/start/process.py", "app/broker/quota_tokens.py", "app/metadata/peers/redis_liveness.py"),
-    "registry": ("app/registry/parsing/json_schema.py", "app/registry/parsing/protobuf/"),
+    "registry": (
+        "app/registry/parsing/json_schema.py",
+        "app/registry/parsing/protobuf/",
+        "app/registry/payloads/protobuf.py",
+    ),
     "security": ("app/cli/tls.py", "app/machine/pkcs12.py", "app/security/tokens.py"),
     "spark": ("pyspark_firn/",),
 }

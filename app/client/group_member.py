@@ -212,7 +212,7 @@ class ActiveMember:
         attempt = 0
         while True:
             try:
-                await self._beat()
+                await self.beat()
                 break
             except FirnError as error:
                 attempt += 1
@@ -273,7 +273,7 @@ class ActiveMember:
                 pause_ms = 0
             await asyncio.sleep(pause_ms / 1000)
             try:
-                await self._beat()
+                await self.beat()
                 attempt = 0
             except FirnError as error:
                 if not is_retriable(error):
@@ -283,7 +283,7 @@ class ActiveMember:
                     return
                 attempt += 1
 
-    async def _beat(self) -> None:
+    async def beat(self) -> None:
         """One heartbeat, and the move that its response asks for. Raises: RequestRejected, BrokerUnavailable."""
         membership = self.membership
         try:

@@ -146,9 +146,9 @@ async def test_partitions_of_a_new_topic_with_the_old_name_are_taken_anew_and_th
         cast(ClusterClient, Answers(response(1, 0, 1), recreated)), "g", "m", GroupSubscription(("t",)), told
     )
     made._coordinator = BrokerId(1)
-    await made._beat()
+    await made.beat()
     assert (told.has, told.given_up, told.anew) == ((T0, T1), [], [])
-    await made._beat()
+    await made.beat()
     assert (told.has, told.given_up, told.anew) == ((T0,), [], [T0])
 
 

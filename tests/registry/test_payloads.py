@@ -238,14 +238,14 @@ def test_values_whose_hashes_a_caller_chose_have_other_hashes_where_they_are_com
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     frozen: list[Any] = []
-    real = json_schema._Checking._frozen
+    real = json_schema._Checking.frozen
 
     def kept(checking: Any, value: Any, depth: int) -> Any:
         made = real(checking, value, depth)
         frozen.append(made)
         return made
 
-    monkeypatch.setattr(json_schema._Checking, "_frozen", kept)
+    monkeypatch.setattr(json_schema._Checking, "frozen", kept)
     numbers = [1 + place * (2**61 - 1) for place in range(200)]
     assert len(set(map(hash, numbers))) == 1, "Python's own hashes of them are equal"
     assert fault({"uniqueItems": True}, numbers) is None

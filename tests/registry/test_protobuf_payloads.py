@@ -151,13 +151,13 @@ def test_a_message_without_a_required_field_is_refused() -> None:
 
 def test_a_batch_looks_for_each_type_once_and_pays_for_the_list_of_types(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[tuple[int, ...]] = []
-    real = protobuf._types_of
+    real = protobuf.types_of
 
     def counted(schema: ProtobufSchema, path: tuple[int, ...]) -> Any:
         looked.append(path)
         return real(schema, path)
 
-    monkeypatch.setattr(protobuf, "_types_of", counted)
+    monkeypatch.setattr(protobuf, "types_of", counted)
     work = Work(1_000_000)
     for _ in range(3):
         check_payload(SCHEMA, b"\x00" + ANN, None, work)

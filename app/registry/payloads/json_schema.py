@@ -175,7 +175,7 @@ class _Checking:
             if one is not None:
                 self.check(one, inner, f"{path}/{place}", base, depth + 1)
         if schema.get("uniqueItems") is True:
-            seen = [self._frozen(one, 0) for one in value]
+            seen = [self.frozen(one, 0) for one in value]
             if len(set(seen)) < len(seen):
                 raise _fault(path, "an item comes twice")
         if "contains" in schema:
@@ -201,18 +201,18 @@ class _Checking:
                 self.check(branch, value, path, base, depth + 1)
 
     def _has(self, values: Iterable[Any], value: Any) -> bool:
-        wanted = self._frozen(value, 0)
-        return any(self._frozen(one, 0) == wanted for one in values)
+        wanted = self.frozen(value, 0)
+        return any(self.frozen(one, 0) == wanted for one in values)
 
-    def _frozen(self, value: Any, depth: int) -> Any:
+    def frozen(self, value: Any, depth: int) -> Any:
         """A form in which equal JSON values are equal, and 1 is not true."""
         self._steps.spend()
         if depth > DEPTH_MAX:
             raise PayloadInvalid(f"the value has more than {DEPTH_MAX} levels")
         if isinstance(value, dict):
-            return frozenset([(key, self._frozen(inner, depth + 1)) for key, inner in value.items()])
+            return frozenset([(key, self.frozen(inner, depth + 1)) for key, inner in value.items()])
         if isinstance(value, list):
-            return tuple([self._frozen(one, depth + 1) for one in value])
+            return tuple([self.frozen(one, depth + 1) for one in value])
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             text = _text_of(value)
             self._steps.spend(len(text) // CHEAP_A_STEP)

@@ -3,7 +3,7 @@
 Before the message stand the indexes that lead to its type in the file: their number and each of them as a signed varint. A single 0
 stands for the first type. Serializers that put the id into a header put the indexes there too. Some serializers count the types of
 maps' entries, and some do not. Where the indexes may lead to several types, the first type counts that knows all fields of the
-payload. A value becomes what Protobuf's JSON form says, with the names of fields as they are in the file.
+payload. A value is in Protobuf's JSON form, with the names of fields as they are in the file.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class MessageTypes:
         key = schema, tuple(path)
         found = self._found.get(key)
         if found is None:
-            descriptors = _types_of(schema, tuple(path))
+            descriptors = types_of(schema, tuple(path))
             steps.spend(sum([_types_beside(schema, one) for one in descriptors]) // TYPES_A_STEP)
             found = self._found[key] = [GetMessageClass(one) for one in descriptors]
         return found
@@ -136,7 +136,7 @@ def _types_beside(schema: ProtobufSchema, descriptor: Any) -> int:
     return count
 
 
-def _types_of(schema: ProtobufSchema, path: tuple[int, ...]) -> Sequence[Any]:
+def types_of(schema: ProtobufSchema, path: tuple[int, ...]) -> Sequence[Any]:
     """The descriptors that indexes may lead to, the likeliest first. Raises: PayloadInvalid."""
     known = schema.types.get(path)
     if known is not None:

@@ -26,8 +26,8 @@ in many calls."""
 
 
 class Work:
-    """What the payloads of one batch share: the steps that are left, so that many small payloads get no more than one large
-    payload, and what was found out about their schemas."""
+    """The common budget of the payloads of one batch, so that many small payloads get no more steps than one large one. It keeps
+    the types that were looked up."""
 
     __slots__ = ("_types", "steps", "steps_max")
 

@@ -213,9 +213,10 @@ async def test_the_texts_of_kept_models_are_bounded() -> None:
 
 async def test_a_kept_protobuf_model_counts_for_more_than_its_text() -> None:
     work = ParsingWork()
-    for n in range(30):
+    most = KEPT_CHARS_MAX // PROTOBUF_CHARS
+    for n in range(most + 10):
         await work.parsed((SchemaType.PROTOBUF, f"message M{n} {{ }}", ()), is_new=True)
-    assert len(work._kept) == 19  # short texts, and one part of twenty for each pool
+    assert len(work._kept) == most - 1  # short texts beside as many pools
     assert work._chars == sum(PROTOBUF_CHARS + len(source[1]) for _, source in work._kept)
     await work.parsed((SchemaType.AVRO, '"string"', ()), is_new=True)
-    assert len(work._kept) == 20
+    assert len(work._kept) == most
