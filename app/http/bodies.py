@@ -228,7 +228,7 @@ class Streamed(Response):
         headers: Mapping[str, str],
         media_type: str,
     ) -> None:
-        """``talk`` writes the body. ``held`` has what it needs, and is closed when the response has ended in any way."""
+        """``talk`` writes the body. ``held`` holds its resources, and is closed when the response has ended in any way."""
         super().__init__(headers=headers, media_type=media_type)
         del self.headers["content-length"]
         self._talk = talk

@@ -24,7 +24,7 @@ WHOLE_DEPTH_MAX: Final = 5
 
 def _whole_object(depth: int) -> bytes:
     """A pattern of an object with at most ``depth`` levels, as the splitter sees it: brackets of both kinds are one kind. Its parts
-    never give back what they have taken, so it needs one pass."""
+    do not backtrack, so it needs one pass."""
     inside = rb'[^"{}\[\]]++|"(?:[^"\\]++|\\.)*+"'
     level = rb"(?:%b)*+" % inside
     for _ in range(depth - 1):

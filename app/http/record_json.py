@@ -357,7 +357,7 @@ def text_steps(raw: bytes) -> Generator[None, None, str]:
 
 
 def base64_steps(text: str, what: str) -> Generator[None, None, bytes]:
-    """The bytes that a text in base64 stands for. ``what`` begins the sentence of an error. Raises: ProtocolError."""
+    """The decoded bytes of a text in base64. ``what`` begins the sentence of an error. Raises: ProtocolError."""
     if text.find("=", 0, max(0, len(text) - 2)) >= 0:  # padding within the text would end a piece of it
         raise ProtocolError(f"{what} is not base64.")
     pieces = []

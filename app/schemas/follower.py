@@ -15,7 +15,7 @@ from app.core.errors import ErrorCode, FirnError, ProtocolError, RequestRejected
 from app.core.limits import MIB
 from app.core.seams import BlockingPool
 from app.core.turns import Portion
-from app.registry.parsing.schemas import ParsedSchema, parse
+from app.registry.parsing.schemas import ParsedSchema, cost_of, parse
 from app.registry.payloads.prefix import SchemaRef
 from app.registry.refusals import ParserMissing, SchemaInvalid
 from app.registry.sources import Source, source_of
@@ -73,7 +73,7 @@ class SchemaFollower:
         self._models: OrderedDict[Source, ParsedSchema | None] = OrderedDict()
         self._chars = 0
 
-    # --- what batches ask ---------------------------------------------------------------------------------------------
+    # --- questions of batches -----------------------------------------------------------------------------------------
 
     async def versions(self, uses: Collection[SchemaAsked]) -> dict[SchemaAsked, Version | None]:
         """The version that knows each use; None for a use that is unknown at an end of the log that was learned after this call.
@@ -145,10 +145,10 @@ class SchemaFollower:
         if source in self._models:
             return
         self._models[source] = made
-        self._chars += _chars(source)
+        self._chars += _chars(source) + cost_of(made)
         while self._chars > MODELS_CHARS_MAX:
-            gone, _ = self._models.popitem(last=False)
-            self._chars -= _chars(gone)
+            gone, model = self._models.popitem(last=False)
+            self._chars -= _chars(gone) + cost_of(model)
 
     async def _look(self, uses: Iterable[SchemaAsked], found: dict[SchemaAsked, Version | None]) -> list[SchemaAsked]:
         """Add the versions that the view has to ``found``. Returns: the uses without one."""

@@ -16,6 +16,7 @@ import pytest
 
 from app.configs.topic import SubjectNameStrategy
 from app.core.errors import BrokerUnavailable, ErrorCode, FirnError, ProtocolError, RequestRejected
+from app.registry.parsing.schemas import PROTOBUF_CHARS
 from app.registry.payloads.prefix import Side
 from app.registry.record_json import Key, KeyType, write_deleted_version, write_key
 from app.registry.schema_log import Entry
@@ -23,6 +24,7 @@ from app.schemas import follower as module
 from app.schemas.follower import AGE_MAX_S, READ_EVERY_S, SchemaFollower
 from app.schemas.knowing import Naming
 from app.schemas.registry_reads import LogRead
+from tests.support.registry import schema_record as registered
 from tests.support.schema_records import schema_record
 from tests.support.virtual_loop import VirtualLoop, VirtualPool, run_virtual
 
@@ -375,6 +377,22 @@ def test_models_are_made_once_and_bounded_by_their_texts(monkeypatch: pytest.Mon
         await follower.model(one)
         assert made == 3, "the first one was dropped for the second"
         assert await follower.model(three) is None, "the text cannot be read"
+
+    virtually(main)
+
+
+def test_a_protobuf_model_counts_for_more_than_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(log: Log, follower: SchemaFollower) -> None:
+        monkeypatch.setattr(module, "MODELS_CHARS_MAX", 2 * PROTOBUF_CHARS)
+        for number in (2, 3):
+            text = f'syntax = "proto3"; message M{number} {{ }}'
+            log.records.append(registered("t-value", number, number, text, schema_type="PROTOBUF"))
+        found = await asked(follower, 2, 3)
+        second, third = [found[NAMING, number] for number in (2, 3)]
+        first = await follower.model(second)
+        assert first is not None
+        await follower.model(third)
+        assert await follower.model(second) is not first, "it was dropped for the other"
 
     virtually(main)
 

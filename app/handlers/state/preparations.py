@@ -59,8 +59,8 @@ class Preparations:
         )
 
     async def run(self, connection: ConnectionCore, size_bytes: int, work: Callable[[int], T]) -> T:
-        """Run work on a batch of so many bytes in the pool, with memory for what it decompresses to. ``work`` takes the most bytes
-        that the batch may decompress to.
+        """Run work on a batch of ``size_bytes`` in the pool, with memory for its decompressed records. ``work`` is called with
+        the limit of decompressed bytes.
 
         Raises: as ``work``, which raises DecompressesTooFar beyond its allowance; CancelledError as ``prepare``.
         """

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from app.registry.compatibility.findings import FINDINGS_MAX, Finding, inside, shortened
-from app.registry.parsing.json_schema import Document, resolve
+from app.registry.parsing.json_schema import Document, resolve, type_of
 from app.registry.parsing.limits import StepBudget
 from app.registry.refusals import SchemaInvalid, TooComplex
 
@@ -59,7 +59,7 @@ def _types(schema: Mapping[str, Any]) -> frozenset[str]:
     named = schema.get("type")
     found = frozenset([named] if isinstance(named, str) else _strings(named) if isinstance(named, list) else _TYPES)
     if named is None and ("enum" in schema or "const" in schema):
-        found = frozenset(_type_of(one) for one in _values(schema))
+        found = frozenset(type_of(one) for one in _values(schema))
     return found | {"integer"} if "number" in found else found
 
 
@@ -69,23 +69,6 @@ def _values(schema: Mapping[str, Any]) -> list[Any]:
         return [schema["const"]]
     found = schema.get("enum")
     return found if isinstance(found, list) else []
-
-
-def _type_of(value: Any) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int():
-            return "integer"
-        case float():
-            return "integer" if value.is_integer() else "number"
-        case str():
-            return "string"
-        case list():
-            return "array"
-    return "object"
 
 
 class _Comparing:

@@ -164,6 +164,24 @@ def resolve(document: Document, reference: str, base: str = "") -> Any:
         return document.target(_joined(base, reference))
 
 
+def type_of(value: Any) -> str:
+    """The name that JSON Schema has for the type of a value."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case float():
+            return "integer" if value.is_integer() else "number"
+        case str():
+            return "string"
+        case list():
+            return "array"
+    return "object"
+
+
 def _check_form(root: dict[str, Any]) -> None:
     """Raises: SchemaInvalid, ParserMissing."""
     try:

@@ -11,7 +11,7 @@ import math
 from struct import Struct
 from typing import Any, Final
 
-from app.registry.parsing.avro import Array, Enum, Fixed, Map, Primitive, Record, Type, Union
+from app.registry.parsing.avro import Array, Enum, Fixed, Map, Primitive, Record, Type, Union, branch_name
 from app.registry.parsing.limits import DEPTH_MAX, StepBudget
 from app.registry.payloads.faults import PayloadInvalid
 
@@ -158,11 +158,6 @@ class _NamingReading(_Reading):
         if not isinstance(found, float) or math.isfinite(found):
             return found
         return "NaN" if math.isnan(found) else ("Infinity" if found > 0 else "-Infinity")
-
-
-def branch_name(kind: Type) -> str:
-    """The name of a branch of a union in Avro's JSON encoding."""
-    return kind.name if isinstance(kind, (Record, Enum, Fixed)) else kind.kind
 
 
 def _chosen(choices: tuple[Any, ...], index: int, name: str) -> Any:

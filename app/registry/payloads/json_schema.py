@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from app.registry.parsing.json_schema import Document, resolve
+from app.registry.parsing.json_schema import Document, resolve, type_of
 from app.registry.parsing.limits import DEPTH_MAX, StepBudget
 from app.registry.payloads.faults import PayloadInvalid
 from app.registry.refusals import SchemaInvalid
@@ -42,24 +42,6 @@ def read_payload(document: Document, data: bytes, start: int, steps: StepBudget)
 
 class ReferenceBroken(ValueError):
     """A reference of the schema leads nowhere, or in a circle."""
-
-
-def type_of(value: Any) -> str:
-    """The name that JSON Schema has for the type of a value."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int():
-            return "integer"
-        case float():
-            return "integer" if value.is_integer() else "number"
-        case str():
-            return "string"
-        case list():
-            return "array"
-    return "object"
 
 
 class _Checking:

@@ -116,14 +116,14 @@ class _Reading:
         """Strings that follow one another are one."""
         if self._at.kind != "string":
             raise self._wrong("a string")
-        made = b""
+        made = bytearray()
         while self._at.kind == "string":
             token = self._next()
             try:
                 made += unescaped(token.text[1:-1])
             except ValueError:
                 raise SchemaInvalid(f"line {token.line} has a string with an escape that is not known") from None
-        return made
+        return bytes(made)
 
     def _text(self) -> str:
         try:
