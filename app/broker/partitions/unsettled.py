@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 _SETTLED: Final = {Role.LEADER: Stage.LEADING, Role.FOLLOWER: Stage.FOLLOWING, Role.OFFLINE: Stage.OFFLINE}
-"""By role: the stage without a record. OFFLINE has none only after the deletion of its log has failed, which is tried again."""
+"""By role: the stage without a record. OFFLINE has none if its follower found damage, or if the deletion of its log
+has failed, which is tried again. A damaged log is not led, also if an image names this broker; the next start
+opens it."""
 
 
 @dataclass(slots=True, eq=False)

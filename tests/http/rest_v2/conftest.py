@@ -14,6 +14,9 @@ from tests.support.broker import RunningBroker
 @pytest.fixture
 async def rest(http: httpx.AsyncClient, broker: RunningBroker) -> Rest:
     found = Rest(http, broker)
-    while (await found.ask("POST", "/consumers/first")).status_code == 503:  # until the topic of groups has a leader
-        await asyncio.sleep(0.01)
+    async with asyncio.timeout(30):
+        while (
+            await found.ask("POST", "/consumers/first")
+        ).status_code == 503:  # until the topic of groups has a leader
+            await asyncio.sleep(0.01)
     return found

@@ -13,6 +13,7 @@ from confluent_kafka import Consumer
 
 from tests.http.rest_v2.clients import Instance, Rest
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.waiting import until
 
 FAST = {
     "group_consumer_heartbeat_interval_ms": 100,
@@ -34,11 +35,12 @@ async def partitions_of(made: Instance) -> set[int]:
 
 async def shared(*instances: Instance, of: int) -> None:
     """Wait until each of the instances has partitions, no two the same, and together all of them."""
-    while True:
-        found = [await partitions_of(made) for made in instances]
-        if all(found) and sum(map(len, found)) == of == len(set().union(*found)):
-            return
-        await asyncio.sleep(0.02)
+    async with asyncio.timeout(60):
+        while True:
+            found = [await partitions_of(made) for made in instances]
+            if all(found) and sum(map(len, found)) == of == len(set().union(*found)):
+                return
+            await asyncio.sleep(0.02)
 
 
 class Classic:
@@ -97,16 +99,16 @@ async def test_two_instances_share_a_group_with_a_real_consumer(rest: Rest) -> N
     await rest.broker.create_topic("flights", partitions=6)
     classic = Classic(rest.broker.bootstrap, "g", "flights")
     try:
-        while len(classic.assigned) < 6:
-            await asyncio.sleep(0.02)
+        await until(lambda: len(classic.assigned) >= 6)
         instances = [await rest.instance("g", name) for name in ("first", "second")]
         for made in instances:
             await made.subscribe("flights")
-        while True:
-            found = [await partitions_of(made) for made in instances] + [classic.assigned]
-            if all(found) and sum(map(len, found)) == 6 == len(set().union(*found)):
-                break
-            await asyncio.sleep(0.02)
+        async with asyncio.timeout(60):
+            while True:
+                found = [await partitions_of(made) for made in instances] + [classic.assigned]
+                if all(found) and sum(map(len, found)) == 6 == len(set().union(*found)):
+                    break
+                await asyncio.sleep(0.02)
         for partition in range(6):
             await rest.produce("flights", f"v{partition}", partition=partition)
         values: set[str] = set()
