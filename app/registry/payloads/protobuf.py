@@ -63,20 +63,20 @@ def check_payload(
     kinds = types.at(schema, path, steps)
     if len(kinds) == 1:
         return _message(kinds[0], data, start)
-    faults: list[PayloadInvalid] = []
+    reasons: list[str] = []
     fitting: list[Any] = []
     for one in kinds:
         try:
             message = _message(one, data, start)
         except PayloadInvalid as fault:
-            faults.append(fault)
+            reasons.append(str(fault))
             continue
         if not len(UnknownFieldSet(message)):
             return message
         fitting.append(message)
     if fitting:
         return fitting[0]
-    raise faults[0]
+    raise PayloadInvalid(reasons[0])
 
 
 def _message(kind: Any, data: bytes, start: int) -> Any:
