@@ -52,6 +52,8 @@ class Sink:
 
     def __init__(self) -> None:
         self.answers = 0
+        self.reads = True
+        """False while the connection waits for the response of a request that was not answered at once."""
 
     def get_extra_info(self, name: str) -> object:
         return ("127.0.0.1", 1) if name == "peername" else None
@@ -66,10 +68,10 @@ class Sink:
         return 0
 
     def pause_reading(self) -> None:
-        raise AssertionError("a client that is answered at once is read on")
+        self.reads = False
 
     def resume_reading(self) -> None:
-        """Nothing was paused."""
+        self.reads = True
 
     def close(self) -> None:
         """Nothing is open."""
@@ -137,13 +139,30 @@ def receive(connection: Connection, data: bytearray) -> float:
     return spent
 
 
+async def _read_on(sink: Sink) -> None:
+    """Wait until the connection reads again. Raises: TimeoutError."""
+    async with asyncio.timeout(10):
+        while not sink.reads:
+            await asyncio.sleep(0)
+
+
 async def _measure_fetches(node: Node, topic: str, rounds: int) -> None:
     for version in (11, 12):
-        connection = node.server.make()
-        connection.connection_made(Sink())  # type: ignore[arg-type]
+        connection, sink = node.server.make(), Sink()
+        connection.connection_made(sink)  # type: ignore[arg-type]
         requests, costs = _fetches(topic, version), []
         for _ in range(rounds + 1):
-            costs.append(sum(receive(connection, one) for one in requests) / len(requests) * 1e6)
+            spent, count = 0.0, 0
+            for one in requests:
+                cost = receive(connection, one)
+                if sink.reads:
+                    spent += cost
+                    count += 1
+                else:
+                    # The kernel had not the bytes at hand, so that a thread reads them: not what is measured here.
+                    await _read_on(sink)
+            assert count > len(requests) // 2, f"only {count} of {len(requests)} requests were answered at once"
+            costs.append(spent / count * 1e6)
             await asyncio.sleep(0)
         title = f"1 KB, version {version}"
         print(
@@ -200,6 +219,7 @@ async def _measure_produces(node: Node, rounds: int) -> None:
             for _ in range(max(4, 20_000_000 // (batch_bytes * together * 2))):
                 spent += receive(connection, producer.renew())
                 count += together
+                assert sink.reads, "a Produce request was not answered at once"
             costs.append(spent / count * 1e6)
             await asyncio.sleep(0)
         assert sink.answers
