@@ -15,6 +15,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from tests.support.cluster import WAIT_S
+from tests.support.cluster import ends_of as partition_ends
 from tests.support.waiting import block_until
 from tests.transactions.list_append import Outcome, Txn, find_anomalies
 
@@ -255,10 +256,7 @@ class Copier(Transactional):
 
 def ends_of(consumer: Consumer, topic: str) -> dict[int, int]:
     """The end of each partition. A consumer that is ``read_committed`` is told where it may read to."""
-    return {
-        partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=WAIT_S)[1]
-        for partition in range(PARTITIONS)
-    }
+    return {partition: partition_ends(consumer, topic, partition)[1] for partition in range(PARTITIONS)}
 
 
 def final(bootstrap: str, topic: str, client: Mapping[str, Any] | None = None) -> tuple[Lists, dict[int, int]]:
