@@ -52,8 +52,9 @@ class Sink:
 
     def __init__(self) -> None:
         self.answers = 0
-        self.reads = True
-        """False while the connection waits for the response of a request that was not answered at once."""
+        self.reading = asyncio.Event()
+        """Not set while the connection waits for the response of a request that was not answered at once."""
+        self.reading.set()
 
     def get_extra_info(self, name: str) -> object:
         return ("127.0.0.1", 1) if name == "peername" else None
@@ -68,10 +69,10 @@ class Sink:
         return 0
 
     def pause_reading(self) -> None:
-        self.reads = False
+        self.reading.clear()
 
     def resume_reading(self) -> None:
-        self.reads = True
+        self.reading.set()
 
     def close(self) -> None:
         """Nothing is open."""
@@ -139,13 +140,6 @@ def receive(connection: Connection, data: bytearray) -> float:
     return spent
 
 
-async def _read_on(sink: Sink) -> None:
-    """Wait until the connection reads again. Raises: TimeoutError."""
-    async with asyncio.timeout(10):
-        while not sink.reads:
-            await asyncio.sleep(0)
-
-
 async def _measure_fetches(node: Node, topic: str, rounds: int) -> None:
     for version in (11, 12):
         connection, sink = node.server.make(), Sink()
@@ -155,12 +149,12 @@ async def _measure_fetches(node: Node, topic: str, rounds: int) -> None:
             spent, count = 0.0, 0
             for one in requests:
                 cost = receive(connection, one)
-                if sink.reads:
+                if sink.reading.is_set():
                     spent += cost
                     count += 1
                 else:
                     # The kernel had not the bytes at hand, so that a thread reads them: not what is measured here.
-                    await _read_on(sink)
+                    await asyncio.wait_for(sink.reading.wait(), 10)
             assert count > len(requests) // 2, f"only {count} of {len(requests)} requests were answered at once"
             costs.append(spent / count * 1e6)
             await asyncio.sleep(0)
@@ -219,7 +213,7 @@ async def _measure_produces(node: Node, rounds: int) -> None:
             for _ in range(max(4, 20_000_000 // (batch_bytes * together * 2))):
                 spent += receive(connection, producer.renew())
                 count += together
-                assert sink.reads, "a Produce request was not answered at once"
+                assert sink.reading.is_set(), "a Produce request was not answered at once"
             costs.append(spent / count * 1e6)
             await asyncio.sleep(0)
         assert sink.answers
