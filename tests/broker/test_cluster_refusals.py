@@ -15,7 +15,7 @@ from app.core.units import TimestampMs
 from app.machine.runtime import SystemClock
 from app.metadata.changes.reassignments import ReassignmentAsked
 from app.metadata.image.records import Endpoint
-from app.metadata.membership import member
+from app.metadata.membership import joining
 from app.metadata.peers.place import Holder, Stranger
 from app.metadata.view.registration import StartRefused
 from tests.support.broker import RunningBroker
@@ -96,7 +96,7 @@ async def test_a_broker_that_comes_back_asks_again_until_the_controller_hears_it
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, directory: str
 ) -> None:
     """With the disk that it had, or without."""
-    monkeypatch.setattr(member, "TELL_S", 0.0)
+    monkeypatch.setattr(joining, "TELL_S", 0.0)
     port, places, lines = free_port(), HardOfHearing(), list[str]()
     async with broker_on(tmp_path, "b1", places=places) as first:
         async with broker_on(tmp_path, "b2", node_id=2, listen_port=port):
@@ -112,7 +112,7 @@ async def test_a_broker_that_comes_back_asks_again_until_the_controller_hears_it
 async def test_a_controller_that_a_new_broker_cannot_reach_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(member, "TELL_S", 0.3)
+    monkeypatch.setattr(joining, "TELL_S", 0.3)
     port = free_port()
     lines: list[str] = []
     async with broker_on(tmp_path, "b1", node_id=1, new_level=1, advertised_port=port) as first:

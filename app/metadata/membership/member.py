@@ -43,6 +43,7 @@ from app.metadata.image.image import BrokerImage, ClusterImage, ImageDelta, Topi
 from app.metadata.image.records import LEVEL_MAX, PULSE_LEVEL, Endpoint
 from app.metadata.image.wal_ranges import WalId
 from app.metadata.membership.isolation import ASK_INTERVAL_S, NO_NUMBER, Isolation
+from app.metadata.membership.joining import Attempts, GiveUp, after_attempt
 from app.metadata.peers.control import (
     CREATE_TOPIC,
     FIRST_USERS,
@@ -96,13 +97,10 @@ ASK_S: Final = 1.0
 SIGN_S: Final = 10.0
 PULSES_AGAIN_S: Final = 5.0
 """After the end of the thread for pulses by a fault, until another one is started."""
-PLACE_S: Final = 10.0
-"""How long a broker whose node id another directory has waits for the controller to fence that one. The waiting broker has found
-the other one silent in the bucket. A new controller takes a session time-out to find the same."""
 ALONE_LOOK_S: Final = 0.5
 """Between two looks whether a broker that stops is the last one."""
 TELL_S: Final = 10.0
-"""Between two lines about a registration that is waited for."""
+"""Between two lines about a WAL store that is waited for."""
 STOP_S: Final = 10.0
 """How long a stop in order waits until others lead."""
 LINGER_S: Final = 0.5
@@ -370,38 +368,28 @@ class ClusterMember(Elsewhere):
         if self._joined.is_set():
             return
         await self._find_wal_store()
-        refused_s: float | None = None
-        told_s = self._now_s()
+        attempts = Attempts(self._now_s())
         before = self._image
         while True:
-            answer: tuple[int, int] | None = None
-            why = ""
             if not self._is_registered(self._image):
                 before = self._image  # an attempt whose answer was lost may be in the image already
             try:
                 answer = await self._register()
-            except RequestRejected as error:
-                if error.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION or self._may_know_too_little(error):
-                    # If all brokers come back with new directories, one of them must stay to be the controller that fences.
-                    refused_s = self._now_s() if refused_s is None else refused_s
-                    if self._now_s() - refused_s >= PLACE_S:
-                        raise StartRefused(str(error)) from None
-                elif error.code is ErrorCode.BROKER_NOT_AVAILABLE:
-                    why = f". The last attempt: {clause(error)}"
-                elif error.code not in (ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH):
-                    raise StartRefused(str(error)) from None
-            except (BrokerUnavailable, ProtocolError, StorageUnavailable) as error:
-                answer = None  # it is asked again, and the same incarnation gets the same answer (M8)
-                why = f". The last attempt: {clause(error)}" if isinstance(error, NotSent) else ""
-            if answer is None:
-                if self._now_s() - told_s >= TELL_S:
-                    told_s = self._now_s()
-                    self._log_line(f"waits to be registered: {self._who_is_silent()}{why}")
-                await asyncio.sleep(self._rng.uniform(0.1, 0.2))
-                await self._read()
-                continue
-            await self._registered(before, *answer)
-            return
+            except (RequestRejected, BrokerUnavailable, ProtocolError, StorageUnavailable) as error:
+                # After an attempt whose answer was lost the same incarnation gets the same answer (M8).
+                step = after_attempt(attempts, error, self._now_s(), by_login=self._by_login)
+            else:
+                if answer is not None:
+                    await self._registered(before, *answer)
+                    return
+                step = after_attempt(attempts, None, self._now_s(), by_login=self._by_login)
+            if isinstance(step, GiveUp):
+                raise StartRefused(step.why)
+            attempts = step.attempts
+            if step.line is not None:
+                self._log_line(f"waits to be registered: {self._who_is_silent()}{step.line}")
+            await asyncio.sleep(self._rng.uniform(0.1, 0.2))
+            await self._read()
 
     def _is_registered(self, image: ClusterImage) -> bool:
         """Whether ``image`` has the registration of this start of this broker."""
@@ -490,9 +478,10 @@ class ClusterMember(Elsewhere):
             f" of broker epoch {before} has ended"
         )
 
-    def _may_know_too_little(self, error: RequestRejected) -> bool:
-        """Whether the controller may have been turned away because this broker has not read of the controller's user yet."""
-        return error.code is ErrorCode.INVALID_REQUEST and self._view.config.served[0].protocol.sasl
+    @property
+    def _by_login(self) -> bool:
+        """Whether brokers log in with a user that the cluster log has."""
+        return self._view.config.served[0].protocol.sasl
 
     def _who_is_silent(self) -> str:
         controller = self._image.brokers.get(self._image.controller.broker_id)
