@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from app.broker.partitions import partitions
+from app.broker.partitions.partitions import Partitions
 from app.configs import Durability
 from app.core.errors import ErrorCode
 from app.core.units import BrokerId, LeaderEpoch, Offset, PartitionIndex, TopicIdPartition
 from app.metadata.manifest.manifest import SegmentManifest
 from app.replication.in_sync import InSync
 from app.replication.roles import Role
+from app.tiering.upload.remote_log_manager import RemoteLogManager
 from app.wire.apikeys import ApiKey
 from app.wire.apis.find_coordinator import FindCoordinatorRequest
 from app.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -168,6 +171,59 @@ async def test_a_manifest_that_was_read_for_an_earlier_leadership_is_not_used_in
         may_go_on.set()
         await until(lambda: tiered(broker, "t"))
         assert broker.node.remote_log_manager.manifest_of(led.key) is read[1]
+
+
+@pytest.mark.parametrize("at", ["before the seal", "during the seal"])
+async def test_an_attempt_to_open_that_was_overtaken_does_not_write_to_the_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """Its seal would carry the epoch of the next leader, and would stop that one."""
+    begun, may_go_on, over = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    written: list[str] = []
+    check, seal, settle = partitions.check_nothing_is_unnamed, SegmentManifest.seal, RemoteLogManager.settle
+    try_to_open = Partitions.try_to_open
+
+    async def wait() -> None:
+        begun.set()
+        await may_go_on.wait()
+
+    async def checked(*args: Any) -> None:
+        await check(*args)
+        if at == "before the seal":
+            await wait()
+
+    async def sealed(manifest: SegmentManifest, *args: Any) -> None:
+        written.append("seal")
+        await seal(manifest, *args)
+        if at == "during the seal":
+            await wait()
+
+    async def settled(manager: RemoteLogManager, manifest: SegmentManifest) -> None:
+        written.append("settle")
+        await settle(manager, manifest)
+
+    async def tried(self: Partitions, *args: Any) -> bool:
+        led = await try_to_open(self, *args)
+        over.set()
+        return led
+
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        await broker.create_topic("t", segment_bytes="1048576")
+        await produce(client, "t", batch(3))
+        await tier_everything(broker, "t", 0)
+        await name_leader(broker.node, "t", OTHER)
+        await name_in_sync(broker.node, "t", OTHER)
+        monkeypatch.setattr(partitions, "check_nothing_is_unnamed", checked)
+        monkeypatch.setattr(SegmentManifest, "seal", sealed)
+        monkeypatch.setattr(RemoteLogManager, "settle", settled)
+        monkeypatch.setattr(Partitions, "try_to_open", tried)
+        await name_leader(broker.node, "t", ME)
+        await begun.wait()
+        await name_leader(broker.node, "t", OTHER)
+        may_go_on.set()
+        await over.wait()
+        assert written == ([] if at == "before the seal" else ["seal"])
+        assert broker.node.partitions.table.led("t", 0) is None
 
 
 async def test_what_another_broker_leads_is_not_led_after_a_restart_and_kept(tmp_path: Path) -> None:

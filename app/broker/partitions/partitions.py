@@ -302,10 +302,17 @@ class Partitions:
         opened: dict[PartitionLog, _Opened] = {}
 
         async def check(log: PartitionLog, manifest: SegmentManifest) -> None:
+            found = None
             async with limit:
+                named = self._leader_epoch(log)
                 try:
-                    opened[log] = await self.open_log(
-                        log, manifest, foreign=log in foreign, since_s=since_s, believed=_key_of(log) in believed
+                    found = await self.open_log(
+                        log,
+                        manifest,
+                        foreign=log in foreign,
+                        since_s=since_s,
+                        believed=_key_of(log) in believed,
+                        is_wanted=lambda: self._is_to_lead(log, named),
                     )
                 except CorruptionError as error:
                     self._go_offline(log, error)
@@ -313,11 +320,13 @@ class Partitions:
                 except FencedError:
                     if not image.level:
                         raise
-                    # A leader of a higher epoch has sealed it: the image will say so. If not, this broker tries again.
-                    partition = self.table.get(log.topic, log.partition)
-                    assert partition is not None
-                    self._unsettled.begin(Unsettled(partition, Stage.NAMED, loop_time_s()))
-                    return
+            if found is None:
+                # Another broker leads, perhaps only until now: the image will say so. If not, this broker tries again.
+                partition = self.table.get(log.topic, log.partition)
+                assert partition is not None
+                self._unsettled.begin(Unsettled(partition, Stage.NAMED, loop_time_s()))
+                return
+            opened[log] = found
             self._join_tier(log, manifest)
 
         async with asyncio.TaskGroup() as group:
@@ -354,13 +363,22 @@ class Partitions:
             self._follow(now, ImageDelta.between(image, now))
 
     async def open_log(
-        self, log: PartitionLog, manifest: SegmentManifest, *, foreign: bool, since_s: float, believed: bool = False
-    ) -> _Opened:
+        self,
+        log: PartitionLog,
+        manifest: SegmentManifest,
+        *,
+        foreign: bool,
+        since_s: float,
+        believed: bool = False,
+        is_wanted: Callable[[], bool],
+    ) -> _Opened | None:
         """Compare a log with its manifest before it is led. ``foreign``: the partition was last led with other local data.
         ``since_s``: footers of ended write-ahead logs that were read since then are new enough. ``believed``: the manifest is as
-        the last stop has left it, so that it was checked before.
+        the last stop has left it, so that it was checked before. ``is_wanted``: whether this broker is still to lead it in
+        the same leader epoch.
 
-        Raises: StorageUnavailable, CorruptionError (the partition cannot be led; says why), FencedError.
+        Returns: None if it is not wanted any more. Then nothing was written since: a seal would carry the epoch of the next leader,
+        and would stop that one. Raises: StorageUnavailable, CorruptionError (the partition cannot be led; says why), FencedError.
         """
         image = self._cluster.image.partition(log.topic_id, log.partition)
         journaled = image is not None and image.is_journaled
@@ -370,9 +388,15 @@ class Partitions:
         if not believed and self._may_lack_records(log, manifest, foreign=foreign):
             await check_nothing_is_unnamed(self._store, manifest, f"{log.topic}-{log.partition}")
         if foreign or journaled:
+            if not is_wanted():
+                return None
             # The broker that wrote it with other local data may live and be about to finish a copy. The seal stops it.
             await manifest.seal(self._leader_epoch(log))
+        if not is_wanted():
+            return None
         await self._tier.settle(manifest)
+        if not is_wanted():
+            return None  # the log is a follower's again
         plan = await self._agree(log, manifest)
         if image is not None and journaled:
             from app.broker.write_ahead.restore import continue_log
@@ -637,7 +661,13 @@ class Partitions:
                 named = self._leader_epoch(log)  # raised just now
             if one.was_in_sync:
                 self._check_in_sync_log(log, manifest)
-            opened = await self.open_log(log, manifest, foreign=True, since_s=one.since_s)
+            opened = await self.open_log(
+                log,
+                manifest,
+                foreign=True,
+                since_s=one.since_s,
+                is_wanted=lambda: self._unsettled.holds(one) and self._is_to_lead(log, named),
+            )
         except FencedError:
             if not self._cluster.image.level:
                 raise
@@ -654,7 +684,7 @@ class Partitions:
         finally:
             self._opening.discard(key)
         topic = self._cluster.image.topic_by_id(key.topic_id)
-        if not self._unsettled.holds(one) or topic is None or self._leader_epoch(log) != named:
+        if opened is None or not self._unsettled.holds(one) or topic is None or self._leader_epoch(log) != named:
             self._wake_opener.set()  # it may have been named once more
             return False  # It was deleted meanwhile, or another broker has led it since.
         if one.stage is Stage.OFFLINE:
@@ -852,6 +882,11 @@ class Partitions:
     def _leader_epoch(self, log: PartitionLog) -> LeaderEpoch:
         partition = self._cluster.image.partition(log.topic_id, log.partition)
         return log.leader_epoch if partition is None else partition.leader_epoch
+
+    def _is_to_lead(self, log: PartitionLog, epoch: LeaderEpoch) -> bool:
+        """Whether the image names this broker as leader in this leader epoch."""
+        image = self._cluster.image.partition(log.topic_id, log.partition)
+        return image is not None and image.leader_epoch == epoch and wanted_by(image, self._broker_id) is Wanted.LEADER
 
     def _drop_foreign(self, image: ClusterImage) -> None:
         """Delete logs of topics that were deleted, or deleted and created again. Raises: StorageUnavailable."""
@@ -1368,10 +1403,11 @@ class Partitions:
                     manifest = await self.load_manifest(log, copy, listed.get(key))
                     if unchecked and self._unsettled.holds(one):
                         await self._check_manifest_is_there(log, manifest)
-                        if manifest.state.pending_copies():
+                        if manifest.state.pending_copies() and self._unsettled.holds(one):
                             # An earlier leader may be about to finish them. Else the first change seals (T2).
                             await manifest.seal(self._leader_epoch(log))
-                            await self._tier.settle(manifest)
+                            if self._unsettled.holds(one):
+                                await self._tier.settle(manifest)
                         self._check_in_sync_log(log, manifest)
             except FencedError:
                 if not self._cluster.image.level:
@@ -1447,7 +1483,7 @@ class Partitions:
                         manifest is not None
                         and layout.entry_key(layout.manifest_prefix(*key), manifest.version) in keys
                     ):
-                        await self._refresh(manifest)
+                        await self._refresh(manifest, believed[key])
                 except FencedError:
                     if not self._cluster.image.level:
                         raise
@@ -1461,10 +1497,10 @@ class Partitions:
                     if self._unsettled.holds(believed[key]):
                         self._unsettled.settle(key)
 
-    async def _refresh(self, manifest: SegmentManifest) -> None:
-        """Read new entries, and seal, so that their writer cannot add more. Raises: FirnError."""
+    async def _refresh(self, manifest: SegmentManifest, one: Unsettled) -> None:
+        """Read new entries, and seal, so that their writer cannot add more, while this broker leads. Raises: FirnError."""
         await manifest.refresh()
-        if not self._is_ours(manifest):
+        if not self._is_ours(manifest) and self._unsettled.holds(one):
             partition = self._cluster.image.partition(manifest.topic_id, manifest.partition)
             if partition is not None:
                 await manifest.seal(partition.leader_epoch)
