@@ -1,4 +1,4 @@
-"""The bucket: numbered logs that are put if absent, and signs of life. Requests may stay undecided."""
+"""The bucket: numbered logs that are put if absent, and signs of life."""
 
 from __future__ import annotations
 
@@ -10,17 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 from app.core.units import NO_TIMESTAMP, LogSequence
 from app.metadata.log.append_attempt import PutOutcome, ReadOutcome
 from app.metadata.log.log_format import NO_NONCE, Entry
+from tests.sim.requests import StoreRequests
 from tests.sim.timeline import Timeline
 from tests.sim.violation import Violation
 
 if TYPE_CHECKING:
     from tests.replication_model.process import Process
-
-LATENCY_MS: Final = (15.0, 60.0)
-TIMEOUT_MS: Final = 1000.0
-"""Of one request."""
-LATE_MS: Final = (300.0, 9000.0)
-"""When a PUT that was given up is applied after all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +44,18 @@ class LogEntry:
         )
 
 
-class Bucket:
+class Bucket(StoreRequests):
     """What is stored, and how to reach it."""
 
+    latency_ms = (15.0, 60.0)
+    timeout_ms = 1000.0
+    late_ms = (300.0, 9000.0)
+
     def __init__(self, timeline: Timeline, rng: Random) -> None:
-        self._timeline = timeline
-        self._rng = rng
+        super().__init__(timeline, rng)
         self.logs: dict[str, dict[int, LogEntry]] = {}
         self.beats_ms: dict[int, float] = {}
         """When each broker put its last sign of life."""
-        self.away_from: set[int] = set()
-        """Machines that cannot reach it."""
-        self.undecided_share = 0.0
         self.on_stored: Callable[[str, LogEntry], None] = lambda name, entry: None
 
     def end(self, name: str) -> int:
@@ -69,64 +64,43 @@ class Bucket:
 
     def put_if_absent(self, process: Process, name: str, entry: LogEntry, done: Callable[[PutOutcome], None]) -> None:
         """PUT with If-None-Match."""
-        rng = self._rng
-        latency_ms = rng.uniform(*LATENCY_MS)
-        if process.node_id in self.away_from:
-            process.after(TIMEOUT_MS, done, PutOutcome.UNDECIDED)
-            return
-        if self.undecided_share and rng.random() < self.undecided_share:
-            fate = rng.randrange(3)
-            if fate == 0:
-                self._timeline.after(latency_ms, self._store, name, entry)
-            elif fate == 1:
-                self._timeline.after(rng.uniform(*LATE_MS), self._store, name, entry)
-            process.after(TIMEOUT_MS, done, PutOutcome.UNDECIDED)
-            return
-        self._timeline.after(latency_ms / 2, self._put, process, name, entry, done, latency_ms / 2)
+        self.ask(
+            process,
+            lambda: self._store(name, entry),
+            lambda found: done(PutOutcome.UNDECIDED if found is None else found),
+        )
 
     def read(self, process: Process, name: str, sequence: int, done: Callable[[LogEntry | ReadOutcome], None]) -> None:
         """GET of one entry."""
-
-        def look() -> None:
-            found = self.logs.get(name, {}).get(sequence)
-            process.after(latency_ms / 2, done, found if found is not None else ReadOutcome.MISSING)
-
-        latency_ms = self._rng.uniform(*LATENCY_MS)
-        if process.node_id in self.away_from or (self.undecided_share and self._rng.random() < self.undecided_share):
-            process.after(TIMEOUT_MS, done, ReadOutcome.UNDECIDED)
-            return
-        self._timeline.after(latency_ms / 2, look)
+        self.ask(
+            process,
+            lambda: self.logs.get(name, {}).get(sequence, ReadOutcome.MISSING),
+            lambda found: done(ReadOutcome.UNDECIDED if found is None else found),
+            only_reads=True,
+        )
 
     def read_from(self, process: Process, name: str, start: int, done: Callable[[list[LogEntry] | None], None]) -> None:
         """LIST and GET of all entries from ``start`` on; None if that failed."""
 
-        def look() -> None:
+        def look() -> list[LogEntry]:
             log = self.logs.get(name, {})
-            process.after(latency_ms, done, [log[n] for n in range(start, len(log))])
+            return [log[number] for number in range(start, len(log))]
 
-        latency_ms = self._rng.uniform(*LATENCY_MS)
-        if process.node_id in self.away_from or (self.undecided_share and self._rng.random() < self.undecided_share):
-            process.after(TIMEOUT_MS, done, None)
-            return
-        self._timeline.after(latency_ms / 2, look)
+        self.ask(process, look, done, only_reads=True, back=1.0)
 
     def beat(self, process: Process, broker_id: int) -> None:
         """Put a sign of life."""
         if process.node_id not in self.away_from:
-            self.beats_ms[broker_id] = self._timeline.now_ms
+            self.beats_ms[broker_id] = self.timeline.now_ms
 
     def ages_ms(self, process: Process, done: Callable[[dict[int, float] | None], None]) -> None:
         """How old each broker's sign of life is; None if that is not known."""
         if process.node_id in self.away_from:
-            process.after(TIMEOUT_MS, done, None)
+            self.time_out(process, done)
             return
-        now_ms = self._timeline.now_ms
+        now_ms = self.timeline.now_ms
         ages_ms = {broker: now_ms - beat_ms for broker, beat_ms in self.beats_ms.items()}
-        process.after(self._rng.uniform(*LATENCY_MS), done, ages_ms)
-
-    def _put(self, process: Process, name: str, entry: LogEntry, done: Any, back_ms: float) -> None:
-        outcome = self._store(name, entry)
-        process.after(back_ms, done, outcome)
+        process.after(self.rng.uniform(*self.latency_ms), done, ages_ms)
 
     def _store(self, name: str, entry: LogEntry) -> PutOutcome:
         log = self.logs.setdefault(name, {})

@@ -18,6 +18,7 @@ from tests.replication_model.numbered import NumberedModel
 from tests.replication_model.office import NOT_CONTROLLER, BeatAnswer, Office
 from tests.replication_model.replicas import Replicas
 from tests.replication_model.standing import Standing
+from tests.sim.process import ModelProcess
 
 if TYPE_CHECKING:
     from tests.replication_model.rules import Rules
@@ -31,21 +32,17 @@ LOST_THREAD_MS: Final = 1_500.0
 CHECKPOINT_MS: Final = 5_000.0
 
 
-class Process:
-    """It ends with ``alive``; everything that it had asked for then comes to nothing."""
+class Process(ModelProcess):
+    """See the module."""
 
     def __init__(self, world: World, machine: Machine, rules: Rules) -> None:
+        super().__init__(world.timeline, machine.node_id, Random(machine.rng.getrandbits(64)))
         self.world = world
         self.machine = machine
         self.rules = rules
-        self.node_id = machine.node_id
-        self.rng = Random(machine.rng.getrandbits(64))
         self.name = f"{machine.node_id}/{self.rng.getrandbits(20):05x}"
         """The writer id too."""
         self.incarnation = UUID(int=self.rng.getrandbits(128))
-        self.alive = True
-        self.paused = False
-        self._backlog: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
         self._started_ms = world.now_ms
         self.image: ClusterImage = ClusterImage()
         self._kept: dict[int, LogEntry] = {}
@@ -66,11 +63,6 @@ class Process:
     # --- time ---------------------------------------------------------------------------------------------------------
 
     @property
-    def now_ms(self) -> float:
-        """A clock that never steps."""
-        return self.world.timeline.now_ms
-
-    @property
     def now_s(self) -> float:
         return self.world.timeline.now_ms / 1000
 
@@ -79,31 +71,8 @@ class Process:
         """What the machine believes that the time is."""
         return self.world.timeline.now_ms + 1_000_000 + self.machine.clock_skew_ms
 
-    def after(self, delay_ms: float, do: Callable[..., Any], *args: Any) -> None:
-        """Call ``do`` in ``delay_ms``, if this process lives and runs then."""
-        self.world.timeline.after(delay_ms, self.post, do, *args)
-
-    def post(self, do: Callable[..., Any], *args: Any) -> None:
-        """Call ``do`` now, or when the process goes on."""
-        if not self.alive:
-            return
-        if self.paused:
-            self._backlog.append((do, args))
-        else:
-            do(*args)
-
-    def pause(self, for_ms: float) -> None:
-        """Stand still."""
-        if not self.paused:
-            self.paused = True
-            self.world.timeline.after(for_ms, self._go_on)
-
-    def _go_on(self) -> None:
-        self.paused = False
+    def goes_on(self) -> None:
         self.trace("goes on")
-        backlog, self._backlog = self._backlog, []
-        for do, args in backlog:
-            self.post(do, *args)
 
     def trace(self, line: str) -> None:
         """Note what happens."""

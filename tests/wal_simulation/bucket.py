@@ -1,31 +1,24 @@
-"""The bucket: objects of write-ahead logs, manifests, and the cluster log. Answers get lost, requests land late, or never.
-
-What a request does happens at one moment. A request that was sent goes on by itself, whatever becomes of its sender.
-"""
+"""The bucket: objects of write-ahead logs, manifests, and the cluster log."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from app.core.errors import CorruptionError
 from app.core.units import TopicIdPartition
 from app.hot.indexes import AbortedTransaction
 from app.metadata.image.wal_ranges import WalId
 from app.wal.format import PartitionState, WalFooter, decode_whole
+from tests.sim.requests import StoreRequests
 from tests.sim.timeline import Timeline
 from tests.sim.violation import Violation
 
 if TYPE_CHECKING:
     from tests.wal_simulation.checkers import Checkers
     from tests.wal_simulation.process import Process
-
-LATENCY_MS: Final = (10.0, 50.0)
-TIMEOUT_MS: Final = 800.0
-LATE_MS: Final = (300.0, 6000.0)
-"""When a request that was given up takes effect after all."""
 
 Values = list[int]
 
@@ -64,68 +57,35 @@ class Stored:
     footer: WalFooter
 
 
-@dataclass(slots=True)
-class Bucket:
-    """What is stored, and how to reach it. Outcomes are None while they are not known."""
+class Bucket(StoreRequests):
+    """What is stored. Outcomes are None while they are not known."""
 
-    timeline: Timeline
-    rng: Random
-    checkers: Checkers
-    wals: dict[WalId, dict[int, Stored]] = field(default_factory=dict)
-    manifests: dict[TopicIdPartition, Manifest] = field(default_factory=dict)
-    away_from: set[int] = field(default_factory=set)
-    """Machines that cannot reach it."""
-    wals_away_from: set[int] = field(default_factory=set)
-    """Machines that cannot reach the store of the write-ahead logs, which may be another one."""
-    main_away_from: set[int] = field(default_factory=set)
-    """Machines that cannot reach the store of the cluster log and the segments, but perhaps that of the logs."""
-    corrupt_share: float = 0.0
-    """Of objects that are read, how many arrive with a wrong byte."""
-    page: int = 1000
-    """How many numbers one LIST has."""
-    undecided_share: float = 0.0
-    slow_until_ms: float = -1.0
-    slowness: float = 1.0
+    def __init__(self, timeline: Timeline, rng: Random, checkers: Checkers) -> None:
+        super().__init__(timeline, rng)
+        self.checkers = checkers
+        self.wals: dict[WalId, dict[int, Stored]] = {}
+        self.manifests: dict[TopicIdPartition, Manifest] = {}
+        self.wals_away_from: set[int] = set()
+        """Machines that cannot reach the store of the write-ahead logs, which may be another one."""
+        self.main_away_from: set[int] = set()
+        """Machines that cannot reach the store of the cluster log and the segments, but perhaps that of the logs."""
+        self.corrupt_share = 0.0
+        """Of objects that are read, how many arrive with a wrong byte."""
+        self.page = 1000
+        """How many numbers one LIST has."""
 
     def _ask_wals(self, process: Process, apply: Callable[[], Any], done: Callable[[Any], None]) -> None:
         if process.node_id in self.wals_away_from:
-            process.after(TIMEOUT_MS, done, None)
+            self.time_out(process, done)
         else:
             self.ask(process, apply, done)
 
     def ask_main(self, process: Process, apply: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """Have ``apply`` done in the store of the cluster log and the segments."""
         if process.node_id in self.main_away_from:
-            process.after(TIMEOUT_MS, done, None)
+            self.time_out(process, done)
         else:
             self.ask(process, apply, done)
-
-    def ask(self, process: Process, apply: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Have ``apply`` done in the store, and tell its outcome, or None."""
-        rng = self.rng
-        latency_ms = rng.uniform(*LATENCY_MS)
-        if self.timeline.now_ms < self.slow_until_ms:
-            latency_ms *= self.slowness
-        if process.node_id in self.away_from:
-            process.after(TIMEOUT_MS, done, None)
-            return
-        if self.undecided_share and rng.random() < self.undecided_share:
-            fate = rng.randrange(3)
-            if fate == 0:
-                self.timeline.after(latency_ms, apply)
-            elif fate == 1:
-                self.timeline.after(rng.uniform(*LATE_MS), apply)
-            process.after(TIMEOUT_MS, done, None)
-            return
-
-        def act() -> None:
-            found = apply()
-            if process.node_id in self.away_from:
-                process.after(TIMEOUT_MS, done, None)
-            else:
-                process.after(latency_ms / 2, done, found)
-
-        self.timeline.after(latency_ms / 2, act)
 
     # --- write-ahead logs -----------------------------------------------------------------------------------------------
 

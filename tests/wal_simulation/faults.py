@@ -136,7 +136,7 @@ class FaultActor:
             "pause": self._pause,
             "pause controller": lambda node: self._pause(world.log.newest.controller),
             "cut from bucket": lambda node: self._for_a_while(world.bucket.away_from, node),
-            "cut from brokers": lambda node: self._for_a_while(world.cut_off, node),
+            "cut from brokers": lambda node: self._for_a_while(world.links.cut_off, node),
             "cut from cluster log": lambda node: self._for_a_while(world.bucket.main_away_from, node),
             "bucket away": self._bucket_away,
             "undecided": self._undecided,

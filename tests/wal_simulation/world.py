@@ -12,6 +12,7 @@ from app.core.units import PartitionIndex, TopicId, TopicIdPartition
 from app.records.batch import iter_headers
 from app.records.control import parse_marker
 from app.records.record import iter_records
+from tests.sim.links import Links
 from tests.sim.timeline import Timeline
 from tests.sim.violation import Violation
 from tests.wal_simulation.broker import Broker
@@ -68,6 +69,13 @@ class Machine:
             self.start()
 
 
+class BrokerLinks(Links):
+    """Between brokers. Clients reach each broker."""
+
+    delay_ms = (0.5, 3.0)
+    held_share = 0.0
+
+
 class World:
     """One seed."""
 
@@ -91,8 +99,7 @@ class World:
         self._producer_ids = 0
         self._topics = 0
         self.writing = True
-        self.cut_off: set[int] = set()
-        """Machines that other brokers do not reach. Clients do."""
+        self.links = BrokerLinks(self.timeline, rng)
         self.checkers = Checkers(self)
         self.bucket = Bucket(self.timeline, Random(rng.getrandbits(64)), self.checkers)
         self.bucket.corrupt_share, self.bucket.page = self.plan.corrupt_share, self.plan.page
@@ -125,7 +132,7 @@ class World:
         self.bucket.wals_away_from.clear()
         self.bucket.main_away_from.clear()
         self.bucket.undecided_share = 0.0
-        self.cut_off.clear()
+        self.links.heal()
         for machine in self.machines.values():
             machine.start()
 
@@ -198,22 +205,20 @@ class World:
         return machine.process if machine is not None else None
 
     def send(self, sender: int, to: int, deliver: Callable[[Broker], None]) -> None:
-        """A message between brokers."""
-        if sender == to or (sender not in self.cut_off and to not in self.cut_off):
-            self.deliver(to, self.rng.uniform(0.5, 3.0), deliver)
+        """A message between brokers, to the process that runs on the machine when it arrives."""
+        self.links.send(sender, to, lambda: self._arrive(to, deliver))
 
     def deliver(self, to: int, delay_ms: float, deliver: Callable[[Broker], None], *, twin: bool = False) -> None:
-        """A message to the process that runs on a machine when it arrives; or to that before it, if it still runs."""
+        """A client's message to the process that runs on a machine when it arrives; or to that before it, if it still runs."""
+        self.timeline.after(delay_ms, lambda: self._arrive(to, deliver, twin=twin))
 
-        def arrive() -> None:
-            machine = self.machines.get(to)
-            process = machine.process if machine is not None else None
-            if twin and machine is not None and machine.twin is not None:
-                process = machine.twin
-            if process is not None:
-                process.after(0.0, deliver, process)
-
-        self.timeline.after(delay_ms, arrive)
+    def _arrive(self, to: int, deliver: Callable[[Broker], None], *, twin: bool = False) -> None:
+        machine = self.machines.get(to)
+        process = machine.process if machine is not None else None
+        if twin and machine is not None and machine.twin is not None:
+            process = machine.twin
+        if process is not None:
+            process.after(0.0, deliver, process)
 
     # --- the truth --------------------------------------------------------------------------------------------------------
 
