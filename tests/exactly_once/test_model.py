@@ -50,6 +50,8 @@ from app.exactly_once.strength import strength_of, weaker
 from app.records.control import ControlType, EndTransactionMarker
 from app.transactions import state
 from app.transactions.state import PREPARED, ProducerIdentity, Transaction, TransactionState
+from tests.sim.planted import assert_found
+from tests.sim.violation import Violation
 
 SEEDS = 40
 STEPS = 1_200
@@ -64,14 +66,6 @@ TRIES_MAX = 3
 STRONG = strength_of(Durability.DISK, 2, 3)
 WEAK = strength_of(Durability.MEMORY, 2, 3)
 _POLICY = ErrorCode.POLICY_VIOLATION
-
-
-class Broken(AssertionError):
-    """A checker has found something. ``rule`` names the checker."""
-
-    def __init__(self, rule: str, what: str) -> None:
-        super().__init__(f"{rule}: {what}")
-        self.rule = rule
 
 
 class Rules(NamedTuple):
@@ -112,7 +106,7 @@ class Shard(RequestShard):
             elif not mine and not self.rules.compares_tries:
                 return Accepted(found.offset, repeated=True)
             elif mine and not self.rules.knows_own_repeat:
-                raise Broken("repeats", "a try is refused because of its own result")
+                raise Violation("repeats", "a try is refused because of its own result")
         if not self.rules.decides_in_the_turn:
             others = self._index.find(request.hash64)
         return super().accept(turn, request, result, producer, others)
@@ -637,16 +631,16 @@ class World:
             at = self.when.setdefault(result.try_id, self.now)
             before = self.answers.get(process.request)
             if before is not None and before[1][:2] != result[:2] and at - before[0] < self.kept_ms():
-                raise Broken("answers", f"{process.request.key!r} was answered with two results")
+                raise Violation("answers", f"{process.request.key!r} was answered with two results")
             if before is not None and before[1][:2] == result[:2]:
                 assert list(before[1].offsets()) == list(result.offsets())
             self.answers[process.request] = at, result
             for record, (part, offset) in enumerate(result.offsets()):
                 log = self.logs[TopicPartition(part.topic, PartitionIndex(part.partition))]
                 if offset < 0 or log.entries[offset].content != (process.request, result.try_id, record):
-                    raise Broken("whole", f"an answer names offset {offset} for record {record}")
+                    raise Violation("whole", f"an answer names offset {offset} for record {record}")
                 if log.fate(offset) is False:
-                    raise Broken("answers", "an answer says stored of a record that was aborted")
+                    raise Violation("answers", "an answer says stored of a record that was aborted")
 
     @staticmethod
     def kept_ms() -> int:
@@ -660,13 +654,13 @@ class World:
         for offset in offsets:
             request, try_id, _ = self.logs[target].entries[offset].content
             if try_id in self.aborted:
-                raise Broken("answers", f"{request.key!r} was answered as not written, and is committed")
+                raise Violation("answers", f"{request.key!r} was answered as not written, and is committed")
             at = self.when.setdefault(try_id, self.now)
             tries = self.committed.setdefault(request, {})
             tries[try_id] = at
             for other, when in tries.items():
                 if other != try_id and abs(at - when) < self.kept_ms():
-                    raise Broken("once", f"{request.key!r} is committed twice, {at - when} ms apart")
+                    raise Violation("once", f"{request.key!r} is committed twice, {at - when} ms apart")
 
     def check_end(self) -> None:
         """Everything is healed: no key stays open, and what is committed is whole."""
@@ -682,7 +676,7 @@ class World:
         self.fail_over()
         stuck = self.shard.open_producers()
         if stuck:
-            raise Broken("stuck", f"{len(stuck)} keys are open for ever")
+            raise Violation("stuck", f"{len(stuck)} keys are open for ever")
         counts: dict[bytes, int] = {}
         for target in DATA:
             log = self.logs[target]
@@ -691,7 +685,7 @@ class World:
                     counts[entry.content[1]] = counts.get(entry.content[1], 0) + 1
         for found in counts.values():
             if found != RECORDS:
-                raise Broken("whole", f"{found} of {RECORDS} records of a try are committed")
+                raise Violation("whole", f"{found} of {RECORDS} records of a try are committed")
 
     # --- a run --------------------------------------------------------------------------------------------------------
 
@@ -783,12 +777,7 @@ def test_the_model_reaches_all_that_it_is_about() -> None:
 def test_a_rule_that_is_taken_back_is_found_by_its_checker(
     rule: str, checkers: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found: set[str] = set()
-    for seed in range(10 * SEEDS):
-        try:
-            play(seed, Rules()._replace(**{rule: False}), monkeypatch)
-        except Broken as broken:
-            found.add(broken.rule)
-            break
-    assert found
-    assert found <= checkers
+    def run(seed: int) -> None:
+        play(seed, Rules()._replace(**{rule: False}), monkeypatch)
+
+    assert_found(checkers, range(10 * SEEDS), run)

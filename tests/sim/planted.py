@@ -21,7 +21,7 @@ def assert_found(
     Violations of other invariants do not count. The failure lists them.
 
     Args:
-        run: runs the world with the planted fault by a seed.
+        run: runs the world with the planted fault by a seed. It returns the violation, or raises it.
         other_ends: errors of ``run`` that do not count either, because the tested program found the fault itself.
     """
     wanted = {found_by} if isinstance(found_by, str) else set(found_by)
@@ -29,6 +29,8 @@ def assert_found(
     for seed in seeds:
         try:
             violation = run(seed)
+        except Violation as raised:
+            violation = raised
         except other_ends as error:
             others.append(f"seed {seed}: {error!r}")
             continue

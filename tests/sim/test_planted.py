@@ -37,6 +37,16 @@ def test_no_seed_after_the_one_that_found_it_is_run() -> None:
     assert ran == [0, 1, 2]
 
 
+def test_a_run_may_raise_its_violation() -> None:
+    def run(seed: int) -> None:
+        if seed in FOUND:
+            raise FOUND[seed]
+
+    assert_found("INV-1", range(6), run, other_ends=AssertionError)
+    with pytest.raises(pytest.fail.Exception, match=r"seed 2: INV-4: a gap"):
+        assert_found("INV-1", range(5), run)
+
+
 def test_the_errors_that_end_a_run_count_only_if_they_are_named() -> None:
     def run(seed: int) -> Violation | None:
         if seed == 0:
