@@ -20,8 +20,8 @@ from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest
 from tests.cluster_simulation.clients import Producer, _Sent, _Stream
 from tests.cluster_simulation.truth import ReplicatedHistory
+from tests.sim.machine import Unreachable
 from tests.simulation.checkers import CRC_POSITION
-from tests.simulation.machine import Unreachable
 
 if TYPE_CHECKING:
     from tests.cluster_simulation.world import World

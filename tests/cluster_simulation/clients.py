@@ -23,10 +23,10 @@ from app.wire.apis.produce import PartitionProduceData, ProduceRequest, TopicPro
 from tests.cluster_simulation.checkers import Replication
 from tests.cluster_simulation.machine import PORT
 from tests.cluster_simulation.truth import ReplicatedHistory
+from tests.sim.machine import Unreachable
 from tests.sim.violation import Violation
 from tests.simulation.checkers import CRC_POSITION, served_batches
 from tests.simulation.history import Batch
-from tests.simulation.machine import Unreachable
 
 if TYPE_CHECKING:
     from tests.cluster_simulation.world import World

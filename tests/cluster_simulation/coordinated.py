@@ -29,13 +29,13 @@ from tests.cluster_simulation.checkers import Replication
 from tests.cluster_simulation.clients import ANSWER_MS, Client
 from tests.cluster_simulation.directed import DIRECTED
 from tests.cluster_simulation.truth import ReplicatedHistory
+from tests.sim.machine import Unreachable
 from tests.sim.violation import Violation
 from tests.simulation import assigned, sharing
 from tests.simulation.actors import Actor
 from tests.simulation.assigned import AssignedMember, OneOwner
 from tests.simulation.groups import COORDINATOR_TROUBLE, CommittedOffsets, Member
 from tests.simulation.history import Batch, PartitionHistory
-from tests.simulation.machine import Unreachable
 from tests.simulation.sharing import Place, SharedOnce, Worker
 from tests.simulation.transactions import GROUP_ID, CommittedReader, TransactionalProducer, Transactions
 

@@ -21,9 +21,9 @@ from app.wire.apis.alter_partition_reassignments import (
 )
 from tests.cluster_simulation.faults import isolate_from
 from tests.cluster_simulation.machine import ClusterMachine
-from tests.cluster_simulation.network import LATENCY_S
 from tests.cluster_simulation.truth import ReplicatedHistory
-from tests.simulation.machine import Unreachable
+from tests.sim.machine import Unreachable
+from tests.sim.network import LATENCY_S
 from tests.simulation.sharing import ACCEPT
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from app.wire.apis.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from tests.cluster_simulation.machine import ClusterMachine, last_fetches
-from tests.cluster_simulation.network import LATENCY_S
-from tests.simulation.machine import Unreachable
+from tests.sim.machine import Unreachable
+from tests.sim.network import LATENCY_S
 
 if TYPE_CHECKING:
     from tests.cluster_simulation.world import World

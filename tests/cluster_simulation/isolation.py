@@ -44,8 +44,8 @@ from app.wire.apis.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGro
 from tests.cluster_simulation.clients import Client
 from tests.cluster_simulation.machine import ClusterMachine
 from tests.cluster_simulation.truth import ReplicatedHistory
+from tests.sim.machine import Unreachable
 from tests.sim.violation import Violation
-from tests.simulation.machine import Unreachable
 
 if TYPE_CHECKING:
     from tests.cluster_simulation.world import World

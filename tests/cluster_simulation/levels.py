@@ -34,8 +34,8 @@ from app.wire.apis.alter_partition_reassignments import (
     ReassignableTopic,
 )
 from app.wire.apis.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from tests.sim.machine import Unreachable
 from tests.sim.violation import Violation
-from tests.simulation.machine import Unreachable
 
 if TYPE_CHECKING:
     from tests.cluster_simulation.machine import ClusterMachine

@@ -1,4 +1,4 @@
-"""A simulated machine of a cluster: disk, clock, boots, its way to the bucket, and the broker that runs on it, if one does.
+"""The machines of a cluster: each has a clock, boots, a network, a thread for pulses, and a way to the bucket of its own.
 
 The clock of each machine has its own error. The loop's time, which counts seconds and not hours, runs equally fast everywhere: a
 crystal that drifts is not modelled.
@@ -11,28 +11,23 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeAlias
 from uuid import UUID
 
-from app.broker.node import Node, NodeSeams
+from app.broker.node import Node
 from app.broker.peers.control_link import CONNECT_MS, KafkaControlLink
 from app.broker.peers.places import KafkaPlaces
-from app.configs import BrokerConfig
 from app.core.errors import FirnError
 from app.handlers.serving.server import KafkaServer
 from app.hot.log import PartitionLog
 from app.metadata.image.image import BrokerImage
 from app.metadata.image.records import LEVEL_MAX, Endpoint
-from app.metadata.log.numbered_log import LogTimings
 from app.metadata.peers.control import Heartbeat, HeartbeatAnswer, RegisterRequest, RegisterResponse
 from app.metadata.peers.pulses import TurnBoard
-from app.tiering.store.store_work import InlineStoreWork
 from app.wire.fetch import FetchPartition, FetchRequest
 from tests.cluster_simulation.levels import PROGRAM
-from tests.cluster_simulation.network import Network
 from tests.cluster_simulation.sim_pulses import SimPulses
-from tests.sim.bucket import ProcessStore
-from tests.sim.disk import ProcessFiles, SimDisk
-from tests.sim.loop import Process, ProcessDied
-from tests.simulation.machine import SESSION_MS, SHARE_LOCK_MS
-from tests.support.virtual_loop import VirtualClock, VirtualPool
+from tests.sim.loop import Process
+from tests.sim.machine import BrokerMachine
+from tests.sim.network import Network
+from tests.support.virtual_loop import VirtualClock
 
 if TYPE_CHECKING:
     from tests.cluster_simulation.world import World
@@ -40,9 +35,7 @@ if TYPE_CHECKING:
 Late: TypeAlias = Callable[[KafkaControlLink], Awaitable[object]]
 """Something that was sent, to be sent over another link."""
 
-DATA_DIR = "/data"
 PORT = 9092
-TIMINGS = LogTimings(append_deadline_s=4.0, attempt_timeout_s=1.0, read_deadline_s=4.0)
 
 
 class SimLink(KafkaControlLink):
@@ -112,57 +105,25 @@ class _Knock(asyncio.BufferedProtocol):
         transport.close()
 
 
-class _WatchedStore(ProcessStore):
-    """A process's way to the bucket, with a witness of what it offers."""
-
-    world: World
-
-    async def put_if_absent(self, key: str, data: bytes | bytearray | memoryview) -> None:
-        with self.world.judging():
-            self.world.one_writer.offered(key, bytes(data))
-        await super().put_if_absent(key, data)
-
-
-class ClusterMachine:
+class ClusterMachine(BrokerMachine):
     """See the module."""
 
+    descriptors_max = 256
+    world: World
+
     def __init__(self, world: World, node_id: int) -> None:
-        self.world = world
+        super().__init__(world, f"n{node_id}", VirtualClock(world.loop))
         self.node_id = node_id
-        self.name = f"n{node_id}"
-        self.clock = VirtualClock(world.loop)
-        self.disk = self._new_disk()
         self.powered = True
-        self.boots = 1
-        self.process: Process | None = None
-        self.node: Node | None = None
-        self.store: ProcessStore | None = None
         self.link: SimLink | None = None
         self.pulses: SimPulses | None = None
         self.bucket_cut = False
-        self.up = False
-        """A broker serves here."""
         self.wanted = True
         """Somebody is to start it again when it is down."""
-        self.exit: BaseException | None = None
-        self.starts = 0
         self.program = self.runs = LEVEL_MAX
         """The level that the program understands that is installed, and the one that was started last."""
-        self.descriptors_max = 256
         self.ends: dict[tuple[UUID, int], int] = {}
         """What its replicas had stored when its process died last."""
-        self._die_after: int | None = None
-        self._die_how = "kill"
-
-    def _new_disk(self) -> SimDisk:
-        disk = SimDisk(self.world.new_rng(), lambda: int(self.clock.now_ms()))
-        disk.on_change = self._disk_changed
-        return disk
-
-    @property
-    def alive(self) -> bool:
-        """Whether a process runs, paused or not."""
-        return self.process is not None and not self.process.dead
 
     @property
     def paused(self) -> bool:
@@ -183,81 +144,37 @@ class ClusterMachine:
     # --- life -------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        assert not self.alive, f"a broker runs on {self.name}"
         world = self.world
-        self.starts += 1
-        self.exit = None
+        process = self._begin(f"{self.name}.{self.starts + 1}")
         self.powered = True
         self.runs = self.program
-        process = self.process = Process(world.loop, f"{self.name}.{self.starts}")
         process.context.run(PROGRAM.set, self.runs)
-        world.processes.append(process)
-        world.trace("start", process.name)
         rng = world.new_rng()
         pool_rng = world.new_rng()
-        pool = VirtualPool(lambda: world.pool_latency_s(pool_rng))
-        files = ProcessFiles(process, self.disk)
-        store = self.store = _WatchedStore(process, world.bucket, world.new_rng(), world.outside, world.trace_store)
-        store.world = world
-        store.cut_off = self.bucket_cut
-        config = BrokerConfig(
-            data_dir=DATA_DIR,
+        config = self._config(
             node_id=self.node_id,
-            advertised_host=self.name,
             advertised_port=PORT,
-            topic_defaults=world.topic_defaults,
-            auto_create_topics_enable=False,
-            remote_log_manager_task_interval_ms=1500,
-            log_retention_check_interval_ms=1500,
             firn_chunk_cache_bytes=40_000,
-            firn_read_ahead_bytes=4000,
-            firn_log_dir_free_bytes_min=0,
             firn_cluster_log_key=world.log_key,
-            offsets_topic_num_partitions=2,
-            transaction_state_log_num_partitions=2,
-            share_coordinator_state_topic_num_partitions=2,
             log_cleaner_backoff_ms=500,
-            group_min_session_timeout_ms=100,
-            group_initial_rebalance_delay_ms=50,
-            group_consumer_session_timeout_ms=SESSION_MS,
             group_consumer_assignment_interval_ms=200,
-            group_share_session_timeout_ms=SESSION_MS,
             group_share_assignment_interval_ms=200,
-            group_share_record_lock_duration_ms=SHARE_LOCK_MS,
-            group_share_delivery_count_limit=1000,
         )
         objects = world.objects
         if objects is not None:
             config = objects.broker_config(config)
-        node = self.node = Node(
+        self._run(
+            process,
             config,
-            NodeSeams(
-                clock=self.clock,
-                rng=rng,
-                pool=pool,
-                fs=files,  # type: ignore[arg-type] # forwards all of it
-                store=store,
-                work=InlineStoreWork(
-                    store,
-                    files,  # type: ignore[arg-type]
-                    pool,
-                    rng,
-                    part_bytes=1500,
-                    part_deadline_s=3.0,
-                    get_deadline_s=3.0,
-                ),
-                log_line=lambda line: world.trace("line", process.name, line),
-                descriptors_max=self.descriptors_max,
-                timings=TIMINGS,
-                boot_s=world.loop.time,
-                places=KafkaPlaces(dial=world.network.dialer(self.name, process)),
-                new_link=lambda: SimLink(self, world.network, process),
-                boot_id=f"{self.name}-{self.boots}",
-                start_pulses=(lambda board: self._start_pulses(process, board)) if world.shape.pulses else None,
-                new_level=self._new_level(),
-            ),
+            rng,
+            pool_rng,
+            places=KafkaPlaces(dial=world.network.dialer(self.name, process)),
+            new_link=lambda: SimLink(self, world.network, process),
+            start_pulses=(lambda board: self._start_pulses(process, board)) if world.shape.pulses else None,
+            new_level=self._new_level(),
         )
-        process.spawn(self._serve(node, process))
+        assert self.store is not None
+        self.store.cut_off = self.bucket_cut
 
     def _new_level(self) -> int:
         """Of the cluster that is made."""
@@ -269,66 +186,30 @@ class ClusterMachine:
         self.pulses = SimPulses(self, owner, board)
         return self.pulses
 
-    async def _serve(self, node: Node, process: Process) -> None:
-        try:
-            try:
-                await node.start(listen=False)
-                await node.run(lambda: self._ready(process))
-            finally:
-                self.up = False
-                await node.stop()
-            self.world.trace("stopped", process.name)
-        except FirnError as error:
-            self.exit = error
-            with self.world.judging():
-                self.world.levels.ended(self, error)
-            self.world.trace("exit", process.name, type(error).__name__, str(error))
-        except ProcessDied:
-            raise
-        except BaseException as error:
-            if process.dead:
-                raise
-            self.world.fail(error)
-            raise
-        self._remember_ends()
-        process.kill()
-        self.world.network.process_died(process, told=True)
-        self.disk.kill()
-
-    def _ready(self, process: Process) -> None:
-        process.check()
+    def _serves(self, process: Process) -> None:
         self.world.trace("serves", process.name)
-        with self.world.judging():
-            self.world.levels.serves(self)
-        self.up = True
+        self.world.levels.serves(self)
 
-    def stop(self) -> None:
-        """Ask the broker to end in order."""
-        if self.node is not None and self.process is not None and self.alive:
-            self.world.trace("stop", self.process.name)
-            self.process.call_at(self.world.loop.time(), self.node.request_stop)
+    def _failed(self, error: FirnError) -> None:
+        self.world.levels.ended(self, error)
 
     # --- death ------------------------------------------------------------------------------------------------------
 
     def crash(self, how: str) -> None:
-        """``kill`` the process, or cut the ``power``: then the disk forgets what it had not made durable."""
-        self._die_after = None
-        process = self.process
-        self.world.trace("crash", self.name, how)
-        if process is not None and not process.dead:
-            self._remember_ends()
-            process.kill()
-            self.world.network.process_died(process, told=how == "kill")
-            if self.pulses is not None:
-                self.pulses.process.kill()
-                self.world.network.process_died(self.pulses.process, told=how == "kill")
-        self.up = False
-        if how == "power":
-            self.disk.crash()
-            self.powered = False
-            self.boots += 1
-        else:
-            self.disk.kill()
+        alive = self.alive
+        super().crash(how)
+        if alive and self.pulses is not None:
+            self.pulses.process.kill()
+            self.world.network.process_died(self.pulses.process, told=how == "kill")
+        self.powered = how != "power" and self.powered
+
+    def _end(self, process: Process, *, told: bool) -> None:
+        self._remember_ends()
+        super()._end(process, told=told)
+        self.world.network.process_died(process, told=told)
+
+    def _crashed_within(self, how: str) -> None:
+        self.world.crashed(self, how)
 
     def lose_disk(self) -> None:
         """The machine comes back with an empty disk."""
@@ -346,21 +227,6 @@ class ClusterMachine:
         """What a log has stored here. What an earlier process had synced is so, also if this one has not looked yet."""
         earlier = self.ends.get((log.topic_id, int(log.partition)), 0)
         return max(int(log.stored_end_offset), min(earlier, int(log.log_end_offset)))
-
-    def crash_within(self, changes: int, how: str) -> None:
-        """Crash in the middle of things: after so many more changes of the disk."""
-        self._die_after, self._die_how = changes, how
-
-    def _disk_changed(self, call: str, path: str) -> None:
-        if self._die_after is None or not self.alive:
-            return
-        self._die_after -= 1
-        if self._die_after <= 0:
-            process = self.process
-            assert process is not None
-            self.crash(self._die_how)
-            self.world.crashed(self, self._die_how)
-            raise ProcessDied(process.name)
 
     def cut_bucket(self, cut: bool) -> None:
         """Cut this machine off from the bucket, or heal that."""

@@ -40,9 +40,9 @@ from app.wire.apis.incremental_alter_configs import (
 from tests.cluster_simulation.faults import FAULTS
 from tests.cluster_simulation.machine import ClusterMachine
 from tests.cluster_simulation.object_faults import OBJECT_FAULTS
+from tests.sim.machine import Unreachable
 from tests.sim.violation import Violation
 from tests.simulation.checkers import CRC_POSITION
-from tests.simulation.machine import Unreachable
 
 if TYPE_CHECKING:
     from tests.cluster_simulation.truth import ReplicatedHistory

@@ -11,16 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
-import hashlib
 import random
 from base64 import b64encode
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from contextvars import copy_context
 from dataclasses import dataclass, replace
 from typing import Any, Final
+from unittest import mock
 from uuid import UUID
 
 from app.configs import TierCompression, TopicConfig
@@ -31,7 +28,6 @@ from app.metadata.image.records import LEVEL_MAX
 from app.metadata.image.wal_ranges import PartitionDurability
 from app.metadata.log import layout
 from app.metadata.log.log_format import Entry
-from app.metadata.log.numbered_log import NumberedLog
 from app.replication.in_sync import InSync
 from app.wire.apikeys import ApiKey
 from app.wire.apis.elect_leaders import ElectLeadersRequest, TopicPartitions
@@ -44,19 +40,19 @@ from tests.cluster_simulation.faults import FAULTS
 from tests.cluster_simulation.isolation import ISOLATION
 from tests.cluster_simulation.levels import Levels, programs
 from tests.cluster_simulation.machine import ClusterMachine
-from tests.cluster_simulation.network import Network
 from tests.cluster_simulation.object_faults import OBJECT_FAULTS
 from tests.cluster_simulation.objects import SEEDS_FROM, Objects, ObjectShape, hurried, shaped
 from tests.cluster_simulation.slow import SLOW
 from tests.cluster_simulation.truth import ReplicatedHistory
 from tests.sim.bucket import Bucket
-from tests.sim.loop import Process, ProcessDied, SimLoop
+from tests.sim.loop import SimLoop
+from tests.sim.machine import Unreachable
+from tests.sim.network import Network
 from tests.sim.violation import Violation
+from tests.sim.world import WorldOfBrokers, run_world
 from tests.simulation.checkers import Bounded, BucketIsEnough, OneWriter
-from tests.simulation.machine import Unreachable
-from tests.support.virtual_loop import Deadlock, VirtualClock
+from tests.support.virtual_loop import VirtualClock
 
-LINES_KEPT = 400
 LOOK_S = 0.05
 TIERED_SHARE = 0.6
 """Of runs whose topics are tiered."""
@@ -141,8 +137,10 @@ LOG_KEY: Final = b64encode(bytes(range(32))).decode()
 """Brokers of every other seed prove what they write into the cluster log (ADR 0036)."""
 
 
-class World:
+class World(WorldOfBrokers):
     """See the module."""
+
+    found_by_itself = FOUND_BY_ITSELF
 
     def __init__(
         self,
@@ -153,9 +151,8 @@ class World:
         shape: Mapping[str, Any],
         keep: Callable[[str], None],
     ) -> None:
-        self.seed, self.loop = seed, loop
+        super().__init__(seed, loop, "cluster rngs", keep)
         self.rng = random.Random(f"cluster {seed}")
-        self._rngs = random.Random(f"cluster rngs {seed}")
         self.shape = replace(Shape.of(self.rng, faults), **{"anywhere": seed % 4 == 3} | dict(shape))
         if faults is None and "actors" not in shape:
             self.shape = replace(self.shape, **actors_of(seed))
@@ -164,9 +161,7 @@ class World:
         self.objects = Objects(self, self.shape.objects) if self.shape.objects is not None else None
         self.log_key = LOG_KEY if seed % 2 else None
         self.clock = VirtualClock(loop)
-        self.outside = copy_context()
         self.bucket = Bucket(self.clock, self.new_rng())
-        self.processes: list[Process] = []
         self.histories: dict[tuple[UUID, int], ReplicatedHistory] = {}
         self.starts: dict[UUID, int] = {}
         rng = self.rng
@@ -183,7 +178,7 @@ class World:
             file_delete_delay_ms=1000,
             message_timestamp_after_max_ms=2**62,  # clocks are hours apart
         )
-        self.usual_pool_latency_s = self._pool_latency_s = (0.0001, 0.002)
+        self.usual_pool_latency_s = self._pool_latency_s
         self.network = Network(loop, self.new_rng(), self.outside, self._machine_named)
         self.one_order = OneOrder(self)
         self.members = Members(self)
@@ -210,8 +205,6 @@ class World:
         self.faults_met: set[str] = set()
         self.scenario_begun = self.scenario_over = False
         """Of a run with a scenario of ``isolation.py`` or ``slow.py``."""
-        self.failure: BaseException | None = None
-        self._failed = asyncio.Event()
         self._disturbed: dict[str, float] = {}
         self.script: Callable[[World], Coroutine[Any, Any, None]] | None = None
         """What happens instead of the usual run."""
@@ -219,55 +212,14 @@ class World:
         self._producer_ids: set[int] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._troubles: list[asyncio.Task[None]] = []
-        self._numbers = 0
         self._topics = 0
-        self._hash = hashlib.sha256()
-        self.lines: deque[str] = deque(maxlen=LINES_KEPT)
-        self._keep = keep
 
     # --- small things -------------------------------------------------------------------------------------------------
 
-    def new_rng(self) -> random.Random:
-        return random.Random(self._rngs.getrandbits(64))
-
-    def next_number(self) -> int:
-        self._numbers += 1
-        return self._numbers
-
-    def pool_latency_s(self, rng: random.Random) -> float:
-        return rng.uniform(*self._pool_latency_s)
-
     def trace(self, *parts: object) -> None:
-        """Write down what happened. Everything that is written must be the same in every run of the seed."""
-        line = f"{self.loop.time():.6f} {parts}"
-        self._hash.update(line.encode())
-        self.lines.append(line)
-        self._keep(line)
+        super().trace(*parts)
         if parts[0] == "leads":
             self.leaders += 1
-
-    def trace_store(self, *parts: object) -> None:
-        self.trace(*parts)
-
-    def fail(self, error: BaseException) -> None:
-        """The run has failed; the first failure counts."""
-        if self.failure is None:
-            self.failure = error
-            self.trace("failed", type(error).__name__, str(error))
-        self._failed.set()
-
-    @contextlib.contextmanager
-    def judging(self) -> Iterator[None]:
-        """Where a check is made that must not disturb who is watched."""
-        try:
-            yield
-        except Violation as violation:
-            self.fail(violation)
-
-    def expect(self, code: int, allowed: Set[ErrorCode], what: str) -> None:
-        """Raises: Violation for an answer that nobody should get."""
-        if ErrorCode(code) not in allowed and ErrorCode(code) not in FOUND_BY_ITSELF:
-            raise Violation("errors", f"{what} was answered with {ErrorCode(code).name}")
 
     def machine(self, node_id: int) -> ClusterMachine:
         return self.machines[node_id - 1]
@@ -726,53 +678,20 @@ def run_seed(
 
     Raises: what is no violation, but a bug of the broker or of the simulation.
     """
-    loop = SimLoop(seconds_max=3000)
-    asyncio.set_event_loop(loop)
-    violation: Violation | None = None
-    world: World | None = None
+    defaults = InSync.__init__.__kwdefaults__
 
-    async def start() -> None:
-        nonlocal world
+    def make(loop: SimLoop) -> World:
         world = World(seed, loop, faults=faults, shape=shape or {}, keep=keep)
         defaults["lag_ms_max"] = world.shape.lag_ms
         world.script = script
-        await world.run()
+        return world
 
-    def complain(_loop: object, context: dict[str, Any]) -> None:
-        error = context.get("exception")
-        if isinstance(error, ProcessDied) or world is None:
-            return
-        if isinstance(error, BaseException):
-            world.fail(error)
-
-    loop.set_exception_handler(complain)
-    gc.disable()
-    usual = NumberedLog.snapshot_due
-    defaults = InSync.__init__.__kwdefaults__
-    usual_lag_ms = defaults["lag_ms_max"]
-    if seed % 2:
-        # Snapshots and compaction are for long logs; here they come after a few entries.
-        NumberedLog.snapshot_due = property(lambda log: log._at.applied - log._at.snapshot_sequence >= 5)  # type: ignore
-    try:
-        with programs(), hurried(seed) if seed >= SEEDS_FROM or (shape or {}).get("objects") else nullcontext():
-            loop.run_until_complete(start())
-    except Violation as found:
-        violation = found
-    except Deadlock as stuck:
-        violation = Violation("alive", str(stuck))
-    finally:
-        virtual_s = loop.time()
-        if world is not None:
-            loop.bury(world.processes)
-        asyncio.set_event_loop(None)
-        loop.close()
-        gc.enable()
-        NumberedLog.snapshot_due = usual  # type: ignore[method-assign]
-        defaults["lag_ms_max"] = usual_lag_ms
-    assert world is not None
+    hurry = hurried(seed) if seed >= SEEDS_FROM or (shape or {}).get("objects") else nullcontext()
+    with programs(), hurry, mock.patch.dict(defaults):
+        world, violation, virtual_s = run_world(seed, make, World.run, stuck="alive")
     return Outcome(
         seed,
-        world._hash.hexdigest(),
+        world.trace_hash,
         world.acks,
         world.reads,
         world.leaders,

@@ -24,11 +24,12 @@ from app.wire.apis.incremental_alter_configs import (
 from app.wire.apis.init_producer_id import InitProducerIdRequest
 from app.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from app.wire.produce import encode_produce_request
-from tests.sim.network import Wire
+from tests.sim.machine import Unreachable
 from tests.sim.violation import Violation
+from tests.sim.wire import Wire
 from tests.simulation.checkers import CRC_POSITION, served_batches
 from tests.simulation.history import Batch, PartitionHistory
-from tests.simulation.machine import Machine, Unreachable
+from tests.simulation.machine import Machine
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

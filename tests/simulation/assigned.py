@@ -23,10 +23,10 @@ from app.wire.apis.consumer_group_heartbeat import (
     TopicPartitions,
 )
 from app.wire.apis.find_coordinator import FindCoordinatorRequest
+from tests.sim.machine import SESSION_MS, Unreachable
 from tests.sim.violation import Violation
 from tests.simulation.actors import EXPECTED, Actor
 from tests.simulation.groups import COORDINATOR_TROUBLE
-from tests.simulation.machine import SESSION_MS, Unreachable
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

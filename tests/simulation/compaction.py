@@ -27,10 +27,10 @@ from app.wire.apis.fetch import FetchPartition, FetchRequest, FetchTopic, Partit
 from app.wire.apis.find_coordinator import FindCoordinatorRequest
 from app.wire.apis.init_producer_id import InitProducerIdRequest
 from app.wire.produce import encode_produce_request
+from tests.sim.machine import Unreachable
 from tests.sim.violation import Violation
 from tests.simulation.actors import EXPECTED, Actor
 from tests.simulation.checkers import served_batches
-from tests.simulation.machine import Unreachable
 from tests.simulation.transactions import READ_COMMITTED, TIMEOUT_MS, TRANSACTION_EXPECTED
 
 if TYPE_CHECKING:

@@ -26,9 +26,9 @@ from app.wire.apis.leave_group import LeaveGroupRequest, MemberIdentity
 from app.wire.apis.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from app.wire.apis.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from app.wire.apis.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from tests.sim.machine import Unreachable
 from tests.sim.violation import Violation
 from tests.simulation.actors import EXPECTED, Actor
-from tests.simulation.machine import Unreachable
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

@@ -32,10 +32,10 @@ from app.wire.apis.share_acknowledge import (
 )
 from app.wire.apis.share_fetch import FetchPartition, FetchTopic, ForgottenTopic, ShareFetchRequest
 from app.wire.apis.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
+from tests.sim.machine import SHARE_LOCK_MS, Unreachable
 from tests.sim.violation import Violation
 from tests.simulation.actors import EXPECTED, Actor
 from tests.simulation.groups import COORDINATOR_TROUBLE
-from tests.simulation.machine import SHARE_LOCK_MS, Unreachable
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

@@ -29,12 +29,13 @@ from app.wire.apikeys import ApiKey
 from app.wire.apis.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from app.wire.private import DrainRequest, DrainResponse, pack, unpack
 from app.wire.produce import encode_produce_request
+from tests.sim.machine import Unreachable
 from tests.sim.planted import assert_found
 from tests.sim.violation import Violation
 from tests.simulation.actors import EXPECTED, Actor
 from tests.simulation.checkers import CRC_POSITION
 from tests.simulation.history import Batch, PartitionHistory
-from tests.simulation.machine import Machine, Unreachable
+from tests.simulation.machine import Machine
 from tests.simulation.small import SMALL
 from tests.simulation.transactions import TransactionalProducer
 from tests.simulation.world import Outcome, World, run_seed

@@ -16,7 +16,7 @@ from app.metadata.log import layout
 from app.objectstore.memory import Fault, FaultKind
 from app.wire.apikeys import ApiKey
 from app.wire.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from tests.simulation.machine import Unreachable
+from tests.sim.machine import Unreachable
 from tests.simulation.small import SMALL, Client, move
 from tests.simulation.transactions import CommittedReader, TransactionalProducer
 from tests.simulation.world import World, run_seed

@@ -18,9 +18,10 @@ from app.handlers.state.acknowledging import AcknowledgementGate
 from app.metadata.image.records import LEVEL_MAX
 from app.metadata.peers.liveness import BEAT_INTERVAL_MS, SILENCE_MS_MAX
 from app.metadata.view.registration import Registration, StartRefused
-from tests.sim.network import Wire
+from tests.sim.machine import Unreachable
 from tests.sim.violation import Violation
-from tests.simulation.machine import Machine, Unreachable
+from tests.sim.wire import Wire
+from tests.simulation.machine import Machine
 from tests.simulation.small import SMALL, Client, move
 from tests.simulation.world import Outcome, World, run_seed
 

@@ -35,12 +35,12 @@ from app.wire.apis.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from tests.sim.machine import Unreachable
 from tests.sim.violation import Violation
 from tests.simulation.actors import EXPECTED, LOST_PRODUCER, Actor, Consumer
 from tests.simulation.checkers import CRC_POSITION, served_batches
 from tests.simulation.groups import COORDINATOR_TROUBLE, Commit, Place
 from tests.simulation.history import Batch, PartitionHistory
-from tests.simulation.machine import Unreachable
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

@@ -8,30 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
-import hashlib
 import random
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Set
-from contextvars import copy_context
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from unittest import mock
 from uuid import UUID
 
 from app.configs import BrokerConfig, Durability, TierCompression, TopicConfig
 from app.coordinator import topics
-from app.core.errors import ErrorCode, FencedError
+from app.core.errors import FencedError
 from app.core.units import TimestampMs, TopicId
 from app.metadata.image.image import ClusterImage
 from app.metadata.log import layout
 from app.metadata.log.log_format import decode_entry
-from app.metadata.log.numbered_log import NumberedLog
 from app.metadata.manifest.manifest_state import segment_record_key
 from app.objectstore.memory import Fault, FaultKind
 from app.records.batch import iter_headers
 from tests.sim.bucket import Bucket
-from tests.sim.loop import Process, ProcessDied, SimLoop
-from tests.sim.network import Wire
+from tests.sim.loop import SimLoop
+from tests.sim.machine import Unreachable
 from tests.sim.violation import Violation
+from tests.sim.wire import Wire
+from tests.sim.world import WorldOfBrokers, run_world
 from tests.simulation import assigned, sharing
 from tests.simulation.actors import Actor, Administrator, Consumer, Producer
 from tests.simulation.assigned import AssignedMember, OneOwner
@@ -48,12 +46,10 @@ from tests.simulation.checkers import (
 from tests.simulation.compaction import KeyedReader, KeyedTopic, KeyedWriter
 from tests.simulation.groups import CommittedOffsets, Member
 from tests.simulation.history import PartitionHistory
-from tests.simulation.machine import Machine, Unreachable
+from tests.simulation.machine import Machine
 from tests.simulation.sharing import SharedOnce
 from tests.simulation.transactions import CommittedReader, TransactionalProducer, Transactions
-from tests.support.virtual_loop import Deadlock, VirtualClock
-
-LINES_KEPT = 400
+from tests.support.virtual_loop import VirtualClock
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,21 +121,17 @@ class Shape:
         )
 
 
-class World:
+class World(WorldOfBrokers):
     """See the module."""
 
     def __init__(
         self, seed: int, loop: SimLoop, *, faults: tuple[str, ...] | None, keep: Callable[[str], None]
     ) -> None:
-        self.seed = seed
-        self.loop = loop
+        super().__init__(seed, loop, "rngs", keep)
         self.rng = random.Random(f"world {seed}")
-        self._rngs = random.Random(f"rngs {seed}")
         self.shape = Shape.of(self.rng, faults)
         self.clock = VirtualClock(loop)
-        self.outside = copy_context()
         self.bucket = Bucket(self.clock, self.new_rng())
-        self.processes: list[Process] = []
         self.histories: dict[tuple[UUID, int], PartitionHistory] = {}
         self.headless: set[tuple[UUID, int]] = set()
         """Partitions whose manifests have lost their last entries, so that nobody may lead them."""
@@ -189,7 +181,6 @@ class World:
         if self.assigned or self.sharing:
             durability = Durability.DISK if self.internal_on_disk else Durability.MEMORY
             self.topic_defaults = replace(self.topic_defaults, firn_durability=durability)
-        self._pool_latency_s = (0.0001, 0.002)
         self.acked_means_kept = AckedMeansKept(self)
         self.one_writer = OneWriter(self)
         self.one_acknowledges = OneAcknowledges(self)
@@ -208,12 +199,6 @@ class World:
         self.served_by: Machine | None = None
         self.producing = True
         self.acks = self.reads = self.restarts = 0
-        self._numbers = 0
-        self._hash = hashlib.blake2b(digest_size=16)
-        self.lines: deque[str] = deque(maxlen=LINES_KEPT)
-        self._keep = keep
-        self.failure: BaseException | None = None
-        self._failed = asyncio.Event()
         self._moving = False
         self._dies_at_upload = False
         self.dies_at_swap = False
@@ -243,43 +228,6 @@ class World:
         self.topic_defaults = replace(self.topic_defaults, firn_durability=durability)
 
     # --- small things -----------------------------------------------------------------------------------------------
-
-    def new_rng(self) -> random.Random:
-        return random.Random(self._rngs.getrandbits(64))
-
-    def next_number(self) -> int:
-        self._numbers += 1
-        return self._numbers
-
-    def pool_latency_s(self, rng: random.Random) -> float:
-        return rng.uniform(*self._pool_latency_s)
-
-    def trace(self, *parts: object) -> None:
-        """Write down what happened. Everything that is written must be the same in every run of the seed."""
-        line = f"{self.loop.time():.6f} {parts}"
-        self._hash.update(line.encode())
-        self.lines.append(line)
-        self._keep(line)
-
-    def fail(self, error: BaseException) -> None:
-        """The run has failed; the first failure counts."""
-        if self.failure is None:
-            self.failure = error
-            self.trace("failed", type(error).__name__, str(error))
-        self._failed.set()
-
-    @contextlib.contextmanager
-    def judging(self) -> Iterator[None]:
-        """Where a check is made that must not disturb who is watched."""
-        try:
-            yield
-        except Violation as violation:
-            self.fail(violation)
-
-    def expect(self, code: int, allowed: Set[ErrorCode], what: str) -> None:
-        """Raises: Violation for an answer that nobody should get."""
-        if ErrorCode(code) not in allowed:
-            raise Violation("errors", f"{what} was answered with {ErrorCode(code).name}")
 
     def know_topic(self, name: str, topic_id: UUID, partitions: int, *, disk: bool, expires: bool) -> None:
         for index in range(partitions):
@@ -890,58 +838,25 @@ def run_seed(
 
     Raises: what is no violation, but a bug of the broker or of the simulation.
     """
-    loop = SimLoop(seconds_max=3000)
-    asyncio.set_event_loop(loop)
     Wire._count = 0
-    violation: Violation | None = None
-    world: World | None = None
 
-    async def start() -> None:
-        nonlocal world
+    def make(loop: SimLoop) -> World:
         world = World(seed, loop, faults=faults, keep=keep)
         world.script = script
         world.new_level = new_level
         if topic_defaults is not None:
             world.topic_defaults = topic_defaults
-        await world.run()
+        return world
 
-    def complain(_loop: object, context: dict[str, object]) -> None:
-        error = context.get("exception")
-        if isinstance(error, ProcessDied) or world is None:
-            return
-        if isinstance(error, BaseException):
-            world.fail(error)
-
-    loop.set_exception_handler(complain)
-    gc.disable()
-    usual, usual_topic_configs = NumberedLog.snapshot_due, topics.topic_configs
-    topics.topic_configs = _internal_topic_configs
-    if seed % 2:
-        # Snapshots and compaction are for long logs; here they come after a few entries.
-        NumberedLog.snapshot_due = property(lambda log: log._at.applied - log._at.snapshot_sequence >= 5)  # type: ignore
-    try:
-        loop.run_until_complete(start())
-    except Violation as found:
-        violation = found
-    except Deadlock as stuck:
-        violation = Violation("liveness", str(stuck))
-    finally:
-        virtual_s = loop.time()
-        if world is not None:
-            loop.bury(world.processes)
-        asyncio.set_event_loop(None)
-        loop.close()
-        gc.enable()
-        NumberedLog.snapshot_due = usual  # type: ignore[method-assign]
-        topics.topic_configs = usual_topic_configs
-    assert world is not None
+    with mock.patch.object(topics, "topic_configs", _internal_topic_configs):
+        world, violation, virtual_s = run_world(seed, make, World.run, stuck="liveness")
     tiered = sum(
         int(world.one_writer.manifest(history.topic_id, history.index).tiered_end)
         for history in world.histories.values()
     )
     return Outcome(
         seed,
-        world._hash.hexdigest(),
+        world.trace_hash,
         world.acks,
         world.reads,
         world.restarts,
