@@ -120,6 +120,31 @@ async def test_a_broker_that_is_named_again_leads_with_all_records_in_a_higher_e
         await tier_everything(broker, "t", 0)
 
 
+@pytest.mark.parametrize("in_sync", [True, False])
+async def test_a_log_that_its_leader_contradicted_leads_with_all_its_records_once_it_is_named(
+    tmp_path: Path, in_sync: bool
+) -> None:
+    """ADR 0024, A3: it has all that was acknowledged, or an operator has given up the rest."""
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        await broker.create_topic("t")
+        await produce(client, "t", batch(10), batch(5))
+        sent = await fetch_all(client, "t", end=15)
+        await name_leader(broker.node, "t", OTHER)
+        await name_in_sync(broker.node, "t", ME if in_sync else OTHER)
+        table = broker.node.partitions.table
+        partition = table.get("t", PartitionIndex(0))
+        assert partition is not None
+        table.put_offline(partition, "the leader's history differs from offset 10 on")
+        assert partition.key in table.offline
+        await name_leader(broker.node, "t", ME)
+        await until(lambda: partition.role is Role.LEADER)
+        assert partition.key not in table.offline
+        await name_in_sync(broker.node, "t", ME)
+        assert await fetch_all(client, "t", end=15) == sent
+        assert await produce(client, "t", batch(1)) == [15]
+        await until(lambda: tiered(broker, "t"))
+
+
 async def test_a_broker_that_was_named_and_is_not_any_more_before_it_has_read_the_manifest_does_not_lead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,28 +72,28 @@ SITUATIONS: Final = {
 }
 
 GOLDEN: Final = """
-                        no log         following     named       offline  unchecked  unread  believed  leading
-gone                    stay           drop          drop        drop     drop       drop    drop      drop
-another leads           follow         stay          unname      resign   resign     resign  resign    resign
-no broker leads         follow         stay          unname      resign   resign     resign  resign    resign
-no replica              stay           drop          drop        drop     drop       drop    drop      drop
-I lead                  make_and_open  open          look_again  stay     stay       stay    stay      stay
-I lead, raised          make_and_open  open          look_again  stay     raise      raise   raise     raise
-I lead, recovering      make_and_open  open          look_again  stay     raise      raise   raise     raise
-in sync                 make_and_open  lead          look_again  stay     raise      raise   raise     raise
-in sync, start assumed  make_and_open  open_in_sync  look_again  stay     raise      raise   raise     raise
-in sync, in a log       make_and_open  open_in_sync  look_again  stay     reopen     reopen  reopen    reopen
-in a log                make_and_open  open          look_again  stay     stay       stay    stay      stay
-in a log, raised        make_and_open  open          look_again  stay     reopen     reopen  reopen    reopen
-new                     make_and_lead  open          look_again  stay     stay       stay    stay      stay
-new, in a log           make_and_lead  open          look_again  stay     stay       stay    stay      stay
-new, in two logs        make_and_open  open          look_again  stay     stay       stay    stay      stay
-new, recovering         make_and_open  open          look_again  stay     stay       stay    stay      stay
-alone                   make_and_lead  open          look_again  stay     raise      raise   raise     raise
-start: I lead           follow         stay          look_again  stay     raise      raise   raise     raise
-start: in sync          follow         stay          look_again  stay     raise      raise   raise     raise
-start: new              make           stay          look_again  stay     stay       stay    stay      stay
-start: another leads    follow         stay          unname      resign   resign     resign  resign    resign
+                        no log         following     named       offline  contradicted  unchecked  unread  believed  leading
+gone                    stay           drop          drop        drop     drop          drop       drop    drop      drop
+another leads           follow         stay          unname      resign   resign        resign     resign  resign    resign
+no broker leads         follow         stay          unname      resign   resign        resign     resign  resign    resign
+no replica              stay           drop          drop        drop     drop          drop       drop    drop      drop
+I lead                  make_and_open  open          look_again  stay     open          stay       stay    stay      stay
+I lead, raised          make_and_open  open          look_again  stay     open          raise      raise   raise     raise
+I lead, recovering      make_and_open  open          look_again  stay     open          raise      raise   raise     raise
+in sync                 make_and_open  lead          look_again  stay     open_in_sync  raise      raise   raise     raise
+in sync, start assumed  make_and_open  open_in_sync  look_again  stay     open_in_sync  raise      raise   raise     raise
+in sync, in a log       make_and_open  open_in_sync  look_again  stay     open_in_sync  reopen     reopen  reopen    reopen
+in a log                make_and_open  open          look_again  stay     open          stay       stay    stay      stay
+in a log, raised        make_and_open  open          look_again  stay     open          reopen     reopen  reopen    reopen
+new                     make_and_lead  open          look_again  stay     open          stay       stay    stay      stay
+new, in a log           make_and_lead  open          look_again  stay     open          stay       stay    stay      stay
+new, in two logs        make_and_open  open          look_again  stay     open          stay       stay    stay      stay
+new, recovering         make_and_open  open          look_again  stay     open          stay       stay    stay      stay
+alone                   make_and_lead  open          look_again  stay     open          raise      raise   raise     raise
+start: I lead           follow         stay          look_again  stay     stay          raise      raise   raise     raise
+start: in sync          follow         stay          look_again  stay     stay          raise      raise   raise     raise
+start: new              make           stay          look_again  stay     stay          stay       stay    stay      stay
+start: another leads    follow         stay          unname      resign   resign        resign     resign  resign    resign
 """
 
 
@@ -139,6 +139,14 @@ def test_a_broker_resigns_as_soon_as_another_leads() -> None:
     for stage, of in EVERY:
         if stage in LEADS and wanted_by(of.image, ME) is Wanted.FOLLOWER:
             assert step(stage, of) is Step.RESIGN
+
+
+def test_a_log_that_its_leader_contradicted_is_opened_with_its_manifest_when_this_broker_is_named() -> None:
+    for of in [of for stage, of in EVERY if stage is Stage.CONTRADICTED and wanted_by(of.image, ME) is Wanted.LEADER]:
+        assert of.image is not None
+        in_sync = of.in_sync and not of.image.recovering
+        opened = Step.OPEN_IN_SYNC if in_sync else Step.OPEN
+        assert step(Stage.CONTRADICTED, of) is (opened if of.started else Step.STAY)
 
 
 def test_a_log_is_led_without_its_manifest_only_out_of_the_in_sync_set() -> None:
@@ -196,7 +204,7 @@ def key(index: int) -> TopicIdPartition:
 
 @pytest.mark.parametrize(
     ("role", "stage"),
-    [(Role.LEADER, Stage.LEADING), (Role.FOLLOWER, Stage.FOLLOWING), (Role.OFFLINE, Stage.OFFLINE)],
+    [(Role.LEADER, Stage.LEADING), (Role.FOLLOWER, Stage.FOLLOWING), (Role.OFFLINE, Stage.CONTRADICTED)],
 )
 def test_a_partition_without_a_record_has_the_stage_of_its_role(role: Role, stage: Stage) -> None:
     assert UnsettledPartitions().stage_of(partition(0, role)) is stage

@@ -13,10 +13,12 @@
 | NAMED | LEADING | log and manifest agree | |
 | NAMED | FOLLOWING | another broker leads again | |
 | NAMED, UNCHECKED, FOLLOWING | OFFLINE | damage was found, or records of the store are lacking | T10 |
+| FOLLOWING | CONTRADICTED | its leader's history lacks committed records of this log | A3 |
+| CONTRADICTED | NAMED | an image names this broker: its history is the partition's now | A3 |
 | OFFLINE | LEADING | a later attempt has found no damage | |
 | UNCHECKED, UNREAD, BELIEVED | LEADING | the manifest was read and checked | T10 |
 | any leading stage | NAMED | its write-ahead log has ended in between | J24 |
-| any leading stage, OFFLINE | FOLLOWING | another broker leads | |
+| any leading stage, OFFLINE, CONTRADICTED | FOLLOWING | another broker leads | |
 | any | NO_LOG | this broker is no replica any more, or the topic was deleted | |
 
 Tests: ``tests/broker/test_next_step.py``.
@@ -42,6 +44,9 @@ class Stage(Enum):
     """The image names this broker as leader. The log must be compared with its manifest before it is led."""
     OFFLINE = "offline"
     """As NAMED, but the comparison has found damage. It is tried again later."""
+    CONTRADICTED = "contradicted"
+    """It followed, and its leader's history lacks committed records of this log (A3). Nothing is left to do here until an image
+    changes. A partition whose log could not be deleted may be here too: the deletion is tried again."""
     UNCHECKED = "unchecked"
     """This broker leads out of the in-sync set, and has not compared the log with its manifest yet (T2, T10)."""
     UNREAD = "unread"
@@ -56,6 +61,7 @@ ROLES: Final = {
     Stage.FOLLOWING: Role.FOLLOWER,
     Stage.NAMED: Role.FOLLOWER,
     Stage.OFFLINE: Role.OFFLINE,
+    Stage.CONTRADICTED: Role.OFFLINE,
     Stage.UNCHECKED: Role.LEADER,
     Stage.UNREAD: Role.LEADER,
     Stage.BELIEVED: Role.LEADER,
@@ -147,6 +153,10 @@ def next_step(
             if image.leader_epoch <= local.leader_epoch:
                 return Step.STAY
             return Step.REOPEN if image.is_journaled else Step.RAISE
+        case Transition.STAY if local.stage is Stage.CONTRADICTED and started:
+            assert image is not None
+            # Never at once: the leader that contradicted it may have written its own history to the tier.
+            return Step.OPEN_IN_SYNC if local.in_sync and not image.recovering else Step.OPEN
         case Transition.STAY:
             return Step.UNNAME if local.stage is Stage.NAMED else Step.STAY
         case Transition.RESIGN:

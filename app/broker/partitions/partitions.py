@@ -1027,6 +1027,8 @@ class Partitions:
                 self.table.lead(partition, image.leader_epoch)
                 self._read_later(partition, Stage.UNCHECKED)
             case Step.OPEN | Step.OPEN_IN_SYNC:
+                if partition.role is Role.OFFLINE:
+                    self._resign(partition, image)  # its leader contradicted it, and it is named (A3)
                 self._open_later(partition, image, in_sync=step is Step.OPEN_IN_SYNC)
             case Step.REOPEN:
                 # Between the two its write-ahead log has ended: its acknowledged records have to be read first (J24).

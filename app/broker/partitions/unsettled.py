@@ -18,10 +18,8 @@ if TYPE_CHECKING:
     from app.replication.partition import Partition
 
 
-_SETTLED: Final = {Role.LEADER: Stage.LEADING, Role.FOLLOWER: Stage.FOLLOWING, Role.OFFLINE: Stage.OFFLINE}
-"""By role: the stage without a record. OFFLINE has none if its follower found damage, or if the deletion of its log
-has failed, which is tried again. A damaged log is not led, also if an image names this broker; the next start
-opens it."""
+_SETTLED: Final = {Role.LEADER: Stage.LEADING, Role.FOLLOWER: Stage.FOLLOWING, Role.OFFLINE: Stage.CONTRADICTED}
+"""By role: the stage without a record."""
 
 
 @dataclass(slots=True, eq=False)
@@ -55,12 +53,10 @@ class UnsettledPartitions:
 
     def stage_of(self, partition: Partition) -> Stage:
         """The stage of a partition that has a log here. If damage was found while it was named, it is offline."""
-        if partition.role is Role.OFFLINE:
-            return Stage.OFFLINE
         one = self.get(partition.key)
-        if one is not None and one.partition is partition:
-            return one.stage
-        return _SETTLED[partition.role]
+        if one is None or one.partition is not partition:
+            return _SETTLED[partition.role]
+        return Stage.OFFLINE if partition.role is Role.OFFLINE else one.stage
 
     def begin(self, one: Unsettled) -> None:
         """A settled partition has work left now."""
