@@ -19,6 +19,7 @@ from app.metadata.log.log_format import Entry, decode_entry
 from app.metadata.log.numbered_log import LogTimings, NumberedLog
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
 from tests.metadata.support import FixedClock, Replay, key, value
+from tests.sim.violation import Violation
 from tests.support.virtual_loop import VirtualClock, VirtualLoop, run_virtual
 
 PREFIX = "cluster"
@@ -63,10 +64,6 @@ def random_script(seed: int) -> Script:
     )
 
 
-class Violation(AssertionError):
-    """Something that must always be true was not."""
-
-
 class Witness(MemoryStore):
     """A store that knows everything that was ever true of it."""
 
@@ -81,7 +78,7 @@ class Witness(MemoryStore):
             parsed = layout.parse_numbered_key(object_key)
             assert parsed is not None
             if not decode_entry(object_key, parsed.sequence, data).is_seal:
-                raise Violation(f"{object_key} was given to two different entries")
+                raise Violation("INV-13", f"{object_key} was given to two different entries")
             self.late_seals += 1
         super()._store(object_key, data)
 
@@ -92,7 +89,7 @@ class Witness(MemoryStore):
             and parsed
             and decode_entry(object_key, parsed.sequence, self.first[object_key]).is_seal
         ):
-            raise Violation(f"the seal {object_key} was deleted")
+            raise Violation("INV-13", f"the seal {object_key} was deleted")
         super()._remove(object_key)
 
     def journal(self) -> list[Entry]:
@@ -101,7 +98,7 @@ class Witness(MemoryStore):
         for sequence in range(len(self.first)):
             entry_key = layout.entry_key(PREFIX, sequence)
             if entry_key not in self.first:
-                raise Violation(f"{entry_key} was never written, but a later one was")
+                raise Violation("INV-13", f"{entry_key} was never written, but a later one was")
             entries.append(decode_entry(entry_key, sequence, self.first[entry_key]))
         return entries
 
@@ -225,7 +222,7 @@ class Actor:
             raise
         self._outcome.acknowledged.append((sequence, log.writer_id, payload))
         if log.next_sequence != sequence + 1:
-            raise Violation("an acknowledged entry is not applied")
+            raise Violation("INV-13", "an acknowledged entry is not applied")
 
     def _check_reader(self, log: NumberedLog[Replay]) -> None:
         """What was read is the replay of the true history through there."""
@@ -234,15 +231,15 @@ class Actor:
 
 def check_state(log: NumberedLog[Replay], journal: list[Entry]) -> None:
     if len(journal) != log.next_sequence:
-        raise Violation(f"{log.next_sequence} entries were read, {len(journal)} were written")
+        raise Violation("INV-13", f"{log.next_sequence} entries were read, {len(journal)} were written")
     truth = Replay()
     for entry in journal:
         truth.apply(entry)
     if dict(log.live) != truth.records or log.state.records != truth.records:
-        raise Violation("snapshot and tail differ from a replay of everything")
+        raise Violation("INV-13", "snapshot and tail differ from a replay of everything")
     seals = [entry for entry in journal if entry.is_seal]
     if seals and log.writer.writer_id != seals[-1].writer_id:
-        raise Violation("a reader takes another for the writer")
+        raise Violation("INV-13", "a reader takes another for the writer")
 
 
 def check_history(journal: list[Entry], outcome: Outcome) -> None:
@@ -252,17 +249,17 @@ def check_history(journal: list[Entry], outcome: Outcome) -> None:
         if entry.is_seal:
             writer = entry.writer_id
         elif entry.writer_id != writer:
-            raise Violation(f"entry {entry.sequence} is of {entry.writer_id}, though {writer} had sealed")
+            raise Violation("INV-13", f"entry {entry.sequence} is of {entry.writer_id}, though {writer} had sealed")
     for sequence, writer_id, payload in outcome.acknowledged:
         if sequence >= len(journal):
-            raise Violation(f"acknowledged entry {sequence} is not in the log")
+            raise Violation("INV-13", f"acknowledged entry {sequence} is not in the log")
         entry = journal[sequence]
         if entry.writer_id != writer_id or (key("payload"), value(payload)) not in entry.records:
-            raise Violation(f"entry {sequence} was acknowledged to {writer_id} and is another's")
+            raise Violation("INV-13", f"entry {sequence} was acknowledged to {writer_id} and is another's")
     written = {record for entry in journal for record in entry.records}
     for payload in outcome.refused:
         if (key("payload"), value(payload)) in written:
-            raise Violation(f"{payload} was refused and is in the log")
+            raise Violation("INV-13", f"{payload} was refused and is in the log")
 
 
 def run_script(script: Script, factory: LogFactory = NumberedLog) -> Outcome:
@@ -307,4 +304,4 @@ def _leaves(group: BaseExceptionGroup[Violation]) -> list[Violation]:
     return found
 
 
-__all__ = ["FirnError", "Script", "Step", "Violation", "random_script", "run_script"]
+__all__ = ["FirnError", "Script", "Step", "random_script", "run_script"]

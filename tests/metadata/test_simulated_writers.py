@@ -15,7 +15,7 @@ from app.metadata.log import append_attempt, layout, numbered_log
 from app.metadata.log.append_attempt import Action, AppendAttempt, Lost, Ours, PutOutcome, ReadOutcome
 from app.metadata.log.log_format import Entry
 from app.metadata.log.numbered_log import NumberedLog
-from tests.metadata.simulated_writers import LogFactory, Script, Step, Violation, random_script, run_script
+from tests.metadata.simulated_writers import LogFactory, Script, Step, random_script, run_script
 from tests.metadata.support import Replay
 
 SEEDS = 120
@@ -167,7 +167,7 @@ def found_within(seeds: int, factory: LogFactory = NumberedLog, *, start: int = 
     for seed in range(start, start + seeds):
         try:
             run_script(random_script(seed), factory)
-        except (Violation, AssertionError, CorruptionError):
+        except (AssertionError, CorruptionError):
             return seed
     pytest.fail(f"the planted fault was not found within {seeds} seeds")
 
