@@ -308,3 +308,135 @@ def test_a_value_of_a_json_schema_is_its_text(value: Any) -> None:
     schema = parse(SchemaType.JSON, "{}")
     data = msgspec.json.encode(value)
     assert json.loads(forms.decode(schema, forms.framed(1, forms.encode(schema, data)))) == value
+
+
+# --- Protobuf ---------------------------------------------------------------------------------------------------------
+
+MESSAGE = """
+syntax = "proto3";
+import "google/protobuf/any.proto";
+import "google/protobuf/timestamp.proto";
+message Flight {
+  int32 flight_number = 1;
+  repeated Flight legs = 2;
+  map<string, int64> seats = 3;
+  State state = 4;
+  google.protobuf.Timestamp at = 5;
+  google.protobuf.Any more = 6;
+  optional string note = 7;
+  bytes raw = 8;
+  enum State { UNKNOWN = 0; LATE = 1; }
+}
+"""
+DEFAULTS = {"flightNumber": 0, "legs": [], "seats": {}, "state": "UNKNOWN", "raw": ""}
+
+
+def protobuf(text: str) -> ParsedSchema:
+    return parse(SchemaType.PROTOBUF, text)
+
+
+FLIGHT = protobuf(MESSAGE)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        {"flightNumber": -5, "legs": [{"flightNumber": 7}], "seats": {"a": "9007199254740993"}, "state": "LATE"},
+        {"at": "2024-05-06T07:08:09Z", "raw": "AAE=", "note": ""},
+        {"more": {"@type": "x/Flight", **DEFAULTS, "flightNumber": 3}},
+    ],
+)
+def test_a_value_of_protobuf_is_a_message_and_read_back_with_default_values(value: dict[str, Any]) -> None:
+    content = forms.framed(7, forms.encode(FLIGHT, json.dumps(value).encode()))
+    legs = {"legs": [DEFAULTS | one for one in value.get("legs", [])]}
+    assert json.loads(forms.decode(FLIGHT, content)) == DEFAULTS | value | legs
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        ([], "the value must be an object"),
+        ({"colour": 1}, 'no field named "colour"'),
+        ({"flightNumber": 1 << 40}, "out of range"),
+        ({"flightNumber": "9" * 5_000}, "the value is no Flight"),
+        ({"legs": {}}, "the value is no Flight"),
+        ({"seats": [1]}, "the value is no Flight"),
+        ({"state": "EARLY"}, "EARLY"),
+        ({"at": "soon"}, "timestamp"),
+        ({"more": {"@type": "x/Other"}}, "x/Other"),
+        ({"more": {"a": 1}}, "the value is no Flight"),
+    ],
+)
+def test_a_value_that_no_message_of_protobuf_has_is_refused(value: Any, wanted: str) -> None:
+    with pytest.raises(PayloadInvalid, match=wanted):
+        forms.encode(FLIGHT, json.dumps(value).encode())
+
+
+def test_a_message_without_a_required_field_is_refused() -> None:
+    schema = protobuf(
+        'syntax = "proto2"; message A { required int32 n = 1; optional group G = 2 { optional int32 m = 3; } }'
+    )
+    with pytest.raises(PayloadInvalid, match="a required field of A is missing"):
+        forms.encode(schema, b"{}")
+    value = {"n": 1, "g": {"m": 2}}
+    assert json.loads(forms.decode(schema, forms.framed(1, forms.encode(schema, json.dumps(value).encode())))) == value
+
+
+def test_a_file_without_messages_has_no_values() -> None:
+    with pytest.raises(PayloadInvalid, match="no message"):
+        forms.encode(protobuf('syntax = "proto3"; enum E { A = 0; }'), b"{}")
+
+
+def test_a_value_costs_the_fields_of_its_types_for_each_of_its_objects() -> None:
+    fields = "".join(f"optional int32 f{number} = {number};" for number in range(2, 4_000))
+    schema = protobuf(f'syntax = "proto3"; message A {{ repeated A a = 1; {fields} }}')
+    with pytest.raises(PayloadInvalid, match="too many steps"):
+        forms.encode(schema, b'{"a":[' + b",".join([b"{}"] * 10_000) + b"]}")
+    assert forms.encode(schema, b'{"a":[{},{}]}') == b"\0\n\0\n\0"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    ["repeated A a = 1; int32 LONG = 2;", "repeated A LONG = 1;", "repeated E e = 1; enum E { LONG = 0; }"],
+)
+def test_a_short_message_that_long_names_make_too_long_to_show_is_refused_before_it_is_converted(
+    fields: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = protobuf(f'syntax = "proto3"; message A {{ {fields.replace("LONG", "n" * 2_000)} }}')
+    payload = b"\0" + (b"\n" + b"\x88\x27" + b"\0" * 5_000 if " E " in fields else b"\n\0" * 5_000)
+    monkeypatch.setattr("app.registry.encoding.protobuf.MessageToDict", None)
+    with pytest.raises(PayloadInvalid, match="its JSON has more than"):
+        forms.decode(schema, forms.framed(1, payload))
+
+
+def test_messages_inside_of_any_are_counted() -> None:
+    value: dict[str, Any] = {"@type": "x/Flight", "legs": [{}] * 30_000}
+    content = forms.framed(1, b"\0" + bytes(_any_of(value)))
+    with pytest.raises(PayloadInvalid, match="its JSON has more than"):
+        forms.decode(FLIGHT, content)
+
+
+def _any_of(value: dict[str, Any]) -> bytearray:
+    """The bytes of a Flight with a message in its field of type Any."""
+    inner = b"\x12\0" * len(value["legs"])
+    url = value["@type"].encode()
+    any_message = b"\n" + bytes([len(url)]) + url + b"\x12" + _varint(len(inner)) + inner
+    return bytearray(b"\x32" + _varint(len(any_message)) + any_message)
+
+
+def _varint(number: int) -> bytes:
+    made = bytearray()
+    while number > 0x7F:
+        made.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*made, number])
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_message_of_protobuf_or_refused(data: bytes) -> None:
+    try:
+        shown = forms.decode(FLIGHT, forms.framed(1, data))
+    except PayloadInvalid:
+        return
+    json.loads(shown)

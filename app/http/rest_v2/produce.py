@@ -30,7 +30,6 @@ from app.http.rest_v2.media import embedded_type, format_of
 from app.http.rest_v2.topics import found_partition
 from app.http.schemas import reference
 from app.http.serving import caller_of, counts_no_more, gateway_of, records_counters
-from app.registry.encoding.forms import SERVED
 
 router = APIRouter(tags=["Records (v2)"], default_response_class=Response, route_class=V2Route)
 
@@ -93,6 +92,10 @@ _EXAMPLES: Final = {
         "value_schema": '{"type":"object","properties":{"number":{"type":"integer"}}}',
         "records": [{"value": {"number": 1545}}],
     },
+    Format.PROTOBUF: {
+        "value_schema": 'syntax = "proto3"; message Flight { int32 number = 1; }',
+        "records": [{"value": {"number": 1545}}],
+    },
 }
 
 
@@ -147,10 +150,6 @@ class _Converted(NamedTuple):
 
 async def _produce(request: Request, gateway: Gateway, topic: str, partition: int | None) -> Response:
     form = format_of(request.headers.get("content-type", "")) or Format.BINARY
-    if form in SCHEMA_TYPES and SCHEMA_TYPES[form] not in SERVED:
-        raise RestError(
-            415, f"Values of {form.value} are not served yet. Send them as binary, with the bytes of a serializer."
-        )
     timeout_ms = gateway.settings.body_idle_timeout_ms
     body = await small_body(request, ProduceBody, bytes_max=BODY_BYTES_MAX, idle_timeout_ms=timeout_ms)
     portion = Portion()

@@ -7,7 +7,8 @@ A payload is the part of a record's key or value behind the id of its schema (``
 from __future__ import annotations
 
 from struct import Struct
-from typing import Any, Final
+from types import ModuleType
+from typing import Any, Final, assert_never
 
 import msgspec
 
@@ -19,11 +20,9 @@ from app.registry.payloads import avro as avro_payloads
 from app.registry.payloads import json_schema
 from app.registry.payloads.faults import PayloadInvalid
 from app.registry.payloads.prefix import ID_BYTES
-from app.registry.payloads.reading import READABLE, STEPS_A_BYTE, STEPS_LEAST
+from app.registry.payloads.reading import STEPS_A_BYTE, STEPS_LEAST
 from app.registry.refusals import TooComplex
 
-SERVED: Final = READABLE
-"""Types whose values can be encoded and decoded."""
 DATA_BYTES_MAX: Final = 256 * 1024
 """Of a value in JSON that is encoded. JSON is read in one call, which holds the lock of the interpreter."""
 SHOWN_STEPS_MAX: Final = 4_000_000
@@ -63,13 +62,17 @@ def encode(schema: ParsedSchema, data: bytes, steps_max: int | None = None) -> b
             case SchemaType.JSON:
                 json_schema.read_payload(schema.model, data, 0, steps)
                 return msgspec.json.format(data, indent=-1)
+            case SchemaType.PROTOBUF:
+                made: bytes = _protobuf().write_value(schema.model, value, steps)
+                return made
+            case _:
+                assert_never(schema.kind)
     except TooComplex:
         if steps_max is not None:
             raise StepsSpent from None
         raise PayloadInvalid("the value needs too many steps") from None
     except RecursionError:
         raise PayloadInvalid("the value has too many levels") from None
-    raise PayloadInvalid(f"values of type {schema.kind} cannot be encoded")
 
 
 def decode(schema: ParsedSchema, content: bytes, start: int = ID_BYTES, *, steps_max: int | None = None) -> bytes:
@@ -79,21 +82,25 @@ def decode(schema: ParsedSchema, content: bytes, start: int = ID_BYTES, *, steps
         raise PayloadInvalid(f"the payload has more than {PAYLOAD_BYTES_MAX} bytes")
     whole = min(STEPS_LEAST + STEPS_A_BYTE * size, SHOWN_STEPS_MAX)
     steps = StepBudget(whole if steps_max is None else min(steps_max, whole))
+    chars_max = min(SHOWN_CHARS_LEAST + SHOWN_CHARS_A_BYTE * size, SHOWN_CHARS_MAX)
     try:
         match schema.kind:
             case SchemaType.AVRO:
                 value = avro_payloads.read_payload(schema.model, content, start, steps, names_branches=True)
-                check_shown(value, min(SHOWN_CHARS_LEAST + SHOWN_CHARS_A_BYTE * size, SHOWN_CHARS_MAX))
+                check_shown(value, chars_max)
                 return msgspec.json.encode(value)
             case SchemaType.JSON:
                 return _compact(content[start:])
+            case SchemaType.PROTOBUF:
+                return msgspec.json.encode(_protobuf().read_value(schema.model, content, start, steps, chars_max))
+            case _:
+                assert_never(schema.kind)
     except TooComplex:
         if steps_max is not None:
             raise StepsSpent from None
         raise PayloadInvalid("the payload needs too many steps") from None
     except RecursionError:
         raise PayloadInvalid("the payload has too many levels") from None
-    raise PayloadInvalid(f"payloads of type {schema.kind} cannot be decoded")
 
 
 def check_shown(value: Any, chars_max: int) -> None:
@@ -112,6 +119,13 @@ def check_shown(value: Any, chars_max: int) -> None:
             waiting += one
     if left < 0:
         raise PayloadInvalid(f"its JSON has more than {chars_max} characters")
+
+
+def _protobuf() -> ModuleType:
+    """The module that needs the package `protobuf`, which a schema of this type has loaded already."""
+    from app.registry.encoding import protobuf
+
+    return protobuf
 
 
 def _compact(data: bytes) -> bytes:

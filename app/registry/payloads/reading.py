@@ -14,8 +14,6 @@ from app.registry.payloads import avro, json_schema
 from app.registry.payloads.faults import PayloadInvalid, PayloadUnchecked
 from app.registry.refusals import TooComplex
 
-READABLE: Final = (SchemaType.AVRO, SchemaType.JSON)
-"""Types whose payloads are read without another package."""
 STEPS_LEAST: Final = 10_000
 STEPS_A_BYTE: Final = 8
 """Steps that a payload, or all payloads of a batch together, may need: parts of the schema for each part of the value."""

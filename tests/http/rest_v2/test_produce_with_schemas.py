@@ -19,7 +19,7 @@ from app.registry.parsing.limits import StepBudget
 from tests.http.rest_v2.clients import Rest
 from tests.support.broker import RunningBroker, running_broker
 
-AVRO, JSON_SCHEMA = (f"application/vnd.kafka.{form}.v2+json" for form in ("avro", "jsonschema"))
+AVRO, JSON_SCHEMA, PROTOBUF = (f"application/vnd.kafka.{form}.v2+json" for form in ("avro", "jsonschema", "protobuf"))
 FLIGHT = json.dumps(
     {
         "type": "record",
@@ -77,6 +77,39 @@ async def test_json_of_a_schema_is_stored_behind_its_id(rest: Rest) -> None:
     await made.do("POST", "/assignments", {"partitions": [{"topic": "flights", "partition": 0}]})
     (read,) = await made.read()
     assert (read["key"], read["value"]) == ("UA", {"n": 1})
+
+
+async def test_a_message_of_protobuf_is_stored_behind_its_id_and_read_with_the_names_of_json(rest: Rest) -> None:
+    await rest.broker.create_topic("flights")
+    schema = (
+        'syntax = "proto3"; message Flight { int32 flight_number = 1; string origin = 2; repeated string via = 3; }'
+    )
+    values = [{"flightNumber": 7, "origin": "UA", "via": ["X"]}, {"flight_number": 8}]
+    answer = await produce(rest, PROTOBUF, value_schema=schema, records=[{"value": one} for one in values])
+    assert answer.status_code == 200, answer.text
+    schema_id = answer.json()["value_schema_id"]
+    by_id = await produce(rest, PROTOBUF, value_schema_id=schema_id, records=[{"value": {"origin": "ZRH"}}])
+    assert by_id.status_code == 200, by_id.text
+    made = await rest.instance("g", format="protobuf")
+    await made.do("POST", "/assignments", {"partitions": [{"topic": "flights", "partition": 0}]})
+    assert await made.read_all(3) == [
+        values[0],
+        {"flightNumber": 8, "origin": "", "via": []},
+        {"flightNumber": 0, "origin": "ZRH", "via": []},
+    ]
+    raw = await rest.instance("h", format="binary")
+    await raw.do("POST", "/assignments", {"partitions": [{"topic": "flights", "partition": 0}]})
+    content = b64decode((await raw.read())[0]["value"])
+    assert content == b"\0" + schema_id.to_bytes(4) + b"\0" + b"\x08\x07\x12\x02UA\x1a\x01X"
+
+
+async def test_a_value_that_no_message_has_stores_nothing(rest: Rest) -> None:
+    await rest.broker.create_topic("flights")
+    schema = 'syntax = "proto3"; message Flight { int32 number = 1; }'
+    answer = await produce(rest, PROTOBUF, value_schema=schema, records=[{"value": {"number": 1}}, {"value": {"n": 1}}])
+    assert (answer.status_code, answer.json()["error_code"]) == (422, 42203), answer.text
+    assert "record 1" in answer.json()["message"]
+    assert rest.broker.log("flights").log_end_offset == 0
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,8 @@ class ProtobufSchema:
     """``FileDescriptorProto`` as it was sent: names of types may be relative, and comments are kept."""
     file: Any
     """``FileDescriptor`` in a pool of its own, together with its imports."""
+    fields_max: int
+    """Fields of the message that has the most, also among imports."""
     types: dict[tuple[int, ...], Sequence[Any]] = member(default_factory=dict)
     """Descriptors of messages by the indexes that lead to them, as far as payloads had these."""
 
@@ -71,7 +73,8 @@ def _built(written: Any, references: Sequence[tuple[str, str]], steps: StepBudge
     texts.pop(written.name, None)
     building = _Building(texts, steps)
     building.add_imports(written)
-    return ProtobufSchema(written, building.add(written))
+    made = building.add(written)
+    return ProtobufSchema(written, made, building.fields_max)
 
 
 # --- texts ------------------------------------------------------------------------------------------------------------
@@ -146,6 +149,7 @@ class _Building:
         self._steps = steps
         self._pool = DescriptorPool()
         self._done: set[str] = set()
+        self.fields_max = 0
 
     def add_imports(self, written: Any) -> None:
         """Add the files that a file imports, directly or not, each after its own imports. Raises: SchemaInvalid."""
@@ -179,7 +183,7 @@ class _Building:
 
     def add(self, written: Any) -> Any:
         """Add a file whose imports were added. Raises: SchemaInvalid."""
-        _check_reserved(written, self._steps)
+        self.fields_max = max(self.fields_max, _check_reserved(written, self._steps))
         bare = written
         if written.HasField("source_code_info"):
             bare = FileDescriptorProto()
@@ -192,13 +196,16 @@ class _Building:
             raise SchemaInvalid(f"the file {written.name[:100]!r} is refused: {reason[:300]}") from None
 
 
-def _check_reserved(written: Any, steps: StepBudget) -> None:
-    """Check that no field has a reserved number or name. Raises: SchemaInvalid."""
+def _check_reserved(written: Any, steps: StepBudget) -> int:
+    """Check that no field has a reserved number or name. Returns: the fields of the message that has the most. Raises:
+    SchemaInvalid."""
     waiting = list(written.message_type)
+    fields_max = 0
     while waiting:
         message = waiting.pop()
         waiting += message.nested_type
         steps.spend()
+        fields_max = max(fields_max, len(message.field))
         names = frozenset(message.reserved_name)
         ranges = [(one.start, one.end) for one in message.reserved_range]
         steps.spend(len(ranges) * len(message.field) // 16)
@@ -207,3 +214,4 @@ def _check_reserved(written: Any, steps: StepBudget) -> None:
                 raise SchemaInvalid(
                     f"field {field.name[:100]} of message {message.name[:100]} has a number or a name that is reserved"
                 )
+    return fields_max
