@@ -1,4 +1,7 @@
-"""One record of ``POST …/records`` and its receipt: JSON to bytes and back. Pure."""
+"""One record of ``POST …/records`` and its receipt: JSON to bytes and back. Pure.
+
+A key or value that a schema encodes is a ``SchemaPart`` first: ``app/http/registry/record_encoding.py`` makes its bytes.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import re
 from base64 import b64decode
 from collections.abc import Generator
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 from functools import lru_cache
 from typing import Annotated, Final, NamedTuple, TypeVar
 
@@ -15,9 +19,10 @@ import msgspec
 from app.client.producer import Acknowledged
 from app.core.errors import ProtocolError, clause
 from app.core.limits import KIB, MIB
-from app.core.turns import Portion, run, whole
+from app.core.turns import Portion, Steps, run, whole
 from app.core.units import TimestampMs
 from app.http.errors import RestAnswer
+from app.registry.subjects import SUBJECT_CHARS_MAX
 
 Request = TypeVar("Request", bound="RecordRequest")
 
@@ -42,17 +47,39 @@ ENTRIES_MAX: Final = 1_000
 EntryId = Annotated[str, msgspec.Meta(min_length=1, max_length=80)]
 
 # Parts of the schemas for which the types say less than the code below checks.
-_TYPE: Final = {"enum": ["BINARY", "JSON", "STRING", None], "description": "JSON if it is left out."}
+SCHEMA_TYPES: Final = ("AVRO", "JSONSCHEMA", "PROTOBUF")
+"""Types of keys and values that have a schema."""
+_TYPE: Final = {
+    "enum": ["BINARY", "JSON", "STRING", *SCHEMA_TYPES, None],
+    "description": "If it is left out: the type of the schema that the other members name, or JSON if they name none.",
+}
 _DATA: Final = "Any JSON; a string for STRING; base64 for BINARY; null for a tombstone."
 _HEADERS: Final = {"type": "array", "items": {"$ref": "#/components/schemas/RecordHeader"}, "maxItems": HEADERS_MAX}
+
+
+class Strategy(Enum):
+    """How the subject of a key or value is named."""
+
+    TOPIC = "TOPIC_NAME"
+    RECORD = "RECORD_NAME"
+    TOPIC_RECORD = "TOPIC_RECORD_NAME"
 
 
 class RecordData(msgspec.Struct, forbid_unknown_fields=True):
     """A key or a value."""
 
     type: Annotated[str | None, msgspec.Meta(extra_json_schema=_TYPE)] = None
-    """``JSON`` (the default), ``STRING`` or ``BINARY`` (base64)."""
+    """``JSON`` (the default), ``STRING``, ``BINARY`` (base64), ``AVRO``, ``JSONSCHEMA`` or ``PROTOBUF``."""
     data: Annotated[msgspec.Raw, msgspec.Meta(description=_DATA)] | msgspec.UnsetType = msgspec.UNSET
+    subject: Annotated[str, msgspec.Meta(max_length=SUBJECT_CHARS_MAX)] | None = None
+    """The subject of the schema, if the strategy does not name it."""
+    subject_name_strategy: Strategy | None = None
+    """``TOPIC_NAME`` (the default), ``RECORD_NAME`` or ``TOPIC_RECORD_NAME``."""
+    schema_id: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] | None = None
+    schema_version: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
+    """A version of the subject. Without it, ``schema_id`` and ``schema``, the newest version counts."""
+    schema: str | None = None
+    """The text of a schema of ``type``, which is registered if the subject does not have it."""
 
 
 class RecordHeader(msgspec.Struct, forbid_unknown_fields=True):
@@ -90,11 +117,21 @@ class _EntryId(msgspec.Struct):
     id: EntryId
 
 
+class PartSchema(NamedTuple):
+    """The schema of a key or value, as its receipt names it."""
+
+    id: int
+    subject: str | None
+    """None if the subject of the strategy does not have the schema."""
+    version: int | None
+
+
 class Part(NamedTuple):
     """Key or value as it goes into the log. ``type`` and size come back in the receipt; None is null."""
 
     type: str
     content: bytes | None
+    schema: PartSchema | None = None
 
 
 class NewRecord(NamedTuple):
@@ -107,11 +144,37 @@ class NewRecord(NamedTuple):
     timestamp: TimestampMs | None
 
 
-class PartReceipt(msgspec.Struct):
-    """A key or value in a receipt: its type, and its size in bytes."""
+class SchemaPart(NamedTuple):
+    """A key or value that is encoded by a schema of the registry. At most one of id, version and text names it."""
+
+    type: str | None
+    """One of ``SCHEMA_TYPES``; None for the type of the schema."""
+    data: bytes
+    """In JSON."""
+    subject: str | None
+    strategy: Strategy
+    id: int | None
+    version: int | None
+    text: str | None
+
+
+class SchemaRecord(NamedTuple):
+    """A record of which a key, a value or both are encoded by schemas."""
+
+    record: NewRecord
+    """With null in the place of parts that are not encoded yet."""
+    key: SchemaPart | None
+    value: SchemaPart | None
+
+
+class PartReceipt(msgspec.Struct, omit_defaults=True):
+    """A key or value in a receipt: its type, its size in bytes, and its schema."""
 
     type: str
     size: int
+    subject: str | None = None
+    schema_id: int | None = None
+    schema_version: int | None = None
 
 
 class Receipt(msgspec.Struct, omit_defaults=True):
@@ -158,7 +221,7 @@ _headers_decoder: Final = msgspec.json.Decoder(list[RecordHeader])
 _encoder: Final = msgspec.json.Encoder()
 
 
-def decode_record(data: bytes) -> NewRecord:
+def decode_record(data: bytes) -> NewRecord | SchemaRecord:
     """The record that a JSON object describes. Raises: ProtocolError, whose text is for the sender."""
     request = _decode(_decoder, data)
     if request.headers is msgspec.UNSET and _is_json(request.key) and _is_json(request.value):
@@ -167,17 +230,17 @@ def decode_record(data: bytes) -> NewRecord:
     return whole(_request_steps(request))
 
 
-async def record_of(data: bytes) -> NewRecord:
+async def record_of(data: bytes) -> NewRecord | SchemaRecord:
     """As ``decode_record``; a long object is read in portions."""
     return await _read(_record_steps(_decoder, data), data)
 
 
-async def record_of_entry(data: bytes) -> NewRecord:
+async def record_of_entry(data: bytes) -> NewRecord | SchemaRecord:
     """The record that an entry of a batch describes, as ``record_of``."""
     return await _read(_record_steps(_entry_decoder, data), data)
 
 
-async def _read(steps: Generator[None, None, NewRecord], data: bytes) -> NewRecord:
+async def _read(steps: Steps[NewRecord | SchemaRecord], data: bytes) -> NewRecord | SchemaRecord:
     if len(data) <= LONG_BYTES:
         return whole(steps)
     portion = Portion()
@@ -201,17 +264,24 @@ def _decode(decoder: msgspec.json.Decoder[Request], data: bytes) -> Request:
         raise ProtocolError(f"The record cannot be read: {clause(error)}.") from None
 
 
-def _record_steps(decoder: msgspec.json.Decoder[Request], data: bytes) -> Generator[None, None, NewRecord]:
+def _record_steps(decoder: msgspec.json.Decoder[Request], data: bytes) -> Steps[NewRecord | SchemaRecord]:
     request = _decode(decoder, data)
     yield
     return (yield from _request_steps(request))
 
 
-def _request_steps(request: RecordRequest) -> Generator[None, None, NewRecord]:
+def _request_steps(request: RecordRequest) -> Steps[NewRecord | SchemaRecord]:
     headers = yield from _headers(request.headers)
     key = yield from _part(request.key, "key")
     value = yield from _part(request.value, "value")
-    return NewRecord(request.partition_id, headers, key, value, read_timestamp(request.timestamp))
+    timestamp = read_timestamp(request.timestamp)
+    if isinstance(key, Part) and isinstance(value, Part):
+        return NewRecord(request.partition_id, headers, key, value, timestamp)
+    plain_key, asked_key = (key, None) if isinstance(key, Part) else (_NULL_PART, key)
+    plain_value, asked_value = (value, None) if isinstance(value, Part) else (_NULL_PART, value)
+    return SchemaRecord(
+        NewRecord(request.partition_id, headers, plain_key, plain_value, timestamp), asked_key, asked_value
+    )
 
 
 def receipt(cluster_id: str, key: PartReceipt | None, value: PartReceipt | None, stored: Acknowledged) -> bytes:
@@ -270,7 +340,17 @@ _NULL_PART: Final = Part("JSON", None)
 
 
 def _is_json(data: RecordData | None) -> bool:
-    return data is None or data.type is None or data.type == "JSON"
+    return data is None or ((data.type is None or data.type == "JSON") and not _names_schema(data))
+
+
+def _names_schema(data: RecordData) -> bool:
+    return not (
+        data.schema_id is None
+        and data.schema_version is None
+        and data.schema is None
+        and data.subject is None
+        and data.subject_name_strategy is None
+    )
 
 
 def _json_part(data: RecordData | None, what: str) -> Part:
@@ -279,11 +359,14 @@ def _json_part(data: RecordData | None, what: str) -> Part:
     return _NULL_PART if raw == _NULL else Part("JSON", checked_json(raw, what))
 
 
-def _part(data: RecordData | None, what: str) -> Generator[None, None, Part]:
+def _part(data: RecordData | None, what: str) -> Steps[Part | SchemaPart]:
     if data is None:
         return Part("JSON", None)
     kind = "JSON" if data.type is None else data.type.upper()
     raw = _NULL if data.data is msgspec.UNSET else bytes(data.data)
+    if kind in SCHEMA_TYPES or _names_schema(data):
+        asked = _schema_part(data, raw, what)
+        return Part(kind, None) if raw == _NULL else asked
     if raw == _NULL:
         content = None
     elif kind == "JSON":
@@ -298,8 +381,34 @@ def _part(data: RecordData | None, what: str) -> Generator[None, None, Part]:
         yield
         content = text.encode() if kind == "STRING" else (yield from base64_steps(text, f"The {what}'s data"))
     else:
-        raise ProtocolError(f"The {what}'s type {data.type!r} is not served: use BINARY, JSON or STRING.")
+        raise ProtocolError(
+            f"The {what}'s type {data.type!r} is not served: use BINARY, JSON, STRING, {', '.join(SCHEMA_TYPES)}."
+        )
     return Part(kind, content)
+
+
+def _schema_part(data: RecordData, raw: bytes, what: str) -> SchemaPart:
+    """Raises: ProtocolError if the members do not name one schema."""
+    kind = None if data.type is None else data.type.upper()
+    strategy = data.subject_name_strategy or Strategy.TOPIC
+    named = [one for one in ("schema_id", "schema_version", "schema") if getattr(data, one) is not None]
+    if kind is not None and kind not in SCHEMA_TYPES:
+        raise ProtocolError(
+            f"The {what} names a schema, and its type {kind[:20]!r} has none. Send one of {', '.join(SCHEMA_TYPES)}, or no type."
+        )
+    if len(named) > 1:
+        raise ProtocolError(f"The {what} names its schema by {' and by '.join(named)}. Send one of them.")
+    if data.subject is not None and data.subject_name_strategy is not None:
+        raise ProtocolError(f"The {what} has a subject and a subject_name_strategy. Send one of them.")
+    if data.schema is not None and kind is None:
+        raise ProtocolError(
+            f"The {what} has the text of a schema without a type. Send {', '.join(SCHEMA_TYPES)} as type."
+        )
+    if strategy is not Strategy.TOPIC and not {"schema_id", "schema"}.intersection(named):
+        raise ProtocolError(
+            f"The {what} has the strategy {strategy.value}, which needs a schema. Send schema_id or schema, or a subject."
+        )
+    return SchemaPart(kind, raw, data.subject, strategy, data.schema_id, data.schema_version, data.schema)
 
 
 def checked_json(raw: bytes, what: str) -> bytes:
@@ -392,4 +501,8 @@ def read_timestamp(text: str | int | None) -> TimestampMs | None:
 
 def part_receipt(part: Part) -> PartReceipt | None:
     """The type and size of ``part`` for its receipt, None for null. The content itself is not kept."""
-    return None if part.content is None else PartReceipt(part.type, len(part.content))
+    if part.content is None:
+        return None
+    if part.schema is None:
+        return PartReceipt(part.type, len(part.content))
+    return PartReceipt(part.type, len(part.content), part.schema.subject, part.schema.id, part.schema.version)

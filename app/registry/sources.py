@@ -1,15 +1,15 @@
 """Texts of stored schemas, and the names of the records that they define. Pure.
 
-Tests: ``tests/schemas/test_knowing.py``.
+Tests: ``tests/schemas/test_knowing.py``, ``tests/http/rest_v3/test_records_with_schemas.py``.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, assert_never
 
-from app.registry.parsing.avro import full_name_of
+from app.registry.parsing.avro import NamedType, full_name_of
 from app.registry.parsing.limits import read_json
-from app.registry.parsing.schemas import Named, SchemaType
+from app.registry.parsing.schemas import Named, ParsedSchema, SchemaType
 from app.registry.record_json import StoredSchema
 from app.registry.refusals import RegistryRefusal, SchemaInvalid
 from app.registry.registering import referenced
@@ -35,6 +35,21 @@ def record_name(stored: StoredSchema) -> str | None:
             title = value.get("title")
             return title if isinstance(title, str) and title else None
     return None
+
+
+def record_name_of(parsed: ParsedSchema) -> str | None:
+    """As ``record_name``, of a schema that was read: also the full name of the first message in Protobuf."""
+    match parsed.kind:
+        case SchemaType.AVRO:
+            return parsed.model.name if isinstance(parsed.model, NamedType) else None
+        case SchemaType.JSON:
+            title = parsed.model.root.get("title") if isinstance(parsed.model.root, dict) else None
+            return title if isinstance(title, str) and title else None
+        case SchemaType.PROTOBUF:
+            first = next(iter(parsed.model.file.message_types_by_name.values()), None)
+            return None if first is None else str(first.full_name)
+        case _:
+            assert_never(parsed.kind)
 
 
 def source_of(view: View, version: Version) -> Source | None:

@@ -218,7 +218,7 @@ async def test_many_records_have_a_receipt_each_in_order_and_errors_do_not_end_t
         ({"value": {"type": "STRING", "data": "x" * 4_100_000}}, 413, 413),
         ({"value": {"data": 1}, "timestamp": "later"}, 400, 400),
         ({"value": {"data": 1}, "partition": 0}, 400, 400),
-        ({"value": {"data": 1, "schema_id": 7}}, 400, 400),
+        ({"value": {"data": 1, "schema_id": 7}}, 400, 40002),
     ],
     ids=[
         "half",
@@ -229,7 +229,7 @@ async def test_many_records_have_a_receipt_each_in_order_and_errors_do_not_end_t
         "too large for HTTP",
         "timestamp",
         "unknown field",
-        "schema",
+        "schema on a cluster without a registry",
     ],
 )
 async def test_a_lone_record_that_is_not_stored_sets_the_status(

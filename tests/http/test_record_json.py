@@ -74,7 +74,7 @@ def test_timestamps_are_iso_8601_or_milliseconds(text: Any, milliseconds: int | 
 @pytest.mark.parametrize(
     ("fields", "complaint"),
     [
-        ({"value": {"type": "AVRO", "data": 1}}, "'AVRO' is not served: use BINARY, JSON or STRING"),
+        ({"value": {"type": "XML", "data": 1}}, "'XML' is not served: use BINARY, JSON, STRING, AVRO"),
         ({"value": {"type": "STRING", "data": 1}}, "must be a JSON string"),
         ({"key": {"type": "BINARY", "data": "%%%"}}, "key's data is not base64"),
         ({"headers": [{"name": "h", "value": "%%%"}]}, "header 'h' is not base64"),

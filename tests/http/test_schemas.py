@@ -59,7 +59,7 @@ def test_every_example_of_a_body_is_one_that_the_route_reads(document: dict[str,
                 name = content["schema"]["$ref"].rpartition("/")[2]
                 msgspec.json.decode(msgspec.json.encode(content["example"]), type=KINDS[name])
                 read.append(path)
-    assert len(read) == 37
+    assert len(read) == 39
 
 
 def decoded_and_described(module: ModuleType) -> Iterator[tuple[str, str]]:
@@ -95,7 +95,10 @@ def test_a_body_is_described_by_the_type_that_decodes_it(module: ModuleType) -> 
 
 def test_the_schema_of_a_record_says_what_the_code_checks_beyond_the_type(document: dict[str, Any]) -> None:
     schemas = document["components"]["schemas"]
-    assert schemas["RecordData"]["properties"]["type"]["enum"] == ["BINARY", "JSON", "STRING", None]
+    assert schemas["RecordData"]["properties"]["type"]["enum"] == [
+        *("BINARY", "JSON", "STRING", "AVRO", "JSONSCHEMA", "PROTOBUF"),
+        None,
+    ]
     headers = schemas["RecordRequest"]["properties"]["headers"]
     assert headers["items"] == {"$ref": "#/components/schemas/RecordHeader"}
     assert headers["maxItems"] == record_json.HEADERS_MAX

@@ -4,7 +4,7 @@
 - ``followed``: a caller's view of the log, read on by each request
 - ``service``: registers, looks up, compares and deletes schemas
 - ``parsing_work``: parsing and comparing in threads, with the newest models kept
-- ``record_schemas``: encodes and decodes keys and values of records
+- ``record_schemas``: encodes and decodes keys and values of records; ``record_encoding``: those of REST v3
 - ``requests``: parts of requests: subjects, versions, flags, bodies
 - ``answers``: parts of answers: versions, refusals
 - ``paths``: the base URL of a context, and names with a slash

@@ -46,6 +46,8 @@ class FollowedLog:
         """The newest read that came to the end of the log."""
         self._whole_s = -math.inf
         """Loop time of its end."""
+        self._begun_before_append = 0
+        """Reads that began before this caller's last append, and may not have its records."""
 
     @property
     def bytes(self) -> int:
@@ -65,14 +67,20 @@ class FollowedLog:
             reading = self._begun
             await self._read()
             self._whole = reading
-            self._whole_s = asyncio.get_running_loop().time()
+            if reading > self._begun_before_append:
+                self._whole_s = asyncio.get_running_loop().time()
             return self.view
 
     async def recent(self) -> View:
-        """The view as it was ``KEPT_S`` ago, or later. Raises: as ``refreshed``."""
+        """The view as it was ``KEPT_S`` ago, or later, with all records of this caller. Raises: as ``refreshed``."""
         if asyncio.get_running_loop().time() - self._whole_s < KEPT_S:
             return self.view
         return await self.refreshed()
+
+    def appended(self) -> None:
+        """The caller has appended records, which its next ``recent`` view must have."""
+        self._whole_s = -math.inf
+        self._begun_before_append = self._begun
 
     async def _read(self) -> None:
         loop = asyncio.get_running_loop()

@@ -16,9 +16,12 @@ from weakref import WeakKeyDictionary
 
 from fastapi import Request
 
+from app.core.extras import install_hint
 from app.core.limits import KIB, MIB
 from app.core.turns import Portion
+from app.http.errors import RestError
 from app.http.gateway import Gateway
+from app.http.registry.answers import EXTRA
 from app.http.registry.requests import service_of
 from app.http.registry.service import SchemaService
 from app.http.serving import gateway_of
@@ -27,8 +30,10 @@ from app.registry.encoding.forms import StepsSpent
 from app.registry.parsing.schemas import ParsedSchema, SchemaType
 from app.registry.payloads.faults import PayloadInvalid
 from app.registry.payloads.prefix import read_prefix
+from app.registry.refusals import Code, ParserMissing, RegistryRefusal
 from app.registry.registering import SchemaRequest
 from app.registry.subjects import DEFAULT_CONTEXT, Subject, read_subject
+from app.registry.view import Version
 
 INLINE_BYTES: Final = 4 * KIB
 """Longer values are encoded and decoded in a thread."""
@@ -39,6 +44,13 @@ SHOWN_BYTES_MAX: Final = 32 * MIB
 KEPT_OF_CALLER_MAX: Final = 100
 KEPT_TEXT_CHARS_MAX: Final = 20_000
 """Longer texts are looked up each time."""
+KEPT_OF_REQUEST_MAX: Final = 100
+"""Models that one request keeps, so that a stream of records with many schemas keeps few."""
+
+CONVERSION_FAILED: Final = 42203
+SCHEMA_INVALID: Final = 42205
+SCHEMA_NOT_FOUND: Final = 40801
+"""Error codes of REST v2 and v3."""
 
 
 class RecordSchema(NamedTuple):
@@ -52,13 +64,31 @@ class SchemaUnknown(Exception):
     """There is no schema with an id, or none that can be read. Its argument is a sentence."""
 
 
+def refusal_of(error: SchemaUnknown | ParserMissing | RegistryRefusal) -> RestError:
+    """The answer for a record whose schema cannot be had."""
+    match error:
+        case SchemaUnknown():
+            return RestError(408, str(error), error_code=SCHEMA_NOT_FOUND)
+        case ParserMissing():
+            return RestError(
+                501,
+                f"Schemas of type {error.args[0]} need a package that is not installed. Install it by: {install_hint(EXTRA)}.",
+                error_code=int(Code.EXTRA_NOT_INSTALLED),
+            )
+        case RegistryRefusal() if error.code in (Code.INVALID_SCHEMA, Code.SCHEMA_TOO_LARGE):
+            return RestError(422, error.message, error_code=SCHEMA_INVALID)
+        case RegistryRefusal():
+            return RestError(408, error.message, error_code=SCHEMA_NOT_FOUND)
+
+
 class RecordSchemas:
     """The registry as one request uses it for its records."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
         self._turns: asyncio.Semaphore = request.app.state.encoding_turns
-        self._found: dict[int, RecordSchema] = {}
+        self._found: OrderedDict[tuple[str, int], RecordSchema] = OrderedDict()
+        """By contexts and ids."""
         self._shown_bytes = 0
 
     @cached_property
@@ -74,14 +104,42 @@ class RecordSchemas:
 
     async def by_id(self, schema_id: int, subject: str = "") -> RecordSchema:
         """The schema with an id, in the context of a subject. Raises: SchemaUnknown, ParserMissing, FirnError."""
-        found = self._found.get(schema_id)
+        context = read_subject(subject).context if subject else DEFAULT_CONTEXT
+        found = self._found.get((context, schema_id))
         if found is None:
-            context = read_subject(subject).context if subject else DEFAULT_CONTEXT
             model = await self._service.model_of_id(context, schema_id)
             if model is None:
                 raise SchemaUnknown(f"Schema {schema_id} cannot be found or read. Register it, or send another id.")
-            found = self._found[schema_id] = RecordSchema(schema_id, model)
+            found = self._found[context, schema_id] = RecordSchema(schema_id, model)
+            while len(self._found) > KEPT_OF_REQUEST_MAX:
+                self._found.popitem(last=False)
         return found
+
+    async def by_version(self, subject: Subject, number: int | None) -> tuple[RecordSchema, Version]:
+        """The schema of a version; of the newest one without a number, as the subject was ``KEPT_S`` ago, or later. Raises:
+        as ``by_id``."""
+        name = subject.qualified
+        view = await self._service.recent_view()
+        version = view.newest(name) if number is None else view.version(name, number)
+        if version is None:
+            view = await self._service.view()
+            version = view.newest(name) if number is None else view.version(name, number)
+        if version is None or version.stored.deleted:
+            wanted = "no version" if number is None else f"no version {number}"
+            raise SchemaUnknown(f"Subject {name!r} has {wanted}. Register the schema, or send another subject.")
+        return await self.by_id(version.stored.id, name), version
+
+    async def version_in(self, subject: Subject, schema_id: int, *, is_new: bool = False) -> Version | None:
+        """The version of a subject that has an id; None if there is none. ``is_new``: it may have been registered a moment ago.
+        Raises: FirnError."""
+        found = (await self._service.recent_view()).with_id(subject.qualified, schema_id)
+        if found is None and is_new:
+            found = (await self._service.view()).with_id(subject.qualified, schema_id)
+        return found
+
+    async def read(self, kind: SchemaType, text: str) -> ParsedSchema:
+        """The model of a text that is not registered yet. Raises: RegistryRefusal, ParserMissing."""
+        return await self._service.read(kind, text)
 
     async def by_text(self, subject: Subject, kind: SchemaType, text: str) -> RecordSchema:
         """The schema of a text, registered if the subject does not have it. Raises: RegistryRefusal, ParserMissing, FirnError."""

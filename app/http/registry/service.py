@@ -15,7 +15,7 @@ from app.http.registry.followed import FollowedLog
 from app.http.registry.parsing_work import COMPARED_STEPS_MAX, ParsingWork
 from app.registry.compatibility.levels import Level
 from app.registry.parsing.limits import StepBudget
-from app.registry.parsing.schemas import Format, ParsedSchema, forms_of
+from app.registry.parsing.schemas import Format, ParsedSchema, SchemaType, forms_of
 from app.registry.refusals import Code, RegistryRefusal, SchemaInvalid
 from app.registry.registering import (
     Append,
@@ -68,6 +68,17 @@ class SchemaService:
             view = await self._followed.refreshed()
             version = view.schema(context, schema_id)
         return None if version is None else await self.model_of(view, version)
+
+    async def recent_view(self) -> View:
+        """The registry as it was ``KEPT_S`` ago, or later. Raises: FirnError."""
+        return await self._followed.recent()
+
+    async def read(self, kind: SchemaType, text: str) -> ParsedSchema:
+        """The model of a text that refers to no others. Raises: RegistryRefusal, ParserMissing."""
+        try:
+            return await self._work.parsed((kind, text, ()), is_new=True)
+        except SchemaInvalid as error:
+            raise _invalid(error) from None
 
     # --- schemas ------------------------------------------------------------------------------------------------------
 
@@ -201,6 +212,7 @@ class SchemaService:
             await self._followed.log.append(end, append.subject, append.records)
         except EndMoved:
             return False
+        self._followed.appended()
         return True
 
 

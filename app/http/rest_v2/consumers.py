@@ -27,9 +27,9 @@ from app.http.conventions import HEAD
 from app.http.errors import NO_STORE, RestError
 from app.http.gateway import ADMIN_BODY_BYTES_MAX
 from app.http.read_budget import Held, PageBytes
-from app.http.registry.record_schemas import RecordSchemas
+from app.http.registry.record_schemas import CONVERSION_FAILED, RecordSchemas
 from app.http.rest_v2.answers import V2Route, answered, responses_of
-from app.http.rest_v2.forms import CONVERSION_FAILED, ReadRecord, RecordUnreadable, shown
+from app.http.rest_v2.forms import ReadRecord, RecordUnreadable, shown
 from app.http.rest_v2.media import PLAIN_TYPES, V2_TYPE, chosen, embedded_type
 from app.http.schemas import reference
 from app.http.serving import caller_of, gateway_of

@@ -10,26 +10,28 @@ from typing import Final, NamedTuple
 import msgspec
 
 from app.core.errors import ProtocolError, clause
-from app.core.extras import install_hint
 from app.core.turns import Portion, Steps, run
 from app.core.units import TopicPartition
 from app.http.consumers.settings import Format
 from app.http.errors import RestError
 from app.http.record_json import base64_steps, checked_json, text_steps
 from app.http.record_rendering import in_base64_steps
-from app.http.registry.answers import EXTRA
-from app.http.registry.record_schemas import RecordSchema, RecordSchemas, SchemaUnknown
+from app.http.registry.record_schemas import (
+    CONVERSION_FAILED,
+    SCHEMA_INVALID,
+    RecordSchema,
+    RecordSchemas,
+    SchemaUnknown,
+    refusal_of,
+)
 from app.records.record import Record
 from app.registry.parsing.schemas import SchemaType
 from app.registry.payloads.faults import PayloadInvalid
-from app.registry.refusals import Code, ParserMissing, RegistryRefusal
+from app.registry.refusals import ParserMissing, RegistryRefusal
 from app.registry.subjects import Subject
 
 KEY_SCHEMA_MISSING: Final = 42201
 VALUE_SCHEMA_MISSING: Final = 42202
-CONVERSION_FAILED: Final = 42203
-SCHEMA_INVALID: Final = 42205
-SCHEMA_NOT_FOUND: Final = 40801
 NULL: Final = b"null"
 OWN_TURN_BYTES: Final = 1024 * 1024
 """A value of more bytes is checked in a turn of its own."""
@@ -64,14 +66,8 @@ async def schema_of(schemas: RecordSchemas, topic: str, form: Format, asked: Sch
         else:
             assert asked.schema_id is not None
             found = await schemas.by_id(asked.schema_id)
-    except SchemaUnknown as error:
-        raise RestError(408, str(error), error_code=SCHEMA_NOT_FOUND) from None
-    except ParserMissing as error:
-        raise parser_missing(error) from None
-    except RegistryRefusal as error:
-        if error.code in (Code.INVALID_SCHEMA, Code.SCHEMA_TOO_LARGE):
-            raise RestError(422, error.message, error_code=SCHEMA_INVALID) from None
-        raise RestError(408, error.message, error_code=SCHEMA_NOT_FOUND) from None
+    except (SchemaUnknown, ParserMissing, RegistryRefusal) as error:
+        raise refusal_of(error) from None
     if found.model.kind is not kind:
         raise RestError(
             422,
@@ -79,15 +75,6 @@ async def schema_of(schemas: RecordSchemas, topic: str, form: Format, asked: Sch
             error_code=SCHEMA_INVALID,
         )
     return found
-
-
-def parser_missing(error: ParserMissing) -> RestError:
-    """The answer for a type of schemas whose package is not installed."""
-    return RestError(
-        501,
-        f"Schemas of type {error.args[0]} need a package that is not installed. Install it by: {install_hint(EXTRA)}.",
-        error_code=int(Code.EXTRA_NOT_INSTALLED),
-    )
 
 
 async def content_of(
@@ -166,7 +153,7 @@ async def shown(
                 f"{(text[:1].lower() + text[1:]).rstrip('.')}. Set the position behind it."
             ) from None
         except ParserMissing as error:
-            raise parser_missing(error) from None
+            raise refusal_of(error) from None
     key, value = parts
     return msgspec.json.encode(ReadRecord(partition.topic, key, value, partition.partition, record.offset))
 

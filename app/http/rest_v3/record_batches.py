@@ -25,12 +25,14 @@ from app.http.record_json import (
     BatchReceipts,
     BatchSuccess,
     PartReceipt,
+    SchemaRecord,
     batch_receipts,
     batch_success,
     decode_entry_id,
     part_receipt,
     record_of_entry,
 )
+from app.http.registry.record_encoding import RecordEncoding
 from app.http.schemas import content_of, request_body
 from app.http.serving import caller_of, counts_no_more, gateway_of, records_counters
 
@@ -74,18 +76,22 @@ async def produce_batch(cluster_id: str, topic_name: str, request: Request) -> R
     accepted: list[_Accepted] = []
     failures: list[BatchFailure] = []
 
-    def failed(id: str, error: FirnError) -> None:
+    def failed(id: str, error: FirnError | RestError) -> None:
         if counts_no_more(caller, error):
             raise error  # the answer is that of a credential that has ended
-        gateway.tell(BATCHES, error)
+        if isinstance(error, FirnError):
+            gateway.tell(BATCHES, error)
         answer = answer_of(error)
         failures.append(BatchFailure(id, answer.error_code, answer.message))
 
+    encoding = RecordEncoding(request, topic_name)
     portion = Portion()
     for id, data in entries.items():
         await portion.rest_if_spent()
         try:
             record = await record_of_entry(data)
+            if isinstance(record, SchemaRecord):
+                record = await encoding.encoded(record)
             stored = await gateway.producer.send(
                 topic_name,
                 record.value.content,
@@ -94,7 +100,7 @@ async def produce_batch(cluster_id: str, topic_name: str, request: Request) -> R
                 timestamp=record.timestamp,
                 partition=record.partition,
             )
-        except FirnError as error:
+        except (FirnError, RestError) as error:
             failed(id, error)
         else:
             accepted.append(_Accepted(id, part_receipt(record.key), part_receipt(record.value), stored))

@@ -42,12 +42,14 @@ from app.http.record_json import (
     Receipt,
     RecordHeader,
     RecordRequest,
+    SchemaRecord,
     decode_record,
     error_receipt,
     part_receipt,
     receipt,
     record_of,
 )
+from app.http.registry.record_encoding import RecordEncoding
 from app.http.schemas import content_of, request_body
 from app.http.serving import (
     CredentialEnded,
@@ -107,7 +109,10 @@ async def produce(cluster_id: str, topic_name: str, request: Request) -> Respons
     # A sender that announces its length sends all of it before it looks at the answer.
     names = {name for name, _ in request.scope["headers"]}
     whole = b"content-length" in names
-    conversation = _Conversation(gateway, caller_of(request), cluster_id, topic_name, request.headers, whole=whole)
+    encoding = RecordEncoding(request, topic_name)
+    conversation = _Conversation(
+        gateway, caller_of(request), cluster_id, topic_name, request.headers, encoding, whole=whole
+    )
     if not whole or b"content-encoding" in names or not request.scope.get(WHOLE):
         return Duplex(conversation.talk)
     message = await request.receive()
@@ -133,13 +138,22 @@ class _Conversation:
     """One request."""
 
     def __init__(
-        self, gateway: Gateway, caller: HttpCaller | None, cluster_id: str, topic: str, headers: Headers, *, whole: bool
+        self,
+        gateway: Gateway,
+        caller: HttpCaller | None,
+        cluster_id: str,
+        topic: str,
+        headers: Headers,
+        encoding: RecordEncoding,
+        *,
+        whole: bool,
     ) -> None:
         self._gateway = gateway
         self._caller = caller
         self._cluster_id = cluster_id
         self._topic = topic
         self._headers = headers
+        self._encoding = encoding
         self._whole = whole
         self._outcomes: asyncio.Queue[_Outcome]
         self._broken = False
@@ -209,6 +223,8 @@ class _Conversation:
     async def _accept(self, data: bytes) -> _Told:
         try:
             record = decode_record(data) if len(data) <= LONG_BYTES else await record_of(data)
+            if isinstance(record, SchemaRecord):
+                record = await self._encoding.encoded(record)
             stored = await self._gateway.producer.send(
                 self._topic,
                 record.value.content,
@@ -219,6 +235,8 @@ class _Conversation:
             )
         except FirnError as error:
             return self._answer_of(error)
+        except RestError as error:
+            return error.answer
         return _Accepted(part_receipt(record.key), part_receipt(record.value), stored)
 
     # --- answering ------------------------------------------------------------------------------------------------
