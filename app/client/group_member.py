@@ -191,6 +191,10 @@ class ActiveMember:
         """Member id and epoch, as commits say them."""
         return self.membership.member_id, self.membership.epoch
 
+    def topic_id(self, partition: TopicPartition) -> UUID | None:
+        """The id of the topic of a partition that the member has."""
+        return self._partitions.get(partition)
+
     @property
     def failed(self) -> bool:
         """Whether an error has ended this member."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from struct import Struct
 from struct import error as StructError  # noqa: N812 (it is a class)
 from typing import Final, NamedTuple, TypeVar
+from uuid import UUID
 
 from app.client.cluster import ClusterClient, check_code
 from app.client.connection import KafkaConnection
@@ -43,6 +44,7 @@ from app.wire.apis.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGro
 from app.wire.apis.share_group_describe import Member as ShareMember
 from app.wire.apis.share_group_describe import ShareGroupDescribeRequest
 from app.wire.apis.share_group_describe import TopicPartitions as ShareTopicPartitions
+from app.wire.schema import ZERO_UUID
 
 T = TypeVar("T")
 
@@ -247,26 +249,37 @@ class GroupClient:
         identity: Callable[[], tuple[str, int]],
         group_id: str,
         offsets: Callable[[], Mapping[TopicPartition, tuple[int, str]]],
+        ids: Callable[[TopicPartition], UUID | None] = lambda one: None,
     ) -> None:
         """Commit offsets with their metadata for a member.
 
         ``identity`` gives its id and its epoch before each try, and ``offsets`` what it may commit then: a try with a new epoch
-        must not name partitions that other members have got meanwhile. Without offsets nothing is sent.
+        must not name partitions that other members have got meanwhile. Without offsets nothing is sent. ``ids`` gives the id of a
+        partition's topic. If all are known, and the coordinator serves a version with ids, nothing is committed for another topic
+        that has taken the name.
 
-        Raises: RequestRejected (UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, OFFSET_METADATA_TOO_LARGE,
+        Raises: RequestRejected (UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, OFFSET_METADATA_TOO_LARGE, UNKNOWN_TOPIC_ID,
         UNKNOWN_TOPIC_OR_PARTITION…), BrokerUnavailable.
         """
 
+        names: dict[UUID, str] = {}
+
         async def try_once() -> OffsetCommitResponse:
             connection = await self._coordinator(group_id)
-            topics: dict[str, OffsetCommitRequestTopic] = {}
-            for (topic, partition), (offset, metadata) in sorted(offsets().items()):
-                asked = topics.setdefault(topic, OffsetCommitRequestTopic(name=topic))
+            version = connection.version_of(ApiKey.OFFSET_COMMIT)
+            named = [(one, ids(one), offset) for one, offset in sorted(offsets().items())]
+            if any(topic_id is None for _, topic_id, _ in named):
+                version = min(BY_NAME_UNTIL, version)
+            topics: dict[tuple[str, UUID | None], OffsetCommitRequestTopic] = {}
+            for (topic, partition), topic_id, (offset, metadata) in named:
+                new = OffsetCommitRequestTopic(topic_id or ZERO_UUID, topic)
+                asked = topics.setdefault((topic, topic_id), new)
                 asked.partitions.append(OffsetCommitRequestPartition(partition, offset, committed_metadata=metadata))
+                if topic_id is not None:
+                    names[topic_id] = topic
             if not topics:
                 return OffsetCommitResponse()
             member_id, epoch = identity()
-            version = min(BY_NAME_UNTIL, connection.version_of(ApiKey.OFFSET_COMMIT))
             request = OffsetCommitRequest(group_id, epoch, member_id, topics=list(topics.values()))
             answer: OffsetCommitResponse = await connection.request(ApiKey.OFFSET_COMMIT, request, version=version)
             return answer
@@ -279,10 +292,12 @@ class GroupClient:
                 await asyncio.sleep(backoff_ms(attempt, self._cluster.rng) / 1000)
                 answer = await try_once()
             for topic in answer.topics:
+                name = topic.name or names.get(topic.topic_id, "")
                 for one in topic.partitions:
-                    check_code(one.error_code, None, f"{topic.name}-{one.partition_index}")
+                    check_code(one.error_code, None, f"{name}-{one.partition_index}")
 
-        await self._retrying(ask, also_final=frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}))
+        gone = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+        await self._retrying(ask, also_final=gone)
 
     async def is_share(self, group_id: str) -> bool:
         """Whether there is a share group of that id. Raises: RequestRejected, BrokerUnavailable."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from itertools import islice
 from struct import pack
+from uuid import UUID
 
 import pytest
 
 from app.client.cluster import ClusterClient
-from app.client.groups import PARTITIONS_A_STEP, GroupClient, assigned_partitions, partitions_of
-from app.core.errors import ErrorCode
+from app.client.groups import BY_NAME_UNTIL, PARTITIONS_A_STEP, GroupClient, assigned_partitions, partitions_of
+from app.core.errors import ErrorCode, RequestRejected
 from app.core.turns import whole
 from app.core.units import PartitionIndex, TopicPartition
 from app.wire.apikeys import ApiKey
@@ -22,6 +23,7 @@ from app.wire.apis.offset_commit import (
     OffsetCommitResponseTopic,
 )
 from app.wire.header import RequestHeader
+from app.wire.schema import ZERO_UUID
 from tests.client.scripted import ScriptedBroker
 
 
@@ -100,3 +102,40 @@ async def test_a_commit_with_a_new_epoch_names_what_the_member_has_then(
     has.clear()
     await groups.commit_as(lambda: ("m", epoch), "g", lambda: has)
     assert len(tries) == 2
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_a_commit_names_topics_by_their_ids_if_all_are_known(
+    broker: ScriptedBroker, cluster: ClusterClient, known: bool
+) -> None:
+    first, second = (TopicPartition(name, PartitionIndex(0)) for name in ("one", "three"))
+    ids = {first: UUID(int=5), **({second: UUID(int=7)} if known else {})}
+    asked: list[tuple[int, list[tuple[UUID, str]]]] = []
+
+    @broker.on(ApiKey.FIND_COORDINATOR)
+    async def find(header: RequestHeader, body: object) -> FindCoordinatorResponse:
+        found = Coordinator("g", broker.node_id, "127.0.0.1", broker.port, 0, None)
+        return FindCoordinatorResponse(coordinators=[found])
+
+    @broker.on(ApiKey.OFFSET_COMMIT)
+    async def commit(header: RequestHeader, body: OffsetCommitRequest) -> OffsetCommitResponse:
+        asked.append((header.api_version, [(one.topic_id, one.name) for one in body.topics]))
+        codes = {UUID(int=7): ErrorCode.UNKNOWN_TOPIC_ID}
+        rows = [
+            OffsetCommitResponseTopic(
+                one.topic_id, one.name, [OffsetCommitResponsePartition(0, codes.get(one.topic_id, ErrorCode.NONE))]
+            )
+            for one in body.topics
+        ]
+        return OffsetCommitResponse(topics=rows)
+
+    offsets = {first: (5, ""), second: (7, "")}
+    committing = GroupClient(cluster).commit_as(lambda: ("m", 1), "g", lambda: offsets, ids.get)
+    if known:
+        with pytest.raises(RequestRejected, match="three-0") as refused:
+            await committing
+        assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_ID
+        assert asked == [(10, [(UUID(int=5), ""), (UUID(int=7), "")])]
+    else:
+        await committing
+        assert asked == [(BY_NAME_UNTIL, [(ZERO_UUID, "one"), (ZERO_UUID, "three")])]

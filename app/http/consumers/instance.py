@@ -11,6 +11,7 @@ import asyncio
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
+from uuid import UUID
 
 from app.client.consumer import Consumer, FetchedBatch
 from app.client.group_member import ActiveMember, GroupSubscription
@@ -289,6 +290,10 @@ class ConsumerInstance:
             found += [(one, offsets[one].offset, offsets[one].metadata) for one in some if one in offsets]
         return found
 
+    def _topic_id(self, partition: TopicPartition) -> UUID | None:
+        """The id of a partition's topic, if the group has assigned it."""
+        return None if self._member is None else self._member.topic_id(partition)
+
     def _identity(self) -> tuple[str, int]:
         return NO_MEMBER if self._member is None else self._member.identity
 
@@ -315,7 +320,7 @@ class ConsumerInstance:
                 said = {one: offset for one, offset in some if may_commit(one)}
                 return said
 
-            await self.gateway.groups.commit_as(self._identity, self.group, of_now)
+            await self.gateway.groups.commit_as(self._identity, self.group, of_now, self._topic_id)
             self._positions.was_committed({one: Offset(offset) for one, (offset, _) in said.items() if may_commit(one)})
             left += [one for one, _ in some if one not in said]
         if left:

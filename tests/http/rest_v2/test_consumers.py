@@ -339,7 +339,7 @@ async def test_a_partition_that_leaves_during_its_commit_is_not_committed_again_
     kept, gone = sorted(instance.assignment)
     tries: list[list[int]] = []
 
-    async def stale(self: GroupClient, identity: Any, group: str, offsets: Callable[[], Any]) -> None:
+    async def stale(self: GroupClient, identity: Any, group: str, offsets: Callable[[], Any], ids: Any) -> None:
         tries.append([one.partition for one in offsets()])
         await instance.taken([kept], ())
         await instance.taken([kept, gone], ())  # another member had it meanwhile
