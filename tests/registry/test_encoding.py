@@ -17,6 +17,7 @@ from app.registry.encoding.avro import write_value
 from app.registry.parsing.avro import Array, Enum, Fixed, Type, Union
 from app.registry.parsing.limits import StepBudget
 from app.registry.parsing.schemas import ParsedSchema, SchemaType, parse
+from app.registry.payloads import avro as avro_payloads
 from app.registry.payloads.faults import PayloadInvalid
 from app.registry.payloads.prefix import read_prefix
 
@@ -116,6 +117,24 @@ def test_a_short_payload_that_long_names_or_symbols_make_too_long_to_show_is_ref
             forms.decode(old, thousand + content + b"\0", 0)
         few = forms.encode(avro("long"), b"3") + content[:3] + b"\0"
         assert 300_000 < len(forms.decode(old, few, 0)) < 301_000
+
+
+def test_characters_are_counted_before_the_values_that_bring_them_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value of a million parts is given up long before its end."""
+    fields = [{"name": "n" * 4_000, "type": "null"}]
+    schema = avro({"type": "array", "items": {"type": "record", "name": "R", "fields": fields}})
+    payload = forms.encode(avro("long"), b"1000000") + b"\0"
+    read: list[int] = []
+    original = avro_payloads._Reading.value
+
+    def counted(self: Any, kind: Type, depth: int) -> Any:
+        read.append(depth)
+        return original(self, kind, depth)
+
+    monkeypatch.setattr(avro_payloads._Reading, "value", counted)
+    with pytest.raises(PayloadInvalid, match="its JSON has more than"):
+        avro_payloads.read_payload(schema.model, payload, 0, StepBudget(4_000_000), shown_chars_max=400_000)
+    assert len(read) < 400
 
 
 def test_a_payload_may_be_shown_as_a_text_of_many_times_its_bytes() -> None:

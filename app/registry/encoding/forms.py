@@ -30,7 +30,8 @@ SHOWN_STEPS_MAX: Final = 4_000_000
 SHOWN_CHARS_LEAST: Final = 1024 * 1024
 SHOWN_CHARS_A_BYTE: Final = 16
 SHOWN_CHARS_MAX: Final = 8 * 1024 * 1024
-"""Characters of the JSON of a payload: names and symbols of the schema come with each of its parts. JSON is written in one call."""
+"""Characters of the JSON of a payload, counted before its value is made: names and symbols of the schema come with each of its
+parts. JSON is written in one call."""
 MAGIC: Final = 0
 _PREFIX: Final = Struct(">BI")
 
@@ -86,8 +87,7 @@ def decode(schema: ParsedSchema, content: bytes, start: int = ID_BYTES, *, steps
     try:
         match schema.kind:
             case SchemaType.AVRO:
-                value = avro_payloads.read_payload(schema.model, content, start, steps, names_branches=True)
-                check_shown(value, chars_max)
+                value = avro_payloads.read_payload(schema.model, content, start, steps, shown_chars_max=chars_max)
                 return msgspec.json.encode(value)
             case SchemaType.JSON:
                 return _compact(content[start:])
@@ -101,24 +101,6 @@ def decode(schema: ParsedSchema, content: bytes, start: int = ID_BYTES, *, steps
         raise PayloadInvalid("the payload needs too many steps") from None
     except RecursionError:
         raise PayloadInvalid("the payload has too many levels") from None
-
-
-def check_shown(value: Any, chars_max: int) -> None:
-    """Check how long the JSON of a value is, about, before it is written. Raises: PayloadInvalid."""
-    left = chars_max
-    waiting = [value]
-    while waiting and left >= 0:
-        one = waiting.pop()
-        left -= 4
-        if isinstance(one, str):
-            left -= len(one)
-        elif isinstance(one, dict):
-            left -= sum(map(len, one)) + 4 * len(one)
-            waiting += one.values()
-        elif isinstance(one, list):
-            waiting += one
-    if left < 0:
-        raise PayloadInvalid(f"its JSON has more than {chars_max} characters")
 
 
 def _protobuf() -> ModuleType:

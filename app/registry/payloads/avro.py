@@ -19,17 +19,23 @@ _FLOAT: Final = Struct("<f")
 _DOUBLE: Final = Struct("<d")
 _RANGE: Final = {"int": 1 << 31, "long": 1 << 63}
 VARINT_BYTES_MAX: Final = 10
+PART_CHARS: Final = 4
+"""Characters that each part of a value has at least in JSON, about, beside its own text."""
 
 
-def read_payload(schema: Type, data: bytes, start: int, steps: StepBudget, *, names_branches: bool = False) -> Any:
+def read_payload(
+    schema: Type, data: bytes, start: int, steps: StepBudget, *, shown_chars_max: int | None = None
+) -> Any:
     """The value that ``data`` holds from ``start`` to its end.
 
-    ``names_branches``: in Avro's JSON encoding, where the value of a union stands behind the name of its branch, and numbers that
-    JSON does not have are texts.
+    ``shown_chars_max``: in Avro's JSON encoding, where the value of a union stands behind the name of its branch, and numbers that
+    JSON does not have are texts. Its text has at most about so many characters.
 
     Raises: PayloadInvalid, TooComplex.
     """
-    reading = (_NamingReading if names_branches else _Reading)(data, start, steps)
+    reading = (
+        _Reading(data, start, steps) if shown_chars_max is None else _ShownReading(data, start, steps, shown_chars_max)
+    )
     try:
         value = reading.value(schema, 0)
     except IndexError:
@@ -140,18 +146,46 @@ class _Reading:
         return (result >> 1) ^ -(result & 1)
 
 
-class _NamingReading(_Reading):
-    """One payload in Avro's JSON encoding."""
+class _ShownReading(_Reading):
+    """One payload in Avro's JSON encoding. Characters are counted before the values that bring them are made."""
 
-    __slots__ = ()
+    __slots__ = ("_chars_left", "_chars_max")
+
+    def __init__(self, data: bytes, start: int, steps: StepBudget, chars_max: int) -> None:
+        super().__init__(data, start, steps)
+        self._chars_left = self._chars_max = chars_max
+
+    def _show(self, chars: int) -> None:
+        """Count characters. Raises: PayloadInvalid."""
+        self._chars_left -= chars
+        if self._chars_left < 0:
+            raise PayloadInvalid(f"its JSON has more than {self._chars_max} characters")
 
     def value(self, kind: Type, depth: int) -> Any:
-        if not isinstance(kind, Union):
-            return super().value(kind, depth)
-        self._steps.spend()
-        branch = _chosen(kind.branches, self._long(), "union")
-        inner = self.value(branch, depth + 1)
-        return None if branch.kind == "null" else {branch_name(branch): inner}
+        self._show(PART_CHARS)
+        match kind:
+            case Record():
+                self._show(sum([len(one.name) + PART_CHARS for one in kind.fields]))
+                return super().value(kind, depth)
+            case Union():
+                self._steps.spend()
+                branch = _chosen(kind.branches, self._long(), "union")
+                if branch.kind == "null":
+                    return self.value(branch, depth + 1)
+                name = branch_name(branch)
+                self._show(len(name) + PART_CHARS)
+                return {name: self.value(branch, depth + 1)}
+            case Enum():
+                symbol: str = super().value(kind, depth)
+                self._show(len(symbol))
+                return symbol
+            case _:
+                return super().value(kind, depth)
+
+    def _bytes(self, size: int) -> bytes:
+        found = super()._bytes(size)
+        self._show(size)
+        return found
 
     def _primitive(self, kind: str) -> Any:
         found = super()._primitive(kind)
