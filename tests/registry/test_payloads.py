@@ -134,6 +134,12 @@ TREE = {
         "cond": {"if": {"type": "integer"}, "then": {"minimum": 5}, "else": {"type": "string"}},
         "named": {"propertyNames": {"maxLength": 2}, "minProperties": 1, "maxProperties": 2},
         "deps": {"dependencies": {"a": ["b"], "c": {"required": ["d"]}}},
+        "text": {"pattern": "^a.?c"},
+        "open": {
+            "patternProperties": {"^a": {"type": "integer"}, "c$": {"minimum": 2}},
+            "properties": {"d": {"type": "string"}},
+            "additionalProperties": {"type": "null"},
+        },
     },
     "additionalProperties": False,
 }
@@ -195,10 +201,31 @@ def test_a_reference_to_another_schema_is_followed() -> None:
     assert fault({"$ref": "other.json"}, "a", named) == "the value is of type string, not integer"
 
 
-def test_no_regular_expression_of_a_schema_runs() -> None:
-    hostile = {"pattern": "(a+)+$", "patternProperties": {"(a+)+$": False}, "additionalProperties": False}
-    assert fault(hostile, "a" * 50_000 + "b") is None
-    assert fault(hostile, {"a" * 50 + "b": 1}) is None
+def test_a_regular_expression_that_others_repeat_for_hours_ends_soon() -> None:
+    hostile = {"pattern": "^(a+)+$", "patternProperties": {"^(a+)+$": False}, "additionalProperties": False}
+    assert fault(hostile, "a" * 50_000 + "b") == "the text does not match the pattern '^(a+)+$'"
+    assert fault(hostile, {"a" * 50 + "b": 1}) == f"the property {'a' * 50 + 'b'!r} is not allowed"
+    assert fault(hostile, {"aaa": 1}) == "at /aaa: no value is allowed"
+
+
+def test_a_pattern_that_cannot_be_checked_refuses_no_value_and_leaves_open_which_properties_it_names() -> None:
+    behind = {"pattern": "(?<=a)b", "patternProperties": {"(?=a)": {"type": "null"}}, "additionalProperties": False}
+    assert fault(behind, "c") is None
+    assert fault(behind, {"c": 1}) is None
+
+
+def test_a_text_that_is_too_long_for_a_pattern_is_refused_also_inside_of_not() -> None:
+    large = {"pattern": "(?:a{1,40}b?){1,20}c"}
+    for schema in (large, {"not": large}, {"anyOf": [large, {}]}):
+        why = fault(schema, "a" * 200_000)
+        assert why is not None
+        assert "is too long for the pattern" in why
+
+
+def test_a_format_is_checked_by_its_form() -> None:
+    schema = {"properties": {"at": {"format": "date-time"}, "n": {"format": "date"}, "x": {"format": "of mine"}}}
+    assert fault(schema, {"at": "2024-05-06T07:08:09Z", "n": 7, "x": "y"}) is None
+    assert fault(schema, {"at": "soon"}) == "at /at: the text has not the format 'date-time'"
 
 
 def test_a_schema_that_doubles_the_work_with_each_level_is_refused_after_bounded_steps() -> None:

@@ -1,8 +1,8 @@
 """Reads a JSON payload, and checks it by a JSON schema (drafts 4 to 2020-12). Tests: ``tests/registry/test_payloads.py``.
 
-``pattern``, ``patternProperties`` and ``format`` are not checked: a regular expression may run for hours on one value, and formats
-are notes by default. Where a schema has ``patternProperties``, properties that only these could name are not judged either. Neither
-are ``unevaluatedProperties`` and ``unevaluatedItems``. Payload and schema decide how many steps are needed, so steps are counted.
+``pattern``, ``patternProperties`` and ``format`` are checked as ``patterns`` says. Where one of ``patternProperties`` cannot be
+checked, properties that only it could name are not judged. Neither are ``unevaluatedProperties`` and ``unevaluatedItems``. Payload
+and schema decide how many steps are needed, so steps are counted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import msgspec
 
 from app.registry.parsing.json_schema import Document, resolve, type_of
 from app.registry.parsing.limits import DEPTH_MAX, StepBudget
-from app.registry.payloads.faults import PayloadInvalid
+from app.registry.payloads.faults import PayloadInvalid, PayloadUnchecked
+from app.registry.payloads.patterns import has_format, matches
 from app.registry.refusals import SchemaInvalid
 
 CHEAP_A_STEP: Final = 16
@@ -79,6 +80,7 @@ class _Checking:
                 self._check_array(schema, value, path, base, depth)
             case str():
                 _check_size(schema, len(value), "minLength", "maxLength", "characters", path)
+                self._check_text(schema, value, path)
             case bool():
                 pass
             case int() | float():
@@ -88,9 +90,30 @@ class _Checking:
     def _passes(self, schema: Any, value: Any, path: str, base: str, depth: int) -> bool:
         try:
             self.check(schema, value, path, base, depth + 1)
+        except PayloadUnchecked:
+            raise
         except PayloadInvalid:
             return False
         return True
+
+    def _check_text(self, schema: Mapping[str, Any], value: str, path: str) -> None:
+        pattern, form = schema.get("pattern"), schema.get("format")
+        if isinstance(pattern, str) and matches(pattern, value, self._steps) is False:
+            raise _fault(path, f"the text does not match the pattern {pattern[:100]!r}")
+        if isinstance(form, str) and not has_format(form, value, self._steps):
+            raise _fault(path, f"the text has not the format {form[:100]!r}")
+
+    def _of_patterns(self, patterns: Mapping[str, Any], name: str) -> tuple[list[Any], bool]:
+        """The schemas whose patterns match the name of a property, and whether all patterns could be checked."""
+        found: list[Any] = []
+        complete = True
+        for pattern, schema in patterns.items():
+            self._steps.spend()
+            matching = matches(pattern, name, self._steps)
+            if matching:
+                found.append(schema)
+            complete = complete and matching is not None
+        return found, complete
 
     def _check_type(self, schema: Mapping[str, Any], value: Any, path: str) -> None:
         named = schema.get("type")
@@ -119,15 +142,20 @@ class _Checking:
         properties = _object(schema, "properties")
         others = schema.get("additionalProperties")
         names = schema.get("propertyNames")
-        judges_others = others is not None and not _object(schema, "patternProperties")
+        patterns = _object(schema, "patternProperties")
         self._steps.spend(len(value) // CHEAP_A_STEP)
         for name, inner in value.items():
             here = f"{path}/{name[:100]}"
+            named, complete = self._of_patterns(patterns, name) if patterns else ([], True)
+            for one in named:
+                self.check(one, inner, here, base, depth + 1)
             if name in properties:
                 self.check(properties[name], inner, here, base, depth + 1)
-            elif others is False and judges_others:
+            elif named or not complete or others is None:
+                pass
+            elif others is False:
                 raise _fault(path, f"the property {name[:100]!r} is not allowed")
-            elif judges_others:
+            else:
                 self.check(others, inner, here, base, depth + 1)
             if names is not None:
                 self.check(names, name, here, base, depth + 1)
