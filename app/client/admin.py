@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from app.client.cluster import ClusterClient, KnownCluster, TopicView, check_code, refusal
 from app.client.connection import KafkaConnection
 from app.client.retry import retrying
-from app.core.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected
+from app.core.errors import RETRIABLE, BrokerUnavailable, ErrorCode, FirnError, RequestRejected
 from app.core.turns import Portion, run, slices
 from app.core.units import NO_TOPIC_ID, BrokerId, Offset, PartitionIndex, TopicId, TopicPartition
 from app.security.acls import Acl, AclFilter, Operation, Pattern, Rule
@@ -336,6 +336,36 @@ class AdminClient:
             check_code(result.error_code, result.error_message, name)
 
         await self._retrying(ask, also_final=frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}))
+
+    async def alter_topics_configs(
+        self, changes: Mapping[str, Sequence[tuple[str, ConfigOperation, str | None]]], *, validate_only: bool = False
+    ) -> dict[str, RequestRejected]:
+        """Change some settings of several topics, each topic as a whole or not at all.
+
+        Returns: the topics that were refused, with the reason. Raises: RequestRejected, BrokerUnavailable; then some of the topics
+        may have been changed.
+        """
+        resources = [
+            AlterConfigsResource(
+                resource_type=ConfigResourceType.TOPIC,
+                resource_name=name,
+                configs=[AlterableConfig(setting, operation, value) for setting, operation, value in of_topic],
+            )
+            for name, of_topic in changes.items()
+        ]
+        request = IncrementalAlterConfigsRequest(resources=resources, validate_only=validate_only)
+
+        async def ask() -> dict[str, RequestRejected]:
+            answer = await (await self._cluster.any_broker()).request(ApiKey.INCREMENTAL_ALTER_CONFIGS, request)
+            refused: dict[str, RequestRejected] = {}
+            for one in answer.responses:
+                if one.error_code and one.error_code in RETRIABLE - {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}:
+                    raise refusal(one.error_code, one.resource_name, one.error_message)
+                if one.error_code:
+                    refused[one.resource_name] = refusal(one.error_code, one.resource_name, one.error_message)
+            return refused
+
+        return await self._retrying(ask)
 
     async def delete_records(self, partition: TopicPartition, before: Offset) -> Offset:
         """Delete a partition's records below ``before`` (-1: all) and return its new start.

@@ -166,6 +166,10 @@ async def test_no_route_gives_a_user_without_rights_anything_and_each_refusal_is
                 receipts = [json.loads(line) for line in answer.text.splitlines() if line]
                 assert receipts, answer.text
                 assert all(receipt["error_code"] != 200 for receipt in receipts)
+            elif answer.status_code == 207:
+                failures = answer.json()["failures"]
+                assert failures, path
+                assert {one["error_code"] for one in failures} == {40301}, answer.text
             elif path == "/metrics":
                 assert "firn_topic" not in answer.text
                 assert "firn_log_" not in answer.text

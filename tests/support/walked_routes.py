@@ -134,6 +134,12 @@ def _configs(count: int, member: str = "data") -> Callable[[], bytes]:
     ).encode()
 
 
+def _topics_configs(count: int) -> Callable[[], bytes]:
+    setting = {"name": "retention.ms", "value": "-1"}
+    rows = [{"topic_name": f"t{index}", "configs": [setting]} for index in range(count)]
+    return lambda: json.dumps({"data": rows, "validate_only": True}).encode()
+
+
 def _records(on: Place) -> Iterator[Sent]:
     path = f"/v3/clusters/{on.cluster_id}/topics/{on.topic}/records"
     small = b'{"partition_id":%d,"value":{"data":1}}'
@@ -442,6 +448,9 @@ WALKED_ROUTES: Final[Mapping[Route, Entry]] = {
     ("GET", f"{TOPIC}/partitions/-/reassignment"): _get(_TOPIC + "/partitions/-/reassignment"),
     ("GET", f"{TOPIC}/partitions/{{partition_id}}/reassignment"): _get(_TOPIC + "/partitions/{partition}/reassignment"),
     ("GET", f"{TOPIC}/partitions/{{partition_id}}/offset"): _get(_TOPIC + "/partitions/{partition}/offset"),
+    ("POST", f"{CLUSTER}/topics/-/configs:alter"): _admin(
+        CLUSTER + "/topics/-/configs:alter", ("topics", _topics_configs(1_000)), ("more topics", _topics_configs(20_000))
+    ),
     ("GET", f"{CLUSTER}/brokers/-/configs"): _get(CLUSTER + "/brokers/-/configs"),
     ("GET", f"{BROKER}/partition-replicas"): _get(_BROKER + "/partition-replicas"),
     ("POST", f"{BROKER}/configs:alter"): _admin(_BROKER + "/configs:alter", ("changes", _configs(1_000))),

@@ -1,7 +1,7 @@
 """Settings of topics, of brokers and of all brokers together.
 
-``topics/-/configs`` lists the settings of all topics, as in Confluent's REST proxy. So the settings of a topic that is named ``-``
-can be read by name only.
+``topics/-/configs`` lists the settings of all topics, and ``topics/-/configs:alter`` changes those of several, as in Confluent's
+REST proxy. So the settings of a topic that is named ``-`` can be read and changed one by one only.
 
 Tests: ``tests/http/test_application.py``, ``tests/http/rest_v3/test_settings.py``.
 """
@@ -18,7 +18,7 @@ from starlette.responses import Response
 from app.client.admin import ConfigEntry
 from app.core.turns import Portion, ordered
 from app.http.bodies import json_response
-from app.http.errors import RestError
+from app.http.errors import RestError, answer_of
 from app.http.gateway import Gateway
 from app.http.rest_v3.clusters import found_broker
 from app.http.rest_v3.resources import (
@@ -48,6 +48,8 @@ RESOURCES_A_PAGE: Final = 500
 """Topics or brokers whose settings are on one page. A topic has about forty settings."""
 TOPICS_ASKED_MAX: Final = 50
 """Topics whose settings one request to a broker asks for."""
+TOPICS_CHANGED_MAX: Final = 1_000
+"""Topics of one request that changes settings. They are sent to a broker ``TOPICS_ASKED_MAX`` at a time."""
 ALL_BROKERS: Final = ""
 """The name under which Kafka has the settings of all brokers."""
 DYNAMIC: Final = "DYNAMIC_BROKER_CONFIG"
@@ -67,6 +69,32 @@ class SetSettingBody(msgspec.Struct, forbid_unknown_fields=True):
 class AlterSettingsBody(msgspec.Struct, forbid_unknown_fields=True):
     data: Annotated[list[SettingChange], msgspec.Meta(max_length=SETTINGS_MAX)]
     validate_only: bool = False
+
+
+class TopicSettingsChange(msgspec.Struct, forbid_unknown_fields=True):
+    """Changes of one of several topics."""
+
+    topic_name: Annotated[str, msgspec.Meta(min_length=1, max_length=249)]
+    configs: Annotated[list[SettingChange], msgspec.Meta(max_length=SETTINGS_MAX)]
+
+
+class AlterTopicsSettingsBody(msgspec.Struct, forbid_unknown_fields=True):
+    data: Annotated[list[TopicSettingsChange], msgspec.Meta(max_length=TOPICS_CHANGED_MAX)]
+    validate_only: bool = False
+
+
+class TopicSettingsFailure(msgspec.Struct):
+    """A topic whose settings are as before."""
+
+    topic_name: str
+    error_code: int
+    message: str
+
+
+class TopicsSettingsFailures(msgspec.Struct):
+    """The topics whose settings are as before. All others of the request were changed."""
+
+    failures: list[TopicSettingsFailure]
 
 
 class SettingSynonym(msgspec.Struct):
@@ -111,11 +139,23 @@ class ClusterSetting(_Setting, kw_only=True):
     config_type: Literal["BROKER"] = "BROKER"
 
 
-BODIES: Final = (SetSettingBody, AlterSettingsBody, TopicSetting, BrokerSetting, ClusterSetting)
+BODIES: Final = (
+    SetSettingBody,
+    AlterSettingsBody,
+    AlterTopicsSettingsBody,
+    TopicsSettingsFailures,
+    TopicSetting,
+    BrokerSetting,
+    ClusterSetting,
+)
 
 _VALUE: Final = {"value": "-1"}
 _TOPIC_CHANGES: Final = {
     "data": [{"name": "retention.ms", "value": "-1"}, {"name": "segment.ms", "operation": "DELETE"}]
+}
+_TOPICS_CHANGES: Final = {
+    "data": [{"topic_name": "flights", "configs": [{"name": "retention.ms", "value": "-1"}]}],
+    "validate_only": True,
 }
 _BROKER_CHANGES: Final = {
     "data": [{"name": "log.retention.ms", "value": "-1"}, {"name": "log.roll.ms", "operation": "DELETE"}]
@@ -147,6 +187,35 @@ async def list_configs_of_all_topics(cluster_id: str, request: Request) -> Respo
                     await portion.rest()
     path = f"clusters/{cluster_id}/topics/-/configs"
     return await long_list(request, "KafkaTopicConfigList", path, found, next_link(request, after))
+
+
+@router.post(
+    "/{cluster_id}/topics/-/configs:alter",
+    summary="Change settings of several topics",
+    status_code=204,
+    responses=described(TopicsSettingsFailures, "The topics that could not be changed.", 207),
+    openapi_extra=request_body(AlterTopicsSettingsBody, _TOPICS_CHANGES),
+)
+async def alter_configs_of_topics(cluster_id: str, request: Request) -> Response:
+    """Change each topic as a whole or not at all. A topic that cannot be changed keeps no other from being changed."""
+    gateway = await checked(request, cluster_id)
+    wanted = await body_of(request, gateway, AlterTopicsSettingsBody)
+    changes: dict[str, list[tuple[str, ConfigOperation, str | None]]] = {}
+    portion = Portion()
+    for of_topic in wanted.data:
+        await portion.rest_if_spent()
+        if of_topic.topic_name in changes:
+            raise RestError(422, f"Topic {of_topic.topic_name!r} comes twice. Send its changes together.")
+        changes[of_topic.topic_name] = _changes(of_topic.configs)
+    names = list(changes)
+    failures: list[TopicSettingsFailure] = []
+    for first in range(0, len(names), TOPICS_ASKED_MAX):
+        some = {name: changes[name] for name in names[first : first + TOPICS_ASKED_MAX]}
+        refused = await gateway.admin.alter_topics_configs(some, validate_only=wanted.validate_only)
+        for name, error in refused.items():
+            answer = answer_of(error)
+            failures.append(TopicSettingsFailure(name, answer.error_code, answer.message))
+    return json_response(TopicsSettingsFailures(failures), 207) if failures else Response(status_code=NO_CONTENT)
 
 
 @router.get(
@@ -390,9 +459,13 @@ async def delete_cluster_config(cluster_id: str, name: str, request: Request) ->
 
 
 async def _alter(gateway: Gateway, kind: ConfigResourceType, resource: str, wanted: AlterSettingsBody) -> Response:
-    changes = [(change.name, _operation(change.operation), change.value) for change in wanted.data]
-    await gateway.admin.alter_configs(kind, resource, changes, validate_only=wanted.validate_only)
+    await gateway.admin.alter_configs(kind, resource, _changes(wanted.data), validate_only=wanted.validate_only)
     return Response(status_code=NO_CONTENT)
+
+
+def _changes(wanted: Sequence[SettingChange]) -> list[tuple[str, ConfigOperation, str | None]]:
+    """Raises: RestError 422."""
+    return [(change.name, _operation(change.operation), change.value) for change in wanted]
 
 
 async def _set(gateway: Gateway, kind: ConfigResourceType, resource: str, name: str, value: str) -> Response:

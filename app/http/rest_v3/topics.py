@@ -38,6 +38,7 @@ from app.security.acls import Operation
 
 router = APIRouter(prefix="/v3/clusters", default_response_class=Response)
 
+OFFSET_TYPE: Final = "earliest_and_latest"
 SETTINGS_MAX: Final = 1_000
 """Settings in one request: a topic has fewer than a hundred."""
 ASSIGNMENTS_MAX: Final = 10_000
@@ -312,8 +313,22 @@ async def get_partition(cluster_id: str, topic_name: str, partition_id: int, req
     summary="Get the first and the last offset of a partition",
     tags=["Partition (v3)"],
     responses=described(PartitionOffsets, "The offset of the first record, and the one of the next record to come."),
+    openapi_extra={
+        "parameters": [
+            {
+                "name": "offset_type",
+                "in": "query",
+                "required": False,
+                "description": "Both offsets are the only type.",
+                "schema": {"type": "string", "enum": [OFFSET_TYPE]},
+            }
+        ]
+    },
 )
 async def get_offsets(cluster_id: str, topic_name: str, partition_id: int, request: Request) -> Response:
+    kind = request.query_params.get("offset_type", OFFSET_TYPE)
+    if kind != OFFSET_TYPE:
+        raise RestError(400, f"The parameter offset_type is {kind[:100]!r}. Send {OFFSET_TYPE}, or leave it out.")
     gateway = await checked(request, cluster_id)
     _, found = await found_partition(gateway, topic_name, partition_id)
     partition = TopicPartition(topic_name, PartitionIndex(found.index))

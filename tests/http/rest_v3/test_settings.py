@@ -94,3 +94,61 @@ async def test_the_default_settings_are_those_that_a_new_topic_then_has(
     assert ("retention.ms", "8000", "DYNAMIC_DEFAULT_BROKER_CONFIG") in values[0]
     again = await http.get(f"{cluster}/topics/t/default-configs")
     assert (again.status_code, again.json()["error_code"]) == (400, 40002)
+
+
+async def test_settings_of_several_topics_are_changed_and_those_that_cannot_be_are_told(
+    http: httpx.AsyncClient, cluster: str, broker: RunningBroker
+) -> None:
+    await broker.create_topic("a")
+    await broker.create_topic("b", retention_ms="7000")
+    path = f"{cluster}/topics/-/configs:alter"
+
+    async def retention(topic: str) -> str:
+        answer = await http.get(f"{cluster}/topics/{topic}/configs/retention.ms")
+        value: str = answer.json()["value"]
+        return value
+
+    def change(topic: str, **change: str) -> dict[str, object]:
+        return {"topic_name": topic, "configs": [{"name": "retention.ms", **change}]}
+
+    changes = [change("a", value="9000"), change("b", operation="DELETE")]
+    before = await retention("a")
+    tried = await http.post(path, json={"data": changes, "validate_only": True})
+    assert (tried.status_code, tried.content) == (204, b"")
+    assert (await retention("a"), await retention("b")) == (before, "7000")
+    assert (await http.post(path, json={"data": changes})).status_code == 204
+    assert (await retention("a"), await retention("b")) == ("9000", before)
+
+    mixed = [change("a", value="wrong"), change("nowhere", value="1"), change("b", value="5000")]
+    answer = await http.post(path, json={"data": mixed})
+    assert answer.status_code == 207
+    failures = {one["topic_name"]: one["error_code"] for one in answer.json()["failures"]}
+    assert failures == {"a": 40002, "nowhere": 40403}
+    assert (await retention("a"), await retention("b")) == ("9000", "5000")
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ([{"topic_name": "a", "configs": []}] * 2, "Topic 'a' comes twice"),
+        ([{"topic_name": "a", "configs": [{"name": "x", "operation": "ADD"}]}], "'ADD' is not SET"),
+        ([{"topic_name": "a", "configs": []}] * 1_001, "data"),
+        ([{"topic_name": "", "configs": []}], "topic_name"),
+    ],
+)
+async def test_changes_of_topics_that_cannot_be_told_apart_are_refused_as_a_whole(
+    http: httpx.AsyncClient, cluster: str, data: object, words: str
+) -> None:
+    answer = await http.post(f"{cluster}/topics/-/configs:alter", json={"data": data})
+    assert answer.status_code == 422
+    assert words in answer.json()["message"]
+
+
+async def test_offsets_of_another_type_than_both_are_refused(
+    http: httpx.AsyncClient, cluster: str, broker: RunningBroker
+) -> None:
+    await broker.create_topic("a", 1)
+    path = f"{cluster}/topics/a/partitions/0/offset"
+    both = await http.get(f"{path}?offset_type=earliest_and_latest")
+    assert (both.status_code, both.json()["earliest_offset"], both.json()["latest_offset"]) == (200, 0, 0)
+    assert (await http.get(f"{path}?offset_type=latest")).status_code == 400
