@@ -5,7 +5,8 @@
 - ``compactions``, ``costs``, ``drains``, ``metrics``, ``documentation``: other routes; ``health``: the broker's health
 - ``direct_routes``: frequent requests, past FastAPI's router
 - ``pages``, ``record_rendering``, ``read_budget``: reads of records
-- ``record_json``, ``json_stream``, ``bodies``, ``content_encoding``, ``errors``: bodies and responses; ``schemas``: in OpenAPI
+- ``record_json``, ``json_stream``, ``bodies``, ``body_budget``, ``content_encoding``, ``errors``: bodies and responses
+- ``schemas``: their types in OpenAPI
 - ``guard``, ``access``, ``conventions``, ``login``, ``credentials``, ``callers``, ``serving``, ``forwarded``: access and callers
 - ``connections``, ``tls``, ``tls_settings``: connections and HTTPS
 """

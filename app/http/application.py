@@ -26,6 +26,7 @@ from app.core.turns import run
 from app.http import compactions, costs, documentation, drains, metrics
 from app.http.access import Access
 from app.http.bodies import JSON_TYPE, ClientLeft, json_response
+from app.http.body_budget import BodyBudget
 from app.http.consumers.table import ConsumerInstances, InstanceLimits
 from app.http.conventions import Conventions
 from app.http.direct_routes import DirectRoutes
@@ -149,6 +150,7 @@ def create_app(
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.health = HealthListener()
+    app.state.body_budget = BodyBudget()
     app.router.routes.insert(0, DirectRoutes(_direct()))
     for module in _ROUTES:
         app.include_router(module.router)

@@ -20,8 +20,10 @@ from starlette.types import Message, Receive, Scope, Send
 
 from app.core.errors import ProtocolError, clause
 from app.core.turns import Portion
+from app.http.body_budget import bytes_of_body, take_body
 from app.http.content_encoding import decoder_for
 from app.http.errors import NO_STORE, RETRY_AFTER_S, RETRY_LATER, RestError
+from app.http.read_budget import PageBytes
 
 T = TypeVar("T")
 
@@ -102,22 +104,33 @@ async def body_chunks(receive: Receive, headers: Headers, pace: Pace) -> AsyncIt
             return
 
 
-async def small_body(request: Request, kind: type[T], *, bytes_max: int, idle_timeout_ms: int) -> T:
-    """The whole body, decoded as JSON of ``kind``.
+async def small_body(
+    request: Request, kind: type[T], *, bytes_max: int, idle_timeout_ms: int, held: PageBytes | None = None
+) -> T:
+    """The whole body, decoded as JSON of ``kind``. ``held``: as of ``whole_body``.
 
-    Raises: RestError 400 (not JSON), 408 (too slow), 413 (too large), 415 (encoding), 422 (JSON of another shape); ClientLeft.
+    Raises: RestError 400 (not JSON), 408 (too slow), 413 (too large), 415 (encoding), 422 (JSON of another shape), 429 (too many
+    bytes in all bodies); ClientLeft.
     """
-    return decoded(await whole_body(request, bytes_max=bytes_max, idle_timeout_ms=idle_timeout_ms), kind)
+    body = await whole_body(request, bytes_max=bytes_max, idle_timeout_ms=idle_timeout_ms, held=held)
+    return decoded(body, kind)
 
 
-async def whole_body(request: Request, *, bytes_max: int, idle_timeout_ms: int) -> bytearray:
-    """The whole body. Raises: RestError 400, 408, 413, 415; ClientLeft."""
+async def whole_body(
+    request: Request, *, bytes_max: int, idle_timeout_ms: int, held: PageBytes | None = None
+) -> bytearray:
+    """The whole body. ``held``: has its bytes afterwards; without it they are given back. Raises: RestError 400, 408, 413, 415,
+    429; ClientLeft."""
+    if held is None:
+        with bytes_of_body(request) as own:
+            return await whole_body(request, bytes_max=bytes_max, idle_timeout_ms=idle_timeout_ms, held=own)
     body = bytearray()
     try:
         async for chunk in body_chunks(request.receive, request.headers, Pace(idle_timeout_ms)):
             body += chunk
             if len(body) > bytes_max:
                 raise RestError(413, f"The body is larger than {bytes_max} bytes.")
+            take_body(held, len(chunk))
     except IdleSender:
         raise RestError(408, "The body did not arrive in time.") from None
     except ProtocolError as error:

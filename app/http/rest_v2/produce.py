@@ -19,10 +19,12 @@ from app.client.producer import Acknowledged
 from app.core.errors import ErrorCode, FirnError, LimitExceeded, ProtocolError, RequestRejected
 from app.core.turns import Portion
 from app.http.bodies import PIECE_BYTES_MAX, small_body
+from app.http.body_budget import bytes_of_body
 from app.http.consumers.settings import Format
 from app.http.errors import NO_STORE, RestAnswer, RestError
 from app.http.gateway import RECORD_BYTES_MAX, Gateway
 from app.http.json_stream import JsonSplitter
+from app.http.read_budget import PageBytes
 from app.http.registry.record_schemas import RecordSchemas
 from app.http.rest_v2.answers import MEDIA, PARTITION_NOT_FOUND, V2Route, answer_v2, responses_of
 from app.http.rest_v2.forms import SCHEMA_TYPES, SchemaAsked, content_of, schema_of
@@ -149,9 +151,16 @@ class _Converted(NamedTuple):
 
 
 async def _produce(request: Request, gateway: Gateway, topic: str, partition: int | None) -> Response:
+    with bytes_of_body(request) as held:
+        return await _produce_body(request, gateway, topic, partition, held)
+
+
+async def _produce_body(
+    request: Request, gateway: Gateway, topic: str, partition: int | None, held: PageBytes
+) -> Response:
     form = format_of(request.headers.get("content-type", "")) or Format.BINARY
     timeout_ms = gateway.settings.body_idle_timeout_ms
-    body = await small_body(request, ProduceBody, bytes_max=BODY_BYTES_MAX, idle_timeout_ms=timeout_ms)
+    body = await small_body(request, ProduceBody, bytes_max=BODY_BYTES_MAX, idle_timeout_ms=timeout_ms, held=held)
     portion = Portion()
     await portion.rest()
     objects = await _split(bytes(body.records), portion)

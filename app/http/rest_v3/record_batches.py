@@ -16,8 +16,10 @@ from app.client.producer import Acknowledged
 from app.core.errors import FirnError, LimitExceeded, ProtocolError
 from app.core.turns import Portion
 from app.http.bodies import JSON_TYPE, IdleSender, Pace, body_chunks
+from app.http.body_budget import bytes_of_body, take_body
 from app.http.errors import RestError, answer_of
 from app.http.json_stream import EntriesSplitter
+from app.http.read_budget import PageBytes
 from app.http.record_json import (
     ENTRIES_MAX,
     BatchBody,
@@ -70,8 +72,14 @@ async def produce_batch(cluster_id: str, topic_name: str, request: Request) -> R
     gateway = gateway_of(request)
     await gateway.check_cluster(cluster_id)
     await gateway.topic(topic_name)
+    with bytes_of_body(request) as held:
+        return await _produce(cluster_id, topic_name, request, held)
+
+
+async def _produce(cluster_id: str, topic_name: str, request: Request, held: PageBytes) -> Response:
+    gateway = gateway_of(request)
     caller = caller_of(request)
-    entries = await _read(request, gateway.settings.record_bytes_max, gateway.settings.body_idle_timeout_ms)
+    entries = await _read(request, gateway.settings.record_bytes_max, gateway.settings.body_idle_timeout_ms, held)
     stored_total, failed_total = records_counters(gateway.registry)
     accepted: list[_Accepted] = []
     failures: list[BatchFailure] = []
@@ -127,8 +135,8 @@ class _Accepted(NamedTuple):
     stored: asyncio.Future[Acknowledged]
 
 
-async def _read(request: Request, record_bytes_max: int, idle_timeout_ms: int) -> dict[str, bytes]:
-    """The entries of the body by their ids. Raises: RestError, ClientLeft."""
+async def _read(request: Request, record_bytes_max: int, idle_timeout_ms: int, held: PageBytes) -> dict[str, bytes]:
+    """The entries of the body by their ids. ``held`` has its bytes. Raises: RestError, ClientLeft."""
     splitter = EntriesSplitter(ENTRIES_MAX, record_bytes_max)
     size = 0
     try:
@@ -136,6 +144,7 @@ async def _read(request: Request, record_bytes_max: int, idle_timeout_ms: int) -
             size += len(chunk)
             if size > BATCH_BYTES_MAX:
                 raise RestError(413, f"The body is larger than {BATCH_BYTES_MAX} bytes.")
+            take_body(held, len(chunk))
             splitter.feed(chunk)
         splitter.end()
     except IdleSender:
