@@ -15,6 +15,7 @@ import pytest
 
 from app.core.errors import ErrorCode, RequestRejected, StorageFull
 from app.handlers.clients.client import Client
+from app.handlers.policy.auditing import Sampler
 from app.handlers.policy.callers import Rights
 from app.handlers.produce import gathering
 from app.transport.connection import Connection
@@ -385,19 +386,61 @@ async def test_requests_of_a_shape_wait_behind_those_of_another_that_is_outdated
     assert log_of(bench).runs == [1]
 
 
+class Samples:
+    """The audit log of a broker that samples every request, with the log's end at the time of each sample."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.told: list[tuple[str | None, int | None, int]] = []
+        self._bench = bench
+        bench.context.sampler = Sampler(1)
+        bench.context.audit = self  # type: ignore[assignment]
+
+    def served(self, caller: Any, api_key: int, client_id: str | None, correlation_id: int | None, _: Any) -> None:
+        assert api_key == ApiKey.PRODUCE
+        self.told.append((client_id, correlation_id, log_of(self._bench).log_end_offset))
+
+
 async def test_requests_that_came_together_are_sampled_for_the_audit_log_as_others_are(bench: Bench) -> None:
-    counts: list[int] = []
-
-    def take(count: int) -> bool:
-        counts.append(count)
-        return False
-
     wire = Wire(bench)
     wire.learn()
-    bench.server.context.sampler = SimpleNamespace(take=take)  # type: ignore[assignment]
-    wire.send(*(wire.frame() for _ in range(5)))
+    samples = Samples(bench)
+    wire.send(wire.frame(), wire.frame(), wire.frame())
     wire.send(wire.frame())
-    assert counts == [5, 1]
+    assert samples.told == [("client", 2, 4), ("client", 3, 4), ("client", 4, 4), ("client", 5, 5)]
+
+
+async def test_a_request_that_waits_for_the_end_of_the_turn_is_sampled_when_it_is_appended(bench: Bench) -> None:
+    one, other = several(bench, 2)
+    samples = Samples(bench)
+    one.send(one.frame())
+    other.send(other.frame())
+    assert samples.told == [], "they are not appended yet"
+    await turn()
+    assert samples.told == [("client-0", 2, 4), ("client-1", 2, 4)]
+
+
+async def test_a_request_whose_rights_end_before_its_append_is_no_sample_of_the_allowed(bench: Bench) -> None:
+    one, other = several(bench, 2)
+    samples = Samples(bench)
+    one.send(one.frame())
+    other.send(other.frame())
+    bench.context.authorizer = SimpleNamespace(allows=lambda *_: False)  # type: ignore[assignment]
+    bench.context.audit.refused = lambda *_: None  # type: ignore[union-attr, method-assign]
+    one.client.caller.rights.end()
+    await turn()
+    assert [error for _, error, _ in one.answers()] == [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+    assert samples.told == []
+
+
+async def test_a_request_that_leaves_the_others_is_sampled_once(bench: Bench) -> None:
+    one, other = several(bench, 2)
+    samples = Samples(bench)
+    one.send(one.frame())
+    other.send(other.frame())
+    bench.context.refusal = StorageFull("No room.")
+    await turn()
+    assert [error for _, error, _ in one.answers()] == [ErrorCode.KAFKA_STORAGE_ERROR]
+    assert samples.told == [("client-0", 2, 2), ("client-1", 2, 2)]
 
 
 async def test_a_bug_ends_the_connections_that_would_wait_for_an_answer(bench: Bench) -> None:

@@ -21,7 +21,7 @@ from app.core.errors import FirnError, ProtocolError
 from app.handlers.clients.admission import continues
 from app.handlers.clients.produce_shape import GENERAL, PREFIX_START
 from app.handlers.produce.committing import wait_for_commit
-from app.handlers.produce.produce import serve_produce, shaped_records
+from app.handlers.produce.produce import serve_produce, shaped_records, tell_served
 from app.records.batch import TRANSACTIONAL, HeaderFields
 
 if TYPE_CHECKING:
@@ -154,6 +154,9 @@ class Gathering:
             metrics.records_in.value += offset_end - base_offset
             if metrics.zones is not None:
                 metrics.zones.produced(shape.client_id, stop - start)
+        sampler = context.sampler
+        if sampler is not None and sampler.take(1):
+            tell_served(client, shape, correlation_id)
         throttle_time_ms = 0
         if shares is None and quotas is not None:
             throttle_time_ms = client.rest(quotas.produced_alike(client.caller, shape, size))
@@ -262,6 +265,11 @@ class Gathering:
             else:
                 wait_for_commit(client, shape, correlation_id, result[1], answer)
                 counts[client] -= 1  # its slot counts it
+        sampler = context.sampler
+        if sampler is not None:
+            for (client, shape, _, correlation_id, _, _, _), result in zip(requests, results, strict=True):
+                if result is not None and sampler.take(1):  # else it was counted where it was served by itself
+                    tell_served(client, shape, correlation_id)
         server.produce_meter.response_bytes.value += answered_bytes
         server.metrics.bytes_in.value += appended_bytes
         server.metrics.records_in.value += appended_records

@@ -234,9 +234,9 @@ def tell_produced(
         context.audit.served(caller, PRODUCE, client_id, correlation_id, resources)
 
 
-def tell_served(connection: Client, shape: ProduceShape) -> None:
-    """As ``tell_produced``, for one of the requests that have just taken the fast path."""
-    tell_produced(connection.context, connection.caller, shape.client_id, None, [shape.log.topic])
+def tell_served(connection: Client, shape: ProduceShape, correlation_id: int) -> None:
+    """As ``tell_produced``, for a request that the fast path has appended."""
+    tell_produced(connection.context, connection.caller, shape.client_id, correlation_id, [shape.log.topic])
 
 
 def take_out_denied(

@@ -21,7 +21,7 @@ from app.handlers.clients.client import Client
 from app.handlers.clients.produce_shape import PREFIX_START
 from app.handlers.clients.serving import STEPS, told
 from app.handlers.fetch.fetch import FETCH, serve_fetch
-from app.handlers.produce.produce import PRODUCE, serve_produce, tell_served
+from app.handlers.produce.produce import PRODUCE, serve_produce
 from app.transport.core import FRAME_SIZE, OUT_BYTES_MAX, REQUEST_BYTES_MIN, SLOTS_MAX, Slot
 from app.wire.apikeys import ApiKey
 from app.wire.bounds import BYTES_MAX
@@ -85,7 +85,7 @@ class Session(Client):
         timed = quotas if quotas is not None and quotas.counts_time else None
         if timed is not None:
             timed.begin()
-        produced = later = long = produced_bytes = answered_bytes = 0
+        produced = later = produced_bytes = answered_bytes = 0
         try:
             while end - position >= FRAME_HEAD_BYTES:
                 if self._waiters or self.pieces or self._out_bytes > OUT_BYTES_MAX:
@@ -124,7 +124,6 @@ class Session(Client):
                             continue
                     elif self.gathered:
                         gathering.flush(self)
-                    long += 1
                     parts = serve_produce(self, api_version, correlation_id, view[position + 4 : frame_end])
                     refusal = context.refusal or self.held
                     if parts is not None:
@@ -156,14 +155,6 @@ class Session(Client):
                 meter.request_bytes.value += produced_bytes
                 meter.response_bytes.value += answered_bytes
                 meter.observe(server.loop.time() - self.started_s, produced - later)
-                sampler = context.sampler
-                if (
-                    sampler is not None
-                    and produced > long
-                    and sampler.take(produced - long)
-                    and self._shape is not None
-                ):
-                    tell_served(self, self._shape)
         return position
 
     def _serve_one(self, api_key: int, api_version: int, correlation_id: int, frame: memoryview) -> None:
