@@ -19,7 +19,8 @@ fails, nothing was appended, and each request is served by itself. A first batch
 place. A request of one client never waits for others. Batches that must be decompressed, checked or recompressed queue for
 memory (``firn.preparation.bytes.max``).
 
-How a Fetch goes: a request without a session that differs from the connection's previous one only in the offset is not decoded
-again. If many consumers ask for the same offset, only the first two requests look up the range. A parked request costs no task.
-It is woken by an append, a chunk, its timer, or a change of access rules.
+How a Fetch goes: consumers and followers are two kinds, told apart once. A consumer's request without a session that differs
+from the connection's previous one only in the offset is not decoded again. If many consumers ask for the same offset, only the
+first two requests look up the range. A parked request costs no task. It is woken by an append, a chunk, its timer, or a change of
+access rules.
 """

@@ -21,7 +21,9 @@ from app.broker.peers.control_link import KafkaControlLink
 from app.broker.replication import followers as following
 from app.core.errors import BrokerUnavailable
 from app.core.turns import Stepwise
-from app.handlers.fetch import fetch, followers
+from app.handlers.fetch import followers
+from app.handlers.fetch import following as follower_fetches
+from app.handlers.fetch.consumers import ConsumerAttempt
 from app.handlers.state.fetch_sessions import FetchSession
 from app.handlers.state.parked_followers import ParkedFollowers
 from app.hot.log import PartitionLog
@@ -235,7 +237,7 @@ def fetches_count_by_node_id(patch: pytest.MonkeyPatch) -> None:
             return None
         return followers.Follower(replica_id, broker.broker_epoch)
 
-    patch.setattr(fetch, "find_follower", find)
+    patch.setattr(follower_fetches, "find_follower", find)
 
 
 def requests_are_passed_on_again(patch: pytest.MonkeyPatch) -> None:
@@ -293,19 +295,19 @@ def entries_are_handed_on_before_they_are_durable(patch: pytest.MonkeyPatch) -> 
 
 
 def followers_show_what_is_not_committed(patch: pytest.MonkeyPatch) -> None:
-    read = fetch.read_partition
+    read = ConsumerAttempt.read
 
-    def to_the_end(context: Any, request: Any, attempt: Any, partition: Any, *rest: Any) -> Any:
+    def to_the_end(attempt: Any, partition: Any, cached: Any, limit: int) -> Any:
         log = partition.log
         kept = log._high_watermark
         if not partition.leads:
             log._high_watermark = log.log_end_offset
         try:
-            return read(context, request, attempt, partition, *rest)
+            return read(attempt, partition, cached, limit)
         finally:
             log._high_watermark = kept
 
-    patch.setattr(fetch, "read_partition", to_the_end)
+    patch.setattr(ConsumerAttempt, "read", to_the_end)
 
 
 def narrow(patch: pytest.MonkeyPatch) -> None:

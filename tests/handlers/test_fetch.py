@@ -10,7 +10,7 @@ import pytest
 
 from app.core.errors import ErrorCode, RequestRejected, StorageUnavailable
 from app.handlers.clients.client import RequestFields
-from app.handlers.fetch.fetch import ParkedFetch
+from app.handlers.fetch.parked import ParkedConsumer
 from app.hot.reads import PageMiss
 from app.transport.replays import ReplayTurns
 from app.wire.fetch import FetchPartition, FetchRequest
@@ -547,7 +547,13 @@ async def test_a_waiting_fetch_may_be_hurried_again_when_its_time_is_up(start):
     bench = await start()
     ended = asyncio.Event()
     attempt: Any = SimpleNamespace(
-        misses=[], logs=[], remote_waits=[], awaits_store=False, record_bytes=0, at_once=False, release=lambda: None
+        request=request(wait_ms=60_000),
+        max_bytes=1,
+        misses=[],
+        logs=[],
+        remote_waits=[],
+        awaits_store=False,
+        release=lambda: None,
     )
     connection: Any = SimpleNamespace(
         server=bench.server,
@@ -558,7 +564,7 @@ async def test_a_waiting_fetch_may_be_hurried_again_when_its_time_is_up(start):
     plan: Any = SimpleNamespace(followed=None)
     slot: Any = SimpleNamespace(done=False)
 
-    class Parked(ParkedFetch):
+    class Parked(ParkedConsumer):
         def _look(self, *, out_of_time: bool = False) -> Any:
             return attempt
 
@@ -568,7 +574,7 @@ async def test_a_waiting_fetch_may_be_hurried_again_when_its_time_is_up(start):
         def hurry(self, wait_ms: int) -> None:
             self._hurry(wait_ms)
 
-    parked = Parked(connection, slot, RequestFields(17, 1), None, request(wait_ms=60_000), plan, [], 1, attempt)
+    parked = Parked(connection, slot, RequestFields(17, 1), None, plan, [], attempt)
     for wait_ms in (0, 0, 500):
         parked.hurry(wait_ms)
     async with asyncio.timeout(30):

@@ -191,6 +191,63 @@ async def test_a_follower_reads_to_the_log_end_and_a_consumer_to_the_high_waterm
     assert led.log.handle.users == 0
 
 
+class Charges(Quotas):
+    """Quotas that limit nothing, and note each charge."""
+
+    def __init__(self) -> None:
+        self.charged: list[int] = []
+
+    def charge(self, caller: Any, client_id: str | None, api_key: int, size_bytes: int) -> int:
+        self.charged.append(size_bytes)
+        return 0
+
+
+@pytest.mark.parametrize("session_epoch", [-1, 0], ids=["without a session", "in a session"])
+@pytest.mark.parametrize(
+    ("sender", "result", "counted", "charged", "waits_for"),
+    [
+        ({"replica_id": -1, "replica_epoch": -1}, (0, [0]), 0, ["the records"], "commits"),
+        ({}, (0, [0, 3]), 1, [], "appends"),
+        ({"broker": 4}, (ErrorCode.UNKNOWN_LEADER_EPOCH, []), 0, [], None),
+        ({"broker": 9}, (ErrorCode.UNKNOWN_LEADER_EPOCH, []), 0, ["nothing"], None),
+        ({"replica_epoch": 19}, (ErrorCode.NOT_LEADER_OR_FOLLOWER, []), 0, ["nothing"], None),
+    ],
+    ids=["a consumer", "a follower", "a broker without a replica", "no broker", "an earlier process"],
+)
+async def test_each_kind_of_sender_has_its_own_records_count_charge_and_wait(
+    led, client, session_epoch, sender, result, counted, charged, waits_for
+):
+    led.log.append_uncommitted(batch(3))
+    committed_bytes = len(led.log.file.data)
+    led.log.append_uncommitted(batch(2))
+    led.log.high_watermark = led.log.last_stable_offset = 3
+    led.bench.context.quotas = charges = Charges()
+    found = only(await ask(client, VERSION, led.request(session_epoch=session_epoch, **sender)))
+    assert (found.error_code, offsets(found.records or b"")) == result
+    assert len(led.counting.noted) == counted
+    assert charges.charged == [{"the records": committed_bytes, "nothing": 0}[one] for one in charged]
+    at_end = 3 if waits_for == "commits" else 5
+    sent = send(client, VERSION, led.request(at_end, session_epoch=session_epoch, wait_ms=60_000, **sender))
+    if waits_for is None:
+        assert (await client.answer(FETCH, VERSION))[0] == sent, "it is refused at once"
+    else:
+        await until(lambda: led.log.waiters or led.log.tail_waiters, pause_s=0)
+        in_session = waits_for == "appends" and session_epoch == 0  # a watch hears of commits, too
+        assert (bool(led.log.waiters), bool(led.log.tail_waiters)) == (
+            waits_for == "commits" or in_session,
+            waits_for == "appends",
+        )
+
+
+async def test_no_request_of_a_follower_is_served_as_a_remembered_one_of_a_consumer(led, client):
+    led.log.append_uncommitted(batch(3))
+    consumer = {"replica_id": -1, "replica_epoch": -1}
+    for _ in range(2):
+        assert not only(await ask(client, VERSION, led.request(**consumer))).records
+        found = only(await ask(client, VERSION, led.request()))
+        assert offsets(found.records) == [0], "it is not committed"
+
+
 async def test_a_position_counts_before_the_answer_is_made(led, client):
     led.log.append_uncommitted(batch(3))
     led.log.append_uncommitted(batch(2))
@@ -341,25 +398,18 @@ async def test_t5_a_follower_that_has_nothing_or_lacks_much_begins_in_the_tier(
 
 
 async def test_what_followers_get_is_neither_consumption_nor_charged_to_a_client(led, client):
-    charged: list[int] = []
-
-    class Counting(Quotas):
-        def charge(self, caller: Any, client_id: str | None, api_key: int, size_bytes: int) -> int:
-            charged.append(api_key)
-            return 0
-
     led.log.append_uncommitted(batch(3))
     size = len(led.log.file.data)
-    led.bench.context.quotas = Counting()
+    led.bench.context.quotas = charges = Charges()
     await ask(client, VERSION, led.request())
     bench = led.bench
     assert bench.counter("firn_replication_bytes_out_total") == size
     assert bench.counter("firn_bytes_out_total") == bench.counter("firn_records_out_total") == 0
-    assert (led.log.sent_bytes, led.log.sent_records, charged) == (0, 0, [])
+    assert (led.log.sent_bytes, led.log.sent_records, charges.charged) == (0, 0, [])
     led.log.high_watermark = 3
     await ask(client, VERSION, request(FetchPartition(0), topic=ref(bench, VERSION)))
     assert bench.counter("firn_bytes_out_total") == bench.counter("firn_replication_bytes_out_total") == size
-    assert (led.log.sent_bytes, charged) == (size, [FETCH])
+    assert (led.log.sent_bytes, charges.charged) == (size, [size])
 
 
 async def test_indexes_that_are_not_in_memory_are_read_first_and_a_fault_of_the_disk_is_told(led, client, monkeypatch):

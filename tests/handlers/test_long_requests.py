@@ -14,6 +14,7 @@ from app.handlers.base.api import Api
 from app.handlers.base.context import Context, Request
 from app.handlers.base.portions import LONG_FRAME_BYTES
 from app.handlers.fetch import fetch
+from app.handlers.fetch.attempts import Attempt
 from app.handlers.policy.callers import ANONYMOUS, Caller, Rights
 from app.handlers.policy.client_quotas import ClientQuotas
 from app.handlers.produce import produce
@@ -116,18 +117,18 @@ async def test_a_long_fetch_is_of_its_clients_share_of_time_and_a_followers_is_n
         replica_id, image = 2, bench.context.image
         image.level, image.brokers = LEVEL_MAX, {replica_id: SimpleNamespace(broker_epoch=-1)}
     clock, time = timed(bench)
-    decode_fetch, look = fetch.decode_fetch, fetch.look
+    decode_fetch, look_at = fetch.decode_fetch, Attempt.look_at
 
     def decode(*arguments: Any) -> Any:
         clock.now_s += 1
         return decode_fetch(*arguments)
 
-    def look_longer(*arguments: Any, **how: Any) -> Any:
+    def look_longer(*arguments: Any) -> None:
         clock.now_s += 1
-        return look(*arguments, **how)
+        look_at(*arguments)
 
     monkeypatch.setattr(fetch, "decode_fetch", decode)
-    monkeypatch.setattr(fetch, "look", look_longer)
+    monkeypatch.setattr(Attempt, "look_at", look_longer)
     client = await connect(bench)
     wanted = [FetchPartition(index, -1, 0, -1, -1, 1 << 20) for index in range(fetch.LONG_FRAME_BYTES // 16)]
     asked = FetchRequest(

@@ -29,7 +29,7 @@ SHAPE_BYTES_MAX: Final = 1024
 
 
 class FetchShape:
-    """One kind of request of one connection. The connection has at most one of them under way."""
+    """One kind of a consumer's requests on one connection. The connection has at most one of them under way."""
 
     __slots__ = (
         "_frame_bytes",
@@ -70,8 +70,7 @@ class FetchShape:
         (one,) = partitions
         self.kind: FetchKind | None = None
         """The kind under which they share responses with other consumers; None if each is answered for itself."""
-        # A request that claims to come from a replica is checked each time.
-        if request.replica_id < 0 and one.last_fetched_epoch < 0:
+        if one.last_fetched_epoch < 0:
             self.kind = FetchKind(
                 rights,
                 version,
@@ -105,8 +104,8 @@ def learn(
     partitions: list[CachedPartition],
     bytes_max: int,
 ) -> FetchShape | None:
-    """The shape of a decoded request, whose answer has ``bytes_max`` of records at most. None if a comparison of bytes cannot
-    recognise such requests."""
+    """The shape of a consumer's decoded request, whose answer has at most ``bytes_max`` of records. None if a comparison of
+    bytes cannot recognise such requests."""
     if (
         request.session_id != NO_SESSION
         or request.session_epoch != FINAL_EPOCH

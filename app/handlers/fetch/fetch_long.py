@@ -31,7 +31,7 @@ LOOKED_AT_ONCE: Final = 64
 
 
 class Looked(Protocol):
-    """The results so far (``fetch.Attempt``)."""
+    """The results so far (``attempts.Attempt``)."""
 
     logs: list[PartitionLog]
     remote_waits: list[Callable[[Callable[[], None]], Callable[[], None]]]
