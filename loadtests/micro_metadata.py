@@ -16,7 +16,7 @@ from uuid import UUID
 
 from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, TimestampMs, TopicId
 from app.handlers.apis.metadata import handle
-from app.handlers.base.context import Request
+from app.handlers.base.request import Request
 from app.handlers.state.metadata_cache import MetadataCache
 from app.metadata.image.image import BrokerImage, ClusterImage, ControllerImage, PartitionImage, TopicImage
 from app.metadata.image.records import Endpoint

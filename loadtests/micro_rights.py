@@ -82,7 +82,7 @@ def main() -> None:
 
         def ask(context: _Context = context) -> None:
             for _ in range(DECISIONS):
-                may(context, caller, Operation.READ, ResourceType.TOPIC, "team-7.events")  # type: ignore[arg-type]
+                may(context, caller, Operation.READ, ResourceType.TOPIC, "team-7.events")
 
         print(f"a handler's question {name}: {nanoseconds(ask, DECISIONS) / 1e3:.2f} µs")
 

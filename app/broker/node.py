@@ -30,6 +30,7 @@ from app.broker.security.connection_limits import admission_limits
 from app.broker.watching.health import judge
 from app.broker.watching.loop_watch import LoopWatch, Serving, Stall, sentence_of
 from app.configs import BrokerConfig
+from app.configs.broker import RACK_AWARE_SELECTOR
 from app.core.errors import ConfigError, FencedError, FirnError, StorageFull, StorageUnavailable, clause, copy_of
 from app.core.faults import Faults, Limited
 from app.core.loop_time import loop_time_s
@@ -40,7 +41,7 @@ from app.core.units import BrokerId, Offset, TopicIdPartition
 from app.groups.coordinator import GroupCoordinator
 from app.groups.share.share_coordinator import CoordinatorLink, ShareCoordinator
 from app.handlers.base.authorising import new_authorizer
-from app.handlers.base.context import Context, new_throttle
+from app.handlers.base.context import Context
 from app.handlers.clients.serving import in_words
 from app.handlers.policy.callers import KnownRights, OpenDoor
 from app.handlers.policy.client_quotas import ClientQuotas
@@ -48,7 +49,10 @@ from app.handlers.serving.dispatch import Apis
 from app.handlers.serving.server import KafkaServer
 from app.handlers.serving.session import SERVING
 from app.handlers.state.acknowledging import AcknowledgementGate
+from app.handlers.state.draining import Drain
+from app.handlers.state.fetch_fan_out import FanOut
 from app.handlers.state.fetch_sessions import FetchSessions
+from app.handlers.state.metadata_cache import MetadataCache
 from app.handlers.state.metrics import ApiMetrics
 from app.handlers.state.parked_followers import ParkedFollowers
 from app.handlers.state.producer_id_block import ProducerIds
@@ -76,6 +80,7 @@ from app.metadata.peers.pulses import StartPulses
 from app.metadata.view.view import ClusterView
 from app.objectstore.api import ObjectStore
 from app.replication.reading import PartitionReads
+from app.replication.throttle import new_throttle
 from app.schemas.coordinator import SchemaCoordinator
 from app.schemas.follower import SchemaFollower
 from app.schemas.registry_reads import RegistryReads, SchemasLink
@@ -500,8 +505,30 @@ class Node:
                 link=self._link,
                 authorizer=authorizer,
             )
+        client_line = Limited(self._log_line)
+        drain = Drain(
+            config=config,
+            clock=around.clock,
+            registry=self.registry,
+            cluster=self.cluster,
+            logs=self.logs,
+            partitions=self.partitions.table,
+            remote_log_manager=self.remote_log_manager,
+            transactions=self.transactions,
+            log_line=self._log_line,
+            client_line=client_line,
+        )
+        self._apis = Apis()
         self.context = Context(
             config=config,
+            effective=config,
+            selects_by_rack=config.replica_selector_class == RACK_AWARE_SELECTOR,
+            leader_throttle=new_throttle(config),
+            apis=self._apis,
+            drain=drain,
+            metadata_cache=MetadataCache(),
+            fan_out=FanOut(),
+            client_line=client_line,
             clock=around.clock,
             rng=around.rng,
             pool=around.pool,
@@ -541,10 +568,9 @@ class Node:
         self.cluster.on_change(self._follow_acls)
         self.cluster.on_change(self._follow_leaders)
         self.partitions.table.on_lead = self.context.parked_followers.began_to_lead
-        self.context.drain.on_end = self.request_stop
+        drain.on_change = self.context.decide_refusal
+        drain.on_end = self.request_stop
         self.cluster.on_change(self._follow_settings)
-        self._apis = Apis()
-        self.context.apis = self._apis
         if member.member is not None:
             self.context.desk, self.context.passes_on = member.member.desk, member.member
             self.context.hears_controller = member.member.hears_controller

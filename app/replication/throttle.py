@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection
 
+from app.configs import BrokerConfig
 from app.configs.numbers import LONG_MAX
 
 UNLIMITED = LONG_MAX
@@ -72,3 +73,12 @@ class Throttle:
     def record(self, size_bytes: int, now_ms: int) -> None:
         """Count bytes that a throttled replica out of sync was sent, or has fetched."""
         self._window.record(size_bytes, now_ms)
+
+
+def new_throttle(config: BrokerConfig) -> Throttle:
+    """A throttle of replication that measures as the settings say; it is without a limit until one is set."""
+    return Throttle(
+        config.node_id,
+        samples_max=config.replication_quota_window_num,
+        sample_ms=config.replication_quota_window_size_seconds * 1000,
+    )

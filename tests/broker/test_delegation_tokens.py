@@ -18,7 +18,7 @@ from app.configs.broker import STANDARD_AUTHORIZER
 from app.core.errors import ErrorCode, RequestRejected
 from app.core.units import TimestampMs
 from app.handlers.apis.passing_on import principal_of
-from app.handlers.base.context import Request
+from app.handlers.base.request import Request
 from app.handlers.policy.callers import Caller, Rights
 from app.machine.runtime import SystemClock
 from app.security.acls import Operation, PatternType, Permission, ResourceType

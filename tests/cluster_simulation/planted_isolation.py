@@ -13,7 +13,8 @@ import pytest
 
 from app.handlers.apis import metadata
 from app.handlers.base import partitions
-from app.handlers.base.context import Context, Request
+from app.handlers.base.context import Context
+from app.handlers.base.request import Request
 from app.metadata.controller.desk import Desk
 from app.metadata.image.image import ClusterImage
 from app.metadata.membership.isolation import Isolation, IsolationState

@@ -6,8 +6,9 @@ import asyncio
 from typing import Any
 
 from app.core.errors import ErrorCode, RequestRejected
-from app.handlers.base.context import Context, Request
+from app.handlers.base.context import Context
 from app.handlers.base.portions import serve_split
+from app.handlers.base.request import Request
 from app.handlers.serving.dispatch import Apis
 from app.wire.apikeys import ApiKey
 from tests.interop.peers import make, request

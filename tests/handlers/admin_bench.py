@@ -11,9 +11,12 @@ from typing import Any
 
 from app.configs import BrokerConfig, TopicConfig
 from app.core.errors import FirnError, RequestRejected, StorageUnavailable, kafka_code
+from app.core.faults import Faults, Limited
 from app.core.metrics import Registry
 from app.core.units import BrokerId, LeaderEpoch, TimestampMs
-from app.handlers.base.context import Context, Request
+from app.handlers.base.context import Context
+from app.handlers.base.request import Request
+from app.handlers.policy.callers import KnownRights
 from app.handlers.serving.dispatch import Apis
 from app.handlers.state.fetch_sessions import FetchSessions
 from app.handlers.state.metadata_cache import MetadataCache
@@ -118,6 +121,12 @@ class AdminBench:
         self.lines: list[str] = []
         parts: dict[str, Any] = {
             "config": config,
+            "effective": config,
+            "selects_by_rack": False,
+            "faults": Faults(self.lines.append),
+            "rights": KnownRights(),
+            "client_line": Limited(self.lines.append),
+            "refuses_transactions": False,
             "clock": FixedClock(),
             "rng": rng,
             "pool": None,

@@ -16,18 +16,26 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from app.configs import BrokerConfig, Durability, TopicConfig
+from app.configs.broker import RACK_AWARE_SELECTOR
 from app.core.errors import ErrorCode, FirnError, RequestRejected
-from app.core.faults import Faults
+from app.core.faults import Faults, Limited
+from app.core.loop_time import loop_time_s
 from app.core.metrics import Registry
 from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, TopicIdPartition, TopicPartition
 from app.core.wake import Wake
 from app.groups.coordinator import GroupCoordinator
 from app.groups.share.share_coordinator import ShareCoordinator
 from app.handlers.base.context import Context
+from app.handlers.policy.callers import KnownRights, OpenDoor
 from app.handlers.serving.dispatch import Apis
 from app.handlers.serving.server import KafkaServer
+from app.handlers.state.acknowledging import AcknowledgementGate
+from app.handlers.state.draining import Drain
+from app.handlers.state.fetch_fan_out import FanOut
 from app.handlers.state.fetch_sessions import FetchSessions
+from app.handlers.state.metadata_cache import MetadataCache
 from app.handlers.state.metrics import ApiMetrics
+from app.handlers.state.parked_followers import ParkedFollowers
 from app.handlers.state.producer_id_block import ProducerIds
 from app.hot.descriptors import DescriptorCache
 from app.hot.producers import ProducerStates
@@ -37,10 +45,12 @@ from app.records.builder import recompress
 from app.records.compression import Codec
 from app.replication.partition import PartitionTable
 from app.replication.reading import PartitionReads
+from app.replication.throttle import new_throttle
 from app.tiering.read.chunk_reads import RemoteRange
 from app.tiering.read.reader import RemoteRead
 from app.tiering.read.waiting import RemoteWait
 from app.transactions.coordinator import TransactionCoordinator
+from app.transport.replays import ReplayTurns
 
 
 class Appended(NamedTuple):
@@ -328,6 +338,10 @@ class FakeTier:
         self.end: int | None = None
         self.manifest: Any = None
 
+    copied_bytes = 0
+
+    def drain(self, on: bool) -> None: ...
+
     def manifest_of(self, partition: TopicIdPartition) -> Any:
         return self.manifest
 
@@ -433,8 +447,43 @@ class Bench:
             registry=self.registry,
             log_line=self.lines.append,
         )
+        rights = KnownRights()
+        transactions = TransactionCoordinator(
+            config,
+            partitions=self.logs.table,
+            producer_ids=producer_ids,
+            offsets=groups,
+            clock=self.clock,  # type: ignore[arg-type]
+            registry=self.registry,
+            log_line=self.lines.append,
+        )
+        drain = Drain(
+            config=config,
+            clock=self.clock,  # type: ignore[arg-type]
+            registry=self.registry,
+            cluster=self.controller,  # type: ignore[arg-type]
+            logs=self.logs,  # type: ignore[arg-type]
+            partitions=self.logs.table,
+            remote_log_manager=FakeTier(),  # type: ignore[arg-type]
+            transactions=transactions,
+            log_line=self.lines.append,
+            client_line=self.lines.append,
+        )
         self.context = Context(
             config=config,
+            effective=config,
+            selects_by_rack=config.replica_selector_class == RACK_AWARE_SELECTOR,
+            apis=Apis(),
+            rights=rights,
+            doorkeeper=OpenDoor(rights),
+            replays=ReplayTurns(),
+            parked_followers=ParkedFollowers(loop_time_s),
+            gate=AcknowledgementGate(),
+            metadata_cache=MetadataCache(),
+            fan_out=FanOut(),
+            leader_throttle=new_throttle(config),
+            client_line=Limited(self.lines.append),
+            drain=drain,
             schemas=SimpleNamespace(),  # type: ignore[arg-type]
             schema_follower=SimpleNamespace(),  # type: ignore[arg-type]
             clock=self.clock,  # type: ignore[arg-type]
@@ -464,20 +513,13 @@ class Bench:
                 registry=self.registry,
                 log_line=self.lines.append,
             ),
-            transactions=TransactionCoordinator(
-                config,
-                partitions=self.logs.table,
-                producer_ids=producer_ids,
-                offsets=groups,
-                clock=self.clock,  # type: ignore[arg-type]
-                registry=self.registry,
-                log_line=self.lines.append,
-            ),
+            transactions=transactions,
             advertised_host="127.0.0.1",
             advertised_port=9092,
             log_line=self.lines.append,
         )
-        self.server = KafkaServer(self.context, Apis(), connections_max=config.max_connections)
+        drain.on_change = self.context.decide_refusal
+        self.server = KafkaServer(self.context, self.context.apis, connections_max=config.max_connections)
         self.port = 0
 
     def counter(self, name: str, **labels: str) -> float:

@@ -15,7 +15,7 @@ from app.core.errors import ErrorCode, StorageUnavailable
 from app.core.units import BrokerId
 from app.handlers.apis.metadata import handle
 from app.handlers.base.authorising import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
-from app.handlers.base.context import Request
+from app.handlers.base.request import Request
 from app.metadata.controller.controller import Controller
 from app.wire.apikeys import ApiKey
 from app.wire.apis.describe_cluster import DescribeClusterRequest

@@ -12,7 +12,7 @@ import pytest
 
 from app.core.errors import ErrorCode
 from app.core.metrics import Registry
-from app.handlers.base.context import Request
+from app.handlers.base.request import Request
 from app.handlers.policy.auditing import Audit
 from app.handlers.policy.callers import Caller, Rights
 from app.machine.runtime import SystemClock

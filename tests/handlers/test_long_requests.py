@@ -11,8 +11,9 @@ import pytest
 
 from app.core.errors import ErrorCode
 from app.handlers.base.api import Api
-from app.handlers.base.context import Context, Request
+from app.handlers.base.context import Context
 from app.handlers.base.portions import LONG_FRAME_BYTES
+from app.handlers.base.request import Request
 from app.handlers.fetch import fetch
 from app.handlers.fetch.attempts import Attempt
 from app.handlers.policy.callers import ANONYMOUS, Caller, Rights

@@ -14,7 +14,7 @@ from app.core.turns import PORTION_S
 from app.groups.classic.classic import ClassicGroup
 from app.groups.group import GroupType
 from app.handlers.apis import committed_offsets, consumer_groups, groups
-from app.handlers.base.context import Request
+from app.handlers.base.request import Request
 from app.wire.apis.consumer_group_describe import ConsumerGroupDescribeRequest
 from app.wire.apis.delete_groups import DeleteGroupsRequest
 from app.wire.apis.describe_groups import DescribeGroupsRequest

@@ -11,7 +11,7 @@ from app.core import turns
 from app.core.units import PartitionIndex, TopicIdPartition
 from app.handlers.apis import metadata
 from app.handlers.apis.metadata import handle
-from app.handlers.base.context import Request
+from app.handlers.base.request import Request
 from app.handlers.state.metadata_cache import TOPIC_OPERATIONS, with_operations
 from app.wire.apikeys import ApiKey
 from app.wire.apis.metadata import (

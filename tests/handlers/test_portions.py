@@ -10,8 +10,8 @@ import pytest
 from app.core.errors import ErrorCode, RequestRejected
 from app.core.turns import PORTION_S, STRIDE
 from app.handlers.base import portions
-from app.handlers.base.context import Request
 from app.handlers.base.portions import SLICE_FIRST, SLICE_S, Split, encode_long, serve_split
+from app.handlers.base.request import Request
 from app.wire.apikeys import ApiKey
 from app.wire.apis.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from app.wire.apis.list_offsets import (

@@ -7,7 +7,7 @@ from typing import Any
 
 from app.core.errors import ErrorCode
 from app.handlers.apis import committed_offsets, scram_users, transaction_listing
-from app.handlers.base.context import Request
+from app.handlers.base.request import Request
 from app.wire.apis.describe_transactions import DescribeTransactionsRequest
 from app.wire.apis.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
 from app.wire.apis.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics

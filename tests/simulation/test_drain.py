@@ -494,7 +494,7 @@ def counts_what_is_being_uploaded(patch: pytest.MonkeyPatch) -> None:
     covered_end = Drain._covered_end
 
     def hasty(drain: Drain, log: PartitionLog) -> int:
-        found = drain._context.remote_log_manager._partitions.get(TopicIdPartition(log.topic_id, log.partition))
+        found = drain._remote_log_manager._partitions.get(TopicIdPartition(log.topic_id, log.partition))
         copying = None if found is None else found.progress.copying
         return max(covered_end(drain, log), 0 if copying is None else copying[1])
 

@@ -17,7 +17,8 @@ from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, ProducerId, Ti
 from app.groups.coordinator import GroupCoordinator
 from app.groups.offsets.offsets import NO_COMMITTED_OFFSET
 from app.handlers.apis import transactional_offsets
-from app.handlers.base.context import Context, Request
+from app.handlers.base.context import Context
+from app.handlers.base.request import Request
 from app.handlers.clients.admission import admit
 from app.handlers.produce.produce import append_all, find_partitions, settle
 from app.handlers.state.metrics import ApiMetrics

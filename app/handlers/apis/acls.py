@@ -7,8 +7,9 @@ from typing import Final
 from app.core.errors import ErrorCode, FirnError, RequestRejected
 from app.core.turns import Portion
 from app.handlers.base.api import Api, ApiTable
-from app.handlers.base.context import Context, Request
 from app.handlers.base.mutations import Refusal, refusal
+from app.handlers.base.request import Request
+from app.handlers.base.views import ChangesView
 from app.metadata.changes import acl_changes
 from app.security.acls import Acl, AclFilter, Pattern, Rule, exact_filter
 from app.wire.apikeys import ApiKey
@@ -31,7 +32,7 @@ DELETED_MAX: Final = 20_000
 """ACLs that the filters of one request match, each counted as often as it is matched. A change has 10,000 at most."""
 
 
-def _check_enabled(context: Context) -> None:
+def _check_enabled(context: ChangesView) -> None:
     """Raises: RequestRejected SECURITY_DISABLED."""
     if context.authorizer is None:
         raise RequestRejected(
@@ -52,7 +53,7 @@ def _filter(asked: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
     )
 
 
-async def describe_acls(context: Context, request: Request, message: DescribeAclsRequest) -> DescribeAclsResponse:
+async def describe_acls(context: ChangesView, request: Request, message: DescribeAclsRequest) -> DescribeAclsResponse:
     """The ACLs that a filter matches. Raises: RequestRejected SECURITY_DISABLED, INVALID_REQUEST."""
     del request
     _check_enabled(context)
@@ -80,7 +81,7 @@ def refuse_describe_acls(
     return DescribeAclsResponse(error_code=code, error_message=sentence)
 
 
-async def create_acls(context: Context, request: Request, message: CreateAclsRequest) -> CreateAclsResponse:
+async def create_acls(context: ChangesView, request: Request, message: CreateAclsRequest) -> CreateAclsResponse:
     """Make each ACL that can be made. Raises: RequestRejected SECURITY_DISABLED."""
     _check_enabled(context)
     asked = [
@@ -112,7 +113,7 @@ def refuse_create_acls(
     return CreateAclsResponse(results=[AclCreationResult(code, sentence) for _ in message.creations])
 
 
-async def delete_acls(context: Context, request: Request, message: DeleteAclsRequest) -> DeleteAclsResponse:
+async def delete_acls(context: ChangesView, request: Request, message: DeleteAclsRequest) -> DeleteAclsResponse:
     """Delete the ACLs that match each filter. Raises: RequestRejected SECURITY_DISABLED.
 
     This broker finds the matching ACLs, in portions. It asks the controller for these ACLs one by one, so the controller looks at

@@ -16,8 +16,9 @@ from app.handlers.base.authorising import (
     may,
     operations,
 )
-from app.handlers.base.context import Context, Request
 from app.handlers.base.partitions import offline_replicas, shown_leader, shown_leader_epoch
+from app.handlers.base.request import Request
+from app.handlers.base.views import MetadataView
 from app.metadata.changes.features import OF_PROTOCOL
 from app.metadata.image.image import PartitionImage, TopicImage
 from app.metadata.image.records import LEVEL_MAX
@@ -39,7 +40,9 @@ BROKERS: Final = 1
 CONTROLLERS: Final = 2
 
 
-def describe_cluster(context: Context, request: Request, message: DescribeClusterRequest) -> DescribeClusterResponse:
+def describe_cluster(
+    context: MetadataView, request: Request, message: DescribeClusterRequest
+) -> DescribeClusterResponse:
     """The cluster's id and brokers; those that are fenced only if they are asked for (KIP-1073).
 
     Raises: RequestRejected MISMATCHED_ENDPOINT_TYPE for the endpoints of controllers, which clients do not connect to here.
@@ -81,7 +84,7 @@ def refuse_describe_cluster(
 
 
 async def describe_topic_partitions(
-    context: Context, request: Request, message: DescribeTopicPartitionsRequest
+    context: MetadataView, request: Request, message: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
     """Topics by name, page by page: at most as many partitions as the client and the broker allow, from the cursor on.
 
@@ -139,7 +142,7 @@ async def describe_topic_partitions(
 
 
 def _described(
-    context: Context, topic: TopicImage, partitions: tuple[PartitionImage, ...], allowed: int
+    context: MetadataView, topic: TopicImage, partitions: tuple[PartitionImage, ...], allowed: int
 ) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
@@ -173,7 +176,7 @@ def refuse_describe_topic_partitions(
     )
 
 
-def describe_standing(context: Context, request: Request, message: bytes) -> bytes:
+def describe_standing(context: MetadataView, request: Request, message: bytes) -> bytes:
     """FirnCluster: how the cluster stands. Only the controller knows how far others are. Raises: ProtocolError."""
     del request
     unpack(ClusterRequest, message)

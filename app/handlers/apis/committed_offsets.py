@@ -13,7 +13,8 @@ from app.groups.shard import CommittedPartition, GroupShard
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.authorising import may
 from app.handlers.base.commits import COMMITS, check_count, sort_partitions
-from app.handlers.base.context import Context, Request
+from app.handlers.base.request import Request
+from app.handlers.base.views import GroupsView
 from app.security.acls import Operation, ResourceType
 from app.security.noting import note
 from app.wire.apikeys import ApiKey
@@ -58,7 +59,7 @@ OFFSETS_ANSWERED_MAX: Final = 200_000
 
 
 def commit(
-    context: Context, request: Request, message: OffsetCommitRequest
+    context: GroupsView, request: Request, message: OffsetCommitRequest
 ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
     """Commit offsets of existing partitions whose metadata is not too long. The others are refused one by one. The records are
     appended when this returns.
@@ -118,7 +119,7 @@ def refuse_commit(
 # --- OffsetFetch ----------------------------------------------------------------------------------------------------
 
 
-async def fetch(context: Context, request: Request, message: OffsetFetchRequest) -> OffsetFetchResponse:
+async def fetch(context: GroupsView, request: Request, message: OffsetFetchRequest) -> OffsetFetchResponse:
     """Answer for each group by itself. Before version 8 there is one group, and its answer has another shape."""
     if request.api_version >= GROUPS_FROM:
         portion = Portion()
@@ -153,7 +154,7 @@ async def fetch(context: Context, request: Request, message: OffsetFetchRequest)
 
 
 async def _fetch_group(
-    context: Context, request: Request, asked: OffsetFetchRequestGroup, portion: Portion, *, require_stable: bool
+    context: GroupsView, request: Request, asked: OffsetFetchRequestGroup, portion: Portion, *, require_stable: bool
 ) -> OffsetFetchResponseGroup:
     if not may(context, request.caller, Operation.DESCRIBE, ResourceType.GROUP, asked.group_id):
         note(request, Operation.DESCRIBE, ResourceType.GROUP, asked.group_id)
@@ -173,7 +174,7 @@ async def _fetch_group(
         return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error.code)
 
 
-async def _decode_all(context: Context, group_id: str, portion: Portion) -> None:
+async def _decode_all(context: GroupsView, group_id: str, portion: Portion) -> None:
     """Decode all offsets of a group. Raises: RequestRejected as ``look``."""
     while True:
         if context.groups.look(group_id, lambda shard: shard.offsets.decode_some(group_id, DECODED_AT_ONCE)):
@@ -186,7 +187,7 @@ class _Reading:
     several partitions are committed together only for one member, and it does not read meanwhile."""
 
     def __init__(
-        self, context: Context, request: Request, asked: OffsetFetchRequestGroup, *, require_stable: bool
+        self, context: GroupsView, request: Request, asked: OffsetFetchRequestGroup, *, require_stable: bool
     ) -> None:
         self._context = context
         self._request = request
@@ -323,7 +324,7 @@ def refuse_fetch(request: Request, message: OffsetFetchRequest, code: ErrorCode,
 # --- OffsetDelete ---------------------------------------------------------------------------------------------------
 
 
-async def delete(context: Context, request: Request, message: OffsetDeleteRequest) -> OffsetDeleteResponse:
+async def delete(context: GroupsView, request: Request, message: OffsetDeleteRequest) -> OffsetDeleteResponse:
     """Delete committed offsets of topics that no member of the group reads. Raises: RequestRejected."""
     del request
     image = context.image

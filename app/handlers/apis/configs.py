@@ -15,10 +15,11 @@ from app.configs.validation import TierMustBeEmpty
 from app.configs.without_effect import GROUP_WITHOUT_EFFECT, TOPIC_WITHOUT_EFFECT, told
 from app.core.errors import ErrorCode, FirnError, RequestRejected
 from app.handlers.base.api import Api, ApiTable
-from app.handlers.base.context import Context, Request
 from app.handlers.base.mutations import Refusal, each, refusal, repeated
 from app.handlers.base.portions import Split
+from app.handlers.base.request import Request
 from app.handlers.base.topic_settings import described_topic
+from app.handlers.base.views import TopicsView
 from app.metadata.changes import topic_changes
 from app.metadata.changes.group_configs import describe_group
 from app.metadata.changes.topic_changes import ConfigChange, LeaderEpochs, LeadersHaveChanged, check_topic_name
@@ -66,7 +67,7 @@ Resource = tuple[int, str]
 # --- DescribeConfigs ------------------------------------------------------------------------------------------------
 
 
-def describe_configs(context: Context, request: Request, message: DescribeConfigsRequest) -> DescribeConfigsResponse:
+def describe_configs(context: TopicsView, request: Request, message: DescribeConfigsRequest) -> DescribeConfigsResponse:
     """Return the settings of each resource with their values, sources and documentation."""
     del request
     results = []
@@ -85,7 +86,7 @@ def describe_configs(context: Context, request: Request, message: DescribeConfig
     return DescribeConfigsResponse(results=results)
 
 
-def _described(context: Context, resource: DescribeConfigsResource) -> list[DescribedConfig]:
+def _described(context: TopicsView, resource: DescribeConfigsResource) -> list[DescribedConfig]:
     name = resource.resource_name
     match resource.resource_type:
         case ConfigResourceType.TOPIC:
@@ -167,7 +168,7 @@ def _check_resource(resource: Resource, twice: set[Resource]) -> None:
 
 
 async def alter_configs(
-    context: Context, request: Request, message: full.AlterConfigsRequest
+    context: TopicsView, request: Request, message: full.AlterConfigsRequest
 ) -> full.AlterConfigsResponse:
     """Replace all overrides of each resource. A setting that is not named goes back to its default."""
     del request
@@ -224,7 +225,7 @@ def refuse_alter_configs(
 
 
 async def incremental_alter_configs(
-    context: Context, request: Request, message: incremental.IncrementalAlterConfigsRequest
+    context: TopicsView, request: Request, message: incremental.IncrementalAlterConfigsRequest
 ) -> incremental.IncrementalAlterConfigsResponse:
     """Change some overrides of each resource and leave the others (KIP-339)."""
     del request
@@ -268,7 +269,7 @@ async def incremental_alter_configs(
 
 
 async def _safely(
-    context: Context, resource: Resource, change: Callable[[LeaderEpochs | None], Awaitable[Mapping[str, str]]]
+    context: TopicsView, resource: Resource, change: Callable[[LeaderEpochs | None], Awaitable[Mapping[str, str]]]
 ) -> Mapping[str, str]:
     """Make a change that some topics allow only while nothing of them is in the store.
 
@@ -293,7 +294,7 @@ async def _safely(
         raise
 
 
-def _tell_useless(context: Context, kind: int, name: str, names: Sequence[str]) -> None:
+def _tell_useless(context: TopicsView, kind: int, name: str, names: Sequence[str]) -> None:
     """One line for the operator about settings that were accepted and change nothing."""
     if kind == ConfigResourceType.TOPIC:
         useless, whose = told(names, TOPIC_WITHOUT_EFFECT), f"topic {name}"
@@ -336,7 +337,7 @@ def refuse_incremental_alter_configs(
 
 
 def list_config_resources(
-    context: Context, request: Request, message: ListConfigResourcesRequest
+    context: TopicsView, request: Request, message: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
     """Return the resources that can have settings: topics, brokers and groups. Version 0 lists client metrics: there are none.
 

@@ -16,8 +16,9 @@ from app.groups.consumer.subscriptions import ResolvedRegex, TopicPattern
 from app.groups.shard import GroupShard
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.authorising import GROUP_OPERATIONS, NOT_ASKED, may, operations
-from app.handlers.base.context import Context, Request
 from app.handlers.base.group_requests import client_host, describe_each
+from app.handlers.base.request import Request
+from app.handlers.base.views import GroupsView
 from app.metadata.image.image import ClusterImage, TopicImage
 from app.security.acls import Operation, ResourceType
 from app.wire.apikeys import ApiKey
@@ -43,7 +44,7 @@ CONSUMER_MEMBER: Final = 1
 
 
 def heartbeat(
-    context: Context, request: Request, message: ConsumerGroupHeartbeatRequest
+    context: GroupsView, request: Request, message: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]:
     """A member of a group joins, goes on, or leaves. Raises: RequestRejected."""
     check_heartbeat(message, request.api_version, context.groups.config().group_consumer_assignors)
@@ -61,7 +62,7 @@ def heartbeat(
 
 
 async def _heartbeat_later(
-    context: Context,
+    context: GroupsView,
     message: ConsumerGroupHeartbeatRequest,
     client: ClientInfo,
     found: TopicPattern | Awaitable[ConsumerGroupHeartbeatResponse | TopicPattern],
@@ -83,7 +84,7 @@ async def _heartbeat_later(
     return answer
 
 
-def _sees(context: Context, request: Request) -> Callable[[str], bool] | None:
+def _sees(context: GroupsView, request: Request) -> Callable[[str], bool] | None:
     """Returns a function that decides whether the caller may describe a topic; None if it may describe every topic."""
     if context.authorizer is None:
         return None
@@ -106,7 +107,7 @@ def refuse_heartbeat(
 
 
 async def describe(
-    context: Context, request: Request, message: ConsumerGroupDescribeRequest
+    context: GroupsView, request: Request, message: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
     """Describe each group by itself, with every member's present and target assignment."""
     groups = await describe_each(

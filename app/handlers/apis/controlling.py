@@ -12,7 +12,8 @@ from uuid import UUID
 from app.core.errors import ErrorCode, FirnError, RequestRejected, kafka_code
 from app.core.units import BrokerId, PartitionIndex, TopicId, TopicIdPartition
 from app.handlers.base.api import Api, ApiTable
-from app.handlers.base.context import Context, Request
+from app.handlers.base.request import Request
+from app.handlers.base.views import PeersView
 from app.metadata.changes import topic_changes
 from app.metadata.changes.broker_changes import ANY_NODE_ID, AlteredSet, ProposedSet, RegistrationAsked
 from app.metadata.changes.scram_changes import ScramAsked
@@ -69,14 +70,14 @@ if TYPE_CHECKING:
 ENTRIES_WAIT_MS_MAX = 10_000
 
 
-def _desk(context: Context) -> Desk:
+def _desk(context: PeersView) -> Desk:
     """Raises: RequestRejected NOT_CONTROLLER."""
     if context.desk is None:
         raise not_controller()
     return context.desk
 
 
-def _check_cluster(context: Context, cluster_id: str) -> None:
+def _check_cluster(context: PeersView, cluster_id: str) -> None:
     """Raises: RequestRejected INCONSISTENT_CLUSTER_ID."""
     if cluster_id != context.image.cluster_id:
         raise RequestRejected(
@@ -101,7 +102,7 @@ class _TellsOfItsEnd:
 
 
 async def handle_heartbeat(
-    context: Context, request: Request, message: BrokerHeartbeatRequest
+    context: PeersView, request: Request, message: BrokerHeartbeatRequest
 ) -> BrokerHeartbeatResponse:
     """BrokerHeartbeat. Raises: RequestRejected."""
     desk = _desk(context)
@@ -131,7 +132,7 @@ def _refuse_heartbeat(request: Request, message: object, code: ErrorCode, why: s
 
 
 async def handle_alter_partition(
-    context: Context, request: Request, message: AlterPartitionRequest
+    context: PeersView, request: Request, message: AlterPartitionRequest
 ) -> AlterPartitionResponse:
     """AlterPartition (KIP-497, KIP-903), and the requests of leaders for partitions in write-ahead logs.
 
@@ -197,7 +198,7 @@ def _refuse_alter(request: Request, message: object, code: ErrorCode, why: str) 
 # --- Firn's own -----------------------------------------------------------------------------------------------------
 
 
-async def handle_register(context: Context, request: Request, message: bytes) -> bytes:
+async def handle_register(context: PeersView, request: Request, message: bytes) -> bytes:
     """Registration of a broker. Raises: ProtocolError."""
     asked = unpack(RegisterRequest, message)
     try:
@@ -230,7 +231,7 @@ async def handle_register(context: Context, request: Request, message: bytes) ->
     return pack(RegisterResponse(0, "", answer.broker_id, answer.broker_epoch, answer.sequence))
 
 
-async def handle_heard(context: Context, request: Request, message: bytes) -> bytes:
+async def handle_heard(context: PeersView, request: Request, message: bytes) -> bytes:
     """Whether this broker has heard the controller (C3). Raises: ProtocolError."""
     asked = unpack(HeardRequest, message)
     if context.desk is not None and asked.cluster_id == context.image.cluster_id:
@@ -242,7 +243,7 @@ async def handle_heard(context: Context, request: Request, message: bytes) -> by
     return pack(HeardResponse(heard, context.cluster.log.writer.epoch, context.cluster.log.next_sequence))
 
 
-def handle_pulse(context: Context, request: Request, message: bytes) -> bytes:
+def handle_pulse(context: PeersView, request: Request, message: bytes) -> bytes:
     """The pulse of a broker (L6, C10). Raises: ProtocolError."""
     asked = unpack(PulseRequest, message)
     if context.pulsed is None:
@@ -252,7 +253,7 @@ def handle_pulse(context: Context, request: Request, message: bytes) -> bytes:
     return pack(PulseResponse(int(context.pulsed(asked))))
 
 
-async def handle_entries(context: Context, request: Request, message: bytes) -> bytes:
+async def handle_entries(context: PeersView, request: Request, message: bytes) -> bytes:
     """Entries of the cluster log, from the controller that wrote them. Raises: ProtocolError."""
     asked = unpack(EntriesRequest, message)
     try:
@@ -267,7 +268,7 @@ async def handle_entries(context: Context, request: Request, message: bytes) -> 
     return pack(EntriesResponse(0, (), True) if entries is None else EntriesResponse(0, tuple(entries)))
 
 
-async def handle_change(context: Context, request: Request, message: bytes) -> bytes:
+async def handle_change(context: PeersView, request: Request, message: bytes) -> bytes:
     """A change that a broker asks for by itself. Raises: ProtocolError."""
     asked = unpack(ChangeRequest, message)
     try:
@@ -288,7 +289,7 @@ async def handle_change(context: Context, request: Request, message: bytes) -> b
     return pack(ChangeResponse(0, "", context.cluster.log.next_sequence - 1, body))
 
 
-async def _changed(context: Context, desk: Desk, asked: ChangeRequest) -> bytes:
+async def _changed(context: PeersView, desk: Desk, asked: ChangeRequest) -> bytes:
     """Raises: FirnError, ProtocolError."""
     controller = desk.controller
     match asked.name:

@@ -20,9 +20,10 @@ from app.core.errors import ErrorCode, FirnError, RequestRejected, clause
 from app.core.units import BrokerId
 from app.groups.share.core.share_state import ShareKey
 from app.handlers.base.api import Api, ApiTable
-from app.handlers.base.context import Context, Request
 from app.handlers.base.partitions import others_that_may_lead
 from app.handlers.base.portions import Split
+from app.handlers.base.request import Request
+from app.handlers.base.views import GroupsView
 from app.metadata.image.image import BrokerImage, TopicImage
 from app.metadata.image.records import Endpoint
 from app.wire.apikeys import ApiKey
@@ -43,7 +44,7 @@ _TOPICS: Final[dict[int, InternalTopic]] = {
 """Kinds of key, and the internal topic that stores the state of each."""
 
 
-async def handle(context: Context, request: Request, message: FindCoordinatorRequest) -> FindCoordinatorResponse:
+async def handle(context: GroupsView, request: Request, message: FindCoordinatorRequest) -> FindCoordinatorResponse:
     """The leader of the partition that each key belongs to.
 
     Raises: RequestRejected INVALID_REQUEST for a kind of key that there is not (in this version); COORDINATOR_NOT_AVAILABLE
@@ -91,7 +92,7 @@ def _check_share_key(key: str) -> None:
         ) from error
 
 
-def _coordinator(context: Context, request: Request, topic: TopicImage, key: str) -> tuple[BrokerImage, Endpoint]:
+def _coordinator(context: GroupsView, request: Request, topic: TopicImage, key: str) -> tuple[BrokerImage, Endpoint]:
     """The coordinator, and its address for the listener that the client came by. Raises: RequestRejected."""
     partition = topic.partitions[partition_for(key, len(topic.partitions))]
     if (topic.topic_id, partition.partition_index) in context.partitions.offline:

@@ -7,14 +7,15 @@ from typing import Final
 from app.core.errors import ErrorCode, FirnError
 from app.core.units import LeaderEpoch, PartitionIndex
 from app.handlers.base.api import Api, ApiTable
-from app.handlers.base.context import Context, Request
+from app.handlers.base.request import Request
+from app.handlers.base.views import PeersView
 from app.metadata.peers.control import HoldRequest, HoldResponse
 from app.tiering.upload.copy_holds import answer_of
 from app.wire.apikeys import ApiKey
 from app.wire.private import pack, unpack
 
 
-async def handle_hold(context: Context, request: Request, message: bytes) -> bytes:
+async def handle_hold(context: PeersView, request: Request, message: bytes) -> bytes:
     """The beginning of a hold, or its end. Raises: ProtocolError."""
     del request
     asked = unpack(HoldRequest, message)

@@ -9,7 +9,8 @@ from app.configs.listeners import SecurityProtocol
 from app.core.errors import ErrorCode, RequestRejected
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.authorising import may, refuse
-from app.handlers.base.context import Context, Request
+from app.handlers.base.request import Request
+from app.handlers.base.views import TokensView
 from app.handlers.policy.callers import ANONYMOUS
 from app.metadata.changes import token_changes
 from app.metadata.changes.token_changes import TokenAsked, check_principals
@@ -31,7 +32,7 @@ ID_BYTES: Final = 16
 NO_TIME: Final = -1
 
 
-def check_connection(context: Context, request: Request, message: object) -> None:
+def check_connection(context: TokensView, request: Request, message: object) -> None:
     """Asked on the broker to which the client is connected (DT1, DT2).
 
     Raises: RequestRejected DELEGATION_TOKEN_REQUEST_NOT_ALLOWED.
@@ -61,7 +62,7 @@ def _not_allowed(request: Request, sentence: str) -> RequestRejected:
     return RequestRejected(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, sentence)
 
 
-def _secrets(context: Context) -> TokenSecrets:
+def _secrets(context: TokensView) -> TokenSecrets:
     """Raises: RequestRejected DELEGATION_TOKEN_AUTH_DISABLED."""
     if context.token_secrets is None:
         raise RequestRejected(
@@ -72,7 +73,7 @@ def _secrets(context: Context) -> TokenSecrets:
 
 
 async def create(
-    context: Context, request: Request, message: CreateDelegationTokenRequest
+    context: TokensView, request: Request, message: CreateDelegationTokenRequest
 ) -> CreateDelegationTokenResponse:
     """Raises: RequestRejected."""
     _check_not_by_token(request)
@@ -128,7 +129,7 @@ def refuse_create(
 
 
 async def renew(
-    context: Context, request: Request, message: RenewDelegationTokenRequest
+    context: TokensView, request: Request, message: RenewDelegationTokenRequest
 ) -> RenewDelegationTokenResponse:
     """Raises: RequestRejected."""
     _check_not_by_token(request)
@@ -147,7 +148,7 @@ def refuse_renew(request: Request, message: object, code: ErrorCode, sentence: s
 
 
 async def expire(
-    context: Context, request: Request, message: ExpireDelegationTokenRequest
+    context: TokensView, request: Request, message: ExpireDelegationTokenRequest
 ) -> ExpireDelegationTokenResponse:
     """Raises: RequestRejected."""
     _check_not_by_token(request)
@@ -166,7 +167,7 @@ def refuse_expire(request: Request, message: object, code: ErrorCode, sentence: 
 
 
 def describe(
-    context: Context, request: Request, message: DescribeDelegationTokenRequest
+    context: TokensView, request: Request, message: DescribeDelegationTokenRequest
 ) -> DescribeDelegationTokenResponse:
     """The tokens that the caller owns, has made, may renew, or may describe. Raises: RequestRejected."""
     secrets = _secrets(context)

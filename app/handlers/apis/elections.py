@@ -7,7 +7,8 @@ from typing import Final
 
 from app.core.errors import ErrorCode, RequestRejected
 from app.handlers.base.api import Api, ApiTable
-from app.handlers.base.context import Context, Request
+from app.handlers.base.request import Request
+from app.handlers.base.views import ChangesView
 from app.wire.apikeys import ApiKey
 from app.wire.apis.elect_leaders import (
     ElectLeadersRequest,
@@ -20,7 +21,7 @@ PREFERRED: Final = 0
 UNCLEAN: Final = 1
 
 
-async def elect_leaders(context: Context, request: Request, message: ElectLeadersRequest) -> ElectLeadersResponse:
+async def elect_leaders(context: ChangesView, request: Request, message: ElectLeadersRequest) -> ElectLeadersResponse:
     """Elect leaders now. The request does not wait for an election that is impossible now, as in Kafka.
 
     Raises: RequestRejected INVALID_REQUEST.

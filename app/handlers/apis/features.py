@@ -6,7 +6,8 @@ from typing import Final
 
 from app.core.errors import ErrorCode
 from app.handlers.base.api import Api, ApiTable
-from app.handlers.base.context import Context, Request
+from app.handlers.base.request import Request
+from app.handlers.base.views import ChangesView
 from app.metadata.changes import features
 from app.metadata.changes.features import FeatureAsked, UpgradeType
 from app.wire.apikeys import ApiKey
@@ -21,7 +22,9 @@ UPGRADE_TYPES_FROM: Final = 1
 """First version that says in which direction a level may change."""
 
 
-async def update_features(context: Context, request: Request, message: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
+async def update_features(
+    context: ChangesView, request: Request, message: UpdateFeaturesRequest
+) -> UpdateFeaturesResponse:
     """Change all levels, or with ``validate_only`` see whether they could be changed. Raises: RequestRejected."""
     asked = [
         FeatureAsked(one.feature, one.max_version_level, _upgrade_type(request, one)) for one in message.feature_updates

@@ -22,7 +22,8 @@ from app.core.turns import Portion, ordered
 from app.core.units import Offset, SegmentId, TopicIdPartition
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.authorising import may, require
-from app.handlers.base.context import Context, Request
+from app.handlers.base.request import Request
+from app.handlers.base.views import OperatorView
 from app.hot.log import PartitionLog
 from app.security.acls import Operation, ResourceType
 from app.security.noting import note
@@ -83,7 +84,7 @@ METRIC_STEPS_AT_ONCE: Final = 64
 """A step reads a partition, or one offset of a group: some tens of microseconds."""
 
 
-async def handle_metrics(context: Context, request: Request, message: bytes) -> bytes:
+async def handle_metrics(context: OperatorView, request: Request, message: bytes) -> bytes:
     """Every sample of this process and, if it answers, of the store process. Raises: ProtocolError."""
     del request
     unpack(MetricsRequest, message)
@@ -98,7 +99,7 @@ async def handle_metrics(context: Context, request: Request, message: bytes) -> 
     return pack_metrics(context.config.node_id, context.image.cluster_id, pieces + more, process_id=os.getpid())
 
 
-async def _room(context: Context) -> list[Sample]:
+async def _room(context: OperatorView) -> list[Sample]:
     """The data directory's disk, asked in the pool: a file system over a network may take its time."""
     try:
         free, total = await context.pool.run(lambda: (context.logs.free_bytes(), context.logs.total_bytes()))
@@ -137,7 +138,7 @@ def _packed(sample: Sample, process: str) -> bytes:
     return pack_sample(sample.family, sample.kind, sample.help, sample.name, labels, sample.value)
 
 
-def handle_place(context: Context, request: Request, message: bytes) -> bytes:
+def handle_place(context: OperatorView, request: Request, message: bytes) -> bytes:
     """Tell this broker's identity. If the request says that it was replaced, it reads the cluster log before any other response.
 
     Raises: ProtocolError.
@@ -164,12 +165,12 @@ def handle_place(context: Context, request: Request, message: bytes) -> bytes:
     )
 
 
-def _untiered_bytes(context: Context, log: PartitionLog) -> int:
+def _untiered_bytes(context: OperatorView, log: PartitionLog) -> int:
     tiered_end = context.remote_log_manager.tiered_end(log.topic_id, log.partition) or 0
     return sum(one.size_bytes for one in log.segments() if one.end_offset > max(one.base_offset, tiered_end))
 
 
-async def handle_tier_status(context: Context, request: Request, message: bytes) -> bytes:
+async def handle_tier_status(context: OperatorView, request: Request, message: bytes) -> bytes:
     """The bytes of partitions on the disk and in the tier. Raises: ProtocolError."""
     portion = Portion()
     asked = unpack(TierStatusRequest, message)
@@ -213,7 +214,7 @@ async def handle_tier_status(context: Context, request: Request, message: bytes)
     )
 
 
-def _offline(context: Context) -> list[PartitionTierStatus]:
+def _offline(context: OperatorView) -> list[PartitionTierStatus]:
     """The partitions that cannot be opened, with the reason. Nothing else is known of them."""
     nothing: dict[str, Any] = dict.fromkeys(_OFFSETS_AND_BYTES, 0)
     return [
@@ -258,7 +259,7 @@ def _followed(one: FollowedTier) -> PartitionTierStatus:
     )
 
 
-def _status(context: Context, one: tier.PartitionTierStatus) -> PartitionTierStatus:
+def _status(context: OperatorView, one: tier.PartitionTierStatus) -> PartitionTierStatus:
     log = context.partitions.led_log(one.topic, one.partition)
     return PartitionTierStatus(
         topic=one.topic,
@@ -287,7 +288,7 @@ def _status(context: Context, one: tier.PartitionTierStatus) -> PartitionTierSta
     )
 
 
-def handle_tier_segments(context: Context, request: Request, message: bytes) -> bytes:
+def handle_tier_segments(context: OperatorView, request: Request, message: bytes) -> bytes:
     """Every segment of one partition, in order. Raises: ProtocolError."""
     asked = unpack(TierSegmentsRequest, message)
     try:
@@ -308,7 +309,7 @@ def handle_tier_segments(context: Context, request: Request, message: bytes) -> 
     return pack(TierSegmentsResponse([_segment(one) for one in told], more_from_offset=more))
 
 
-async def handle_tier_replace(context: Context, request: Request, message: bytes) -> bytes:
+async def handle_tier_replace(context: OperatorView, request: Request, message: bytes) -> bytes:
     """One step of a replacement: a job has made one segment of several. Raises: ProtocolError."""
     asked = unpack(TierReplaceRequest, message)
     try:
@@ -322,7 +323,7 @@ async def handle_tier_replace(context: Context, request: Request, message: bytes
     return pack(TierReplaceResponse())
 
 
-async def _replace(context: Context, asked: TierReplaceRequest) -> None:
+async def _replace(context: OperatorView, asked: TierReplaceRequest) -> None:
     """Raises: RequestRejected (not led here), ConflictError, FencedError, StorageUnavailable, ProtocolError."""
     log = context.partitions.led_log(asked.topic, asked.partition)
     manifest = (
@@ -382,7 +383,7 @@ def _segment(one: tier.SegmentStatus) -> SegmentInfo:
     )
 
 
-def handle_drain(context: Context, request: Request, message: bytes) -> bytes:
+def handle_drain(context: OperatorView, request: Request, message: bytes) -> bytes:
     """One step of a drain, and how far the drain is. Raises: ProtocolError."""
     del request
     asked = unpack(DrainRequest, message)

@@ -19,8 +19,9 @@ from app.groups.shard import GroupShard
 from app.groups.share.core.share_state import ShareKey
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.authorising import GROUP_OPERATIONS, operations
-from app.handlers.base.context import Context, Request
 from app.handlers.base.group_requests import client_host, describe_each
+from app.handlers.base.request import Request
+from app.handlers.base.views import GroupsView
 from app.security.acls import ResourceType
 from app.wire.apikeys import ApiKey
 from app.wire.apis.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
@@ -52,7 +53,7 @@ NOT_FOUND_FROM: Final = 6
 # --- JoinGroup ------------------------------------------------------------------------------------------------------
 
 
-async def join(context: Context, request: Request, message: JoinGroupRequest) -> JoinGroupResponse:
+async def join(context: GroupsView, request: Request, message: JoinGroupRequest) -> JoinGroupResponse:
     """Wait until the group has all its members. Raises: RequestRejected."""
     if not message.group_id:
         raise RequestRejected(ErrorCode.INVALID_GROUP_ID, "The group id is empty.")
@@ -102,7 +103,7 @@ def refuse_join(request: Request, message: JoinGroupRequest, code: ErrorCode, se
 # --- SyncGroup ------------------------------------------------------------------------------------------------------
 
 
-async def sync(context: Context, request: Request, message: SyncGroupRequest) -> SyncGroupResponse:
+async def sync(context: GroupsView, request: Request, message: SyncGroupRequest) -> SyncGroupResponse:
     """Wait until the leader has brought the assignment. Raises: RequestRejected."""
     if request.api_version >= PROTOCOL_FROM and (message.protocol_type is None or message.protocol_name is None):
         raise RequestRejected(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "SyncGroup does not say the protocol.")
@@ -135,7 +136,7 @@ def refuse_long_sync(request: Request) -> SyncGroupResponse:
 
 
 def heartbeat(
-    context: Context, request: Request, message: HeartbeatRequest
+    context: GroupsView, request: Request, message: HeartbeatRequest
 ) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
     """Raises: RequestRejected."""
     del request
@@ -156,7 +157,7 @@ def refuse_heartbeat(request: Request, message: HeartbeatRequest, code: ErrorCod
 
 
 def leave(
-    context: Context, request: Request, message: LeaveGroupRequest
+    context: GroupsView, request: Request, message: LeaveGroupRequest
 ) -> LeaveGroupResponse | Awaitable[LeaveGroupResponse]:
     """Raises: RequestRejected."""
     many = request.api_version >= MEMBERS_FROM
@@ -189,7 +190,7 @@ def refuse_leave(request: Request, message: LeaveGroupRequest, code: ErrorCode, 
 # --- DescribeGroups -------------------------------------------------------------------------------------------------
 
 
-async def describe(context: Context, request: Request, message: DescribeGroupsRequest) -> DescribeGroupsResponse:
+async def describe(context: GroupsView, request: Request, message: DescribeGroupsRequest) -> DescribeGroupsResponse:
     """Describe each group of the classic protocol by itself."""
     groups = await describe_each(
         context,
@@ -248,7 +249,7 @@ def refuse_describe(
 # --- ListGroups -----------------------------------------------------------------------------------------------------
 
 
-async def list_groups(context: Context, request: Request, message: ListGroupsRequest) -> ListGroupsResponse:
+async def list_groups(context: GroupsView, request: Request, message: ListGroupsRequest) -> ListGroupsResponse:
     """The groups that this broker coordinates; states and types as filters are not sensitive to case.
 
     Groups of a partition that cannot be read are left out, as in Kafka.
@@ -284,7 +285,7 @@ def refuse_list(request: Request, message: ListGroupsRequest, code: ErrorCode, s
 # --- DeleteGroups ---------------------------------------------------------------------------------------------------
 
 
-async def delete(context: Context, request: Request, message: DeleteGroupsRequest) -> DeleteGroupsResponse:
+async def delete(context: GroupsView, request: Request, message: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """Delete each group by itself, with its offsets."""
     del request
     results = []
@@ -300,7 +301,7 @@ async def delete(context: Context, request: Request, message: DeleteGroupsReques
     return DeleteGroupsResponse(results=results)
 
 
-async def _delete(context: Context, group_id: str) -> None:
+async def _delete(context: GroupsView, group_id: str) -> None:
     """Delete a group: a share group's progress first, since without the group no client could delete the rest of it.
 
     Raises: RequestRejected.

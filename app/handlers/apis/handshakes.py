@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from app.core.errors import ErrorCode, RequestRejected
 from app.handlers.base.api import Api, ApiTable
-from app.handlers.base.context import Context, Request
+from app.handlers.base.request import Request
+from app.handlers.base.views import ImageView
 from app.metadata.changes.features import OF_PROTOCOL
 from app.metadata.image.records import LEVEL_FEATURE, LEVEL_MAX
 from app.wire.apikeys import ApiKey
@@ -38,7 +39,7 @@ LEVEL_0_FROM: Final = 4
 """First version whose clients take a range of levels that begins at 0."""
 
 
-def handle_versions(context: Context, request: Request, message: ApiVersionsRequest) -> ApiVersionsResponse:
+def handle_versions(context: ImageView, request: Request, message: ApiVersionsRequest) -> ApiVersionsResponse:
     """Answer the served ranges, and the features that clients choose their protocols by (KIP-584). ``firn.version`` is among them
     from level 1 on."""
     if request.api_version >= 3 and not (
@@ -68,7 +69,7 @@ def refuse_versions(
 # --- logins -----------------------------------------------------------------------------------------------------------
 
 
-def handle_login(context: Context, request: Request, message: Any) -> Any:
+def handle_login(context: ImageView, request: Request, message: Any) -> Any:
     """Raises: RequestRejected ILLEGAL_SASL_STATE."""
     raise RequestRejected(ErrorCode.ILLEGAL_SASL_STATE, f"Nobody logs in on the listener {request.caller.listener}.")
 
@@ -83,7 +84,7 @@ def refuse_authenticate(request: Request, message: Any, code: ErrorCode, sentenc
     return SaslAuthenticateResponse(error_code=code, error_message=sentence)
 
 
-def handle_forwarded(context: Context, request: Request, message: bytes) -> Any:
+def handle_forwarded(context: ImageView, request: Request, message: bytes) -> Any:
     """Raises: RequestRejected ILLEGAL_SASL_STATE."""
     raise RequestRejected(ErrorCode.ILLEGAL_SASL_STATE, "An address is named before the login, where there is one.")
 

@@ -10,9 +10,10 @@ from app.core.errors import ErrorCode, FirnError, RequestRejected, StorageUnavai
 from app.core.turns import Portion, ordered
 from app.core.units import Offset, PartitionIndex, TopicIdPartition
 from app.handlers.base.api import Api, ApiTable
-from app.handlers.base.context import Context, Request
 from app.handlers.base.mutations import Refusal, each
 from app.handlers.base.partitions import check_writable
+from app.handlers.base.request import Request
+from app.handlers.base.views import DisksView
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
@@ -48,7 +49,7 @@ NOTHING_DELETED: Final = -1
 
 
 async def describe_log_dirs(
-    context: Context, request: Request, message: DescribeLogDirsRequest
+    context: DisksView, request: Request, message: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
     """The one log directory, with the local bytes (not the tiered ones) of each partition asked for; null asks for all."""
     del request
@@ -95,7 +96,7 @@ def refuse_describe_log_dirs(
 
 
 async def alter_replica_log_dirs(
-    context: Context, request: Request, message: AlterReplicaLogDirsRequest
+    context: DisksView, request: Request, message: AlterReplicaLogDirsRequest
 ) -> AlterReplicaLogDirsResponse:
     """Whether each partition is in the directory that it is to be in (KIP-113). Kafka's answer of a broker with one directory.
 
@@ -120,7 +121,7 @@ async def alter_replica_log_dirs(
     return AlterReplicaLogDirsResponse(results=list(topics.values()))
 
 
-def _placed(context: Context, topic: str, index: int, path: str) -> ErrorCode:
+def _placed(context: DisksView, topic: str, index: int, path: str) -> ErrorCode:
     if len(f"{topic}-{index}") + FUTURE_SUFFIX_CHARS > FILE_NAME_CHARS_MAX:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     if path != context.logs.data_dir:
@@ -158,7 +159,7 @@ def refuse_alter_replica_log_dirs(
 # --- DeleteRecords --------------------------------------------------------------------------------------------------
 
 
-async def delete_records(context: Context, request: Request, message: DeleteRecordsRequest) -> DeleteRecordsResponse:
+async def delete_records(context: DisksView, request: Request, message: DeleteRecordsRequest) -> DeleteRecordsResponse:
     """Raise the log start of each partition to an offset at or below its high watermark; answers the new start.
 
     The new start is in the manifest when this answers, and followers that are in sync have it; if not in time, the answer is

@@ -12,7 +12,8 @@ from uuid import UUID
 from app.core.errors import ErrorCode
 from app.core.units import BrokerId, PartitionIndex, TopicId, TopicIdPartition
 from app.handlers.base.api import Api, ApiTable
-from app.handlers.base.context import Context, Request
+from app.handlers.base.request import Request
+from app.handlers.base.views import PeersView
 from app.metadata.manifest.manifest_entries import ManifestEntries
 from app.metadata.peers.control import ManifestInfo, ManifestsRequest, ManifestsResponse
 from app.wire.apikeys import ApiKey
@@ -25,7 +26,7 @@ ASKED_MAX: Final = 10_000
 """Partitions in one response. The follower asks for the others again."""
 
 
-async def handle_manifests(context: Context, request: Request, message: bytes) -> bytes:
+async def handle_manifests(context: PeersView, request: Request, message: bytes) -> bytes:
     """New entries of the manifests that a follower follows, and those that it lacks. Raises: ProtocolError."""
     del request
     asked = unpack(ManifestsRequest, message)
@@ -62,7 +63,7 @@ async def handle_manifests(context: Context, request: Request, message: bytes) -
 
 
 def _given(
-    context: Context,
+    context: PeersView,
     entries: ManifestEntries,
     asked: tuple[tuple[UUID, int, int], ...],
     wanted: Callable[[TopicIdPartition], bool],

@@ -22,9 +22,10 @@ from app.handlers.base.authorising import (
     may,
     operations,
 )
-from app.handlers.base.context import Context, Request
 from app.handlers.base.mutations import Refusal, each
 from app.handlers.base.partitions import offline_replicas, shown_leader, shown_leader_epoch
+from app.handlers.base.request import Request
+from app.handlers.base.views import MetadataView
 from app.handlers.state.metadata_cache import put_together, with_operations
 from app.metadata.changes.topic_changes import check_topic_name
 from app.metadata.image.image import ClusterImage, PartitionImage, TopicImage
@@ -66,7 +67,7 @@ _PERMANENT: Final = frozenset(
 """Errors of a topic that could not be made, which the client is told. After any other error the client asks again."""
 
 
-def handle(context: Context, request: Request, message: MetadataRequest) -> Encoded | Awaitable[Encoded]:
+def handle(context: MetadataView, request: Request, message: MetadataRequest) -> Encoded | Awaitable[Encoded]:
     """Describe the cluster and the topics of a request. Waits for new topics, and rests between portions of many topics.
 
     Raises: RequestRejected INVALID_REQUEST for a topic id, or no name, in a version that has no topic ids.
@@ -91,7 +92,7 @@ def handle(context: Context, request: Request, message: MetadataRequest) -> Enco
 
 
 async def _in_portions(
-    context: Context,
+    context: MetadataView,
     request: Request,
     message: MetadataRequest,
     asked: Sequence[MetadataRequestTopic],
@@ -128,7 +129,7 @@ async def _in_portions(
 
 
 def _made_ready(
-    context: Context, request: Request, message: MetadataRequest, wanted: _Wanted
+    context: MetadataView, request: Request, message: MetadataRequest, wanted: _Wanted
 ) -> Mapping[str, ErrorCode] | Awaitable[Mapping[str, ErrorCode]]:
     """Make the topics that are to be made, and encode many partitions. Returns: topics that could not be made, and why."""
     if _creates(context, message):
@@ -146,7 +147,7 @@ def _made_ready(
     return {}
 
 
-def _creates(context: Context, message: MetadataRequest) -> bool:
+def _creates(context: MetadataView, message: MetadataRequest) -> bool:
     return message.allow_auto_topic_creation and context.config.auto_create_topics_enable
 
 
@@ -159,7 +160,7 @@ class _Wanted(NamedTuple):
     """Errors for topics that the caller has named and may not see, or not create."""
 
 
-def _wanted(context: Context, request: Request, message: MetadataRequest) -> _Wanted:
+def _wanted(context: MetadataView, request: Request, message: MetadataRequest) -> _Wanted:
     asked = None if request.api_version < NULL_TOPICS_FROM and not message.topics else message.topics
     if context.authorizer is None:
         return _Wanted(asked)
@@ -202,13 +203,13 @@ def _wanted(context: Context, request: Request, message: MetadataRequest) -> _Wa
     return _Wanted(topics, list(denied.values()))
 
 
-def _operations(context: Context, message: MetadataRequest) -> int:
+def _operations(context: MetadataView, message: MetadataRequest) -> int:
     """The authorized operations that are the same for each topic. Operations that depend on the caller are added later."""
     asked = message.include_topic_authorized_operations and context.authorizer is None
     return TOPIC_OPERATIONS if asked else NOT_ASKED
 
 
-def _lacking(context: Context, request: Request, message: MetadataRequest, wanted: _Wanted) -> list[TopicImage]:
+def _lacking(context: MetadataView, request: Request, message: MetadataRequest, wanted: _Wanted) -> list[TopicImage]:
     """The topics that were asked for and are not encoded yet, since something has changed."""
     image, version, cache = context.image, request.api_version, context.metadata_cache
     cache.follow(image, context.partitions.offline_changes)
@@ -223,7 +224,7 @@ def _lacking(context: Context, request: Request, message: MetadataRequest, wante
 
 
 async def _in_turns(
-    context: Context, request: Request, message: MetadataRequest, lacking: Sequence[TopicImage]
+    context: MetadataView, request: Request, message: MetadataRequest, lacking: Sequence[TopicImage]
 ) -> Mapping[str, ErrorCode]:
     """Encode many partitions, and let the loop serve other work meanwhile. A topic that changes meanwhile is encoded again."""
     operations = _operations(context, message)
@@ -250,7 +251,7 @@ async def _in_turns(
     return {}
 
 
-async def _with_new_topics(context: Context, request: Request, missing: list[str]) -> Mapping[str, ErrorCode]:
+async def _with_new_topics(context: MetadataView, request: Request, missing: list[str]) -> Mapping[str, ErrorCode]:
     """Make topics. Returns: those that could not be made, and why."""
 
     async def make(name: str) -> TopicImage:
@@ -274,7 +275,7 @@ async def _with_new_topics(context: Context, request: Request, missing: list[str
     return failed
 
 
-def _brokers_shown(context: Context, request: Request, image: ClusterImage) -> list[MetadataResponseBroker]:
+def _brokers_shown(context: MetadataView, request: Request, image: ClusterImage) -> list[MetadataResponseBroker]:
     """The brokers that are not fenced. If there are none, this broker: a broker that starts is fenced for a moment, and librdkafka
     forgets its bootstrap servers when a response lists no broker, and never asks again.
 
@@ -295,13 +296,13 @@ def _brokers_shown(context: Context, request: Request, image: ClusterImage) -> l
     ]
 
 
-def depends_on_caller(context: Context, message: MetadataRequest) -> bool:
+def depends_on_caller(context: MetadataView, message: MetadataRequest) -> bool:
     """Whether the description of a topic depends on the caller."""
     return message.include_topic_authorized_operations and context.authorizer is not None
 
 
 async def _described_then(
-    context: Context,
+    context: MetadataView,
     request: Request,
     message: MetadataRequest,
     wanted: _Wanted,
@@ -311,7 +312,7 @@ async def _described_then(
 
 
 def _describe(
-    context: Context, request: Request, message: MetadataRequest, wanted: _Wanted, failed: Mapping[str, ErrorCode]
+    context: MetadataView, request: Request, message: MetadataRequest, wanted: _Wanted, failed: Mapping[str, ErrorCode]
 ) -> Encoded:
     """The response, put together from pieces that are encoded already (``metadata_cache.py``)."""
     bodies = None if wanted.topics is None else _topics_described(context, request, message, wanted, failed)
@@ -319,7 +320,7 @@ def _describe(
 
 
 def _put_together(
-    context: Context, request: Request, message: MetadataRequest, wanted: _Wanted, bodies: Sequence[bytes] | None
+    context: MetadataView, request: Request, message: MetadataRequest, wanted: _Wanted, bodies: Sequence[bytes] | None
 ) -> Encoded:
     """The response. ``bodies``: encoded topics; None for all topics."""
     image, version, cache = context.image, request.api_version, context.metadata_cache
@@ -347,7 +348,7 @@ def _put_together(
 
 
 def _topics_described(
-    context: Context, request: Request, message: MetadataRequest, wanted: _Wanted, failed: Mapping[str, ErrorCode]
+    context: MetadataView, request: Request, message: MetadataRequest, wanted: _Wanted, failed: Mapping[str, ErrorCode]
 ) -> list[bytes]:
     """The encoded descriptions of the named topics, and the errors for topics that the caller may not see."""
     image, version, cache = context.image, request.api_version, context.metadata_cache
@@ -389,7 +390,7 @@ def _why_unknown(name: str) -> ErrorCode:
 
 
 def topic_shown(
-    context: Context, topic: TopicImage, partitions: Sequence[PartitionImage], operations: int
+    context: MetadataView, topic: TopicImage, partitions: Sequence[PartitionImage], operations: int
 ) -> MetadataResponseTopic:
     """The description of a topic and of these of its partitions for clients."""
     return MetadataResponseTopic(

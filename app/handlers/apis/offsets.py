@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Final
 from app.core.errors import ErrorCode, FirnError, RequestRejected, kafka_code
 from app.core.units import LeaderEpoch, Offset, TimestampMs
 from app.handlers.base.api import Api, ApiTable
-from app.handlers.base.context import Context, Request
 from app.handlers.base.partitions import check_epoch, led_in_epoch
 from app.handlers.base.portions import Split
+from app.handlers.base.request import Request
+from app.handlers.base.views import OffsetsView
 from app.wire.apikeys import ApiKey
 from app.wire.apis.list_offsets import (
     ListOffsetsPartition,
@@ -56,7 +57,7 @@ Answer = ListOffsetsPartitionResponse
 
 
 def handle(
-    context: Context, request: Request, message: ListOffsetsRequest
+    context: OffsetsView, request: Request, message: ListOffsetsRequest
 ) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
     """Answer every partition; waits only if one of them asks for a time."""
     named: set[tuple[str, int]] = set()
@@ -91,7 +92,7 @@ def handle(
     return response
 
 
-def _readable(context: Context, replica_id: int, topic: str, asked: ListOffsetsPartition) -> Partition:
+def _readable(context: OffsetsView, replica_id: int, topic: str, asked: ListOffsetsPartition) -> Partition:
     """The partition, if its epoch is the client's. Followers answer Kafka's debugging consumer alone.
 
     A client that claims to be a broker (``replica_id`` is not negative) is answered as in Kafka, but sees no more than a consumer
@@ -127,7 +128,11 @@ def _check_end_is_known(partition: Partition) -> None:
 
 
 def _lookup(
-    context: Context, request: Request, message: ListOffsetsRequest, partition: Partition, asked: ListOffsetsPartition
+    context: OffsetsView,
+    request: Request,
+    message: ListOffsetsRequest,
+    partition: Partition,
+    asked: ListOffsetsPartition,
 ) -> Answer | None:
     """The answer that needs no search, or None. Raises: RequestRejected."""
     timestamp = asked.timestamp
@@ -181,7 +186,7 @@ def _failed(asked: ListOffsetsPartition, code: ErrorCode) -> Answer:
 
 
 async def _search_all(
-    context: Context,
+    context: OffsetsView,
     request: Request,
     message: ListOffsetsRequest,
     response: ListOffsetsResponse,
@@ -221,7 +226,7 @@ SPLIT: Final = Split(
 
 
 def handle_epochs(
-    context: Context, request: Request, message: OffsetForLeaderEpochRequest
+    context: OffsetsView, request: Request, message: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
     """For each partition the greatest epoch not above the one asked for, and the offset at which it ended."""
     del request

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from app.core.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, kafka_code
 from app.handlers.base.api import Api, ApiTable
-from app.handlers.base.context import Context, Request
+from app.handlers.base.context import Context
+from app.handlers.base.request import Request
 from app.handlers.policy.callers import ANONYMOUS, Caller
 from app.metadata.peers.control import ENVELOPE_SEQUENCE
 from app.security.acls import Operation, ResourceType

@@ -12,7 +12,8 @@ from typing import Final
 from app.core.errors import ErrorCode, FirnError, RequestRejected, clause
 from app.core.units import ProducerEpoch, ProducerId
 from app.handlers.base.api import Api, ApiTable
-from app.handlers.base.context import Context, Request
+from app.handlers.base.request import Request
+from app.handlers.base.views import TransactionsView
 from app.transactions.state import ProducerIdentity
 from app.wire.apikeys import ApiKey
 from app.wire.apis.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -22,7 +23,7 @@ KNOWS_FENCED: Final = 4
 
 
 def handle(
-    context: Context, request: Request, message: InitProducerIdRequest
+    context: TransactionsView, request: Request, message: InitProducerIdRequest
 ) -> InitProducerIdResponse | Awaitable[InitProducerIdResponse]:
     """Return a producer id with its epoch. Without a transactional id it is a new one: the producer's former id is forgotten.
 
@@ -43,7 +44,7 @@ def handle(
     return _handle_with_new_block(context)
 
 
-async def _handle_with_new_block(context: Context) -> InitProducerIdResponse:
+async def _handle_with_new_block(context: TransactionsView) -> InitProducerIdResponse:
     try:
         taken = await context.producer_ids.take()
     except FirnError as error:
@@ -55,7 +56,7 @@ async def _handle_with_new_block(context: Context) -> InitProducerIdResponse:
 
 
 async def _handle_transactional(
-    context: Context, transactional_id: str, message: InitProducerIdRequest
+    context: TransactionsView, transactional_id: str, message: InitProducerIdRequest
 ) -> InitProducerIdResponse:
     expected = None
     if message.producer_id >= 0:

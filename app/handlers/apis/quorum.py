@@ -10,7 +10,8 @@ from typing import Final
 
 from app.core.errors import ErrorCode
 from app.handlers.base.api import Api, ApiTable
-from app.handlers.base.context import Context, Request
+from app.handlers.base.request import Request
+from app.handlers.base.views import QuorumView
 from app.metadata.image.image import BrokerImage
 from app.wire.apikeys import ApiKey
 from app.wire.apis.describe_quorum import (
@@ -32,7 +33,7 @@ UNKNOWN: Final = -1
 # --- DescribeQuorum -------------------------------------------------------------------------------------------------
 
 
-def describe_quorum(context: Context, request: Request, message: DescribeQuorumRequest) -> DescribeQuorumResponse:
+def describe_quorum(context: QuorumView, request: Request, message: DescribeQuorumRequest) -> DescribeQuorumResponse:
     """Describe the controller, and how far the other brokers have applied its entries."""
     del request
     controller = context.image.brokers.get(context.image.controller.broker_id)
@@ -50,7 +51,7 @@ def describe_quorum(context: Context, request: Request, message: DescribeQuorumR
     )
 
 
-def _unknown(context: Context, index: int) -> DescribeQuorumResponsePartitionData:
+def _unknown(context: QuorumView, index: int) -> DescribeQuorumResponsePartitionData:
     del context
     return DescribeQuorumResponsePartitionData(
         partition_index=index,
@@ -59,7 +60,7 @@ def _unknown(context: Context, index: int) -> DescribeQuorumResponsePartitionDat
     )
 
 
-def _described(context: Context, index: int) -> DescribeQuorumResponsePartitionData:
+def _described(context: QuorumView, index: int) -> DescribeQuorumResponsePartitionData:
     image = context.image
     controller = image.controller
     states = {broker_id: _state(context, broker) for broker_id, broker in sorted(image.brokers.items())}
@@ -75,7 +76,7 @@ def _described(context: Context, index: int) -> DescribeQuorumResponsePartitionD
     )
 
 
-def _state(context: Context, broker: BrokerImage) -> ReplicaState:
+def _state(context: QuorumView, broker: BrokerImage) -> ReplicaState:
     image = context.image
     state = ReplicaState(replica_id=broker.broker_id, replica_directory_id=broker.directory_id)
     if broker.broker_id == image.controller.broker_id:
@@ -105,7 +106,7 @@ def refuse_describe_quorum(
 
 
 async def unregister_broker(
-    context: Context, request: Request, message: UnregisterBrokerRequest
+    context: QuorumView, request: Request, message: UnregisterBrokerRequest
 ) -> UnregisterBrokerResponse:
     """Take a broker out of the cluster, alive or not. Raises: RequestRejected."""
     del request

@@ -6,8 +6,9 @@ from typing import Final
 
 from app.core.errors import ErrorCode, RequestRejected
 from app.handlers.base.api import Api, ApiTable
-from app.handlers.base.context import Context, Request
 from app.handlers.base.mutations import Refusal, each
+from app.handlers.base.request import Request
+from app.handlers.base.views import ChangesView
 from app.metadata.changes.quotas import (
     DEFAULT,
     ENTITY_TYPES,
@@ -27,7 +28,7 @@ _MATCHES: Final = frozenset(Match)
 
 
 def describe_client_quotas(
-    context: Context, request: Request, message: describing.DescribeClientQuotasRequest
+    context: ChangesView, request: Request, message: describing.DescribeClientQuotasRequest
 ) -> describing.DescribeClientQuotasResponse:
     """The limits of all entities that a filter lets through. Raises: RequestRejected."""
     del request
@@ -69,7 +70,7 @@ def refuse_describe(
 
 
 async def alter_client_quotas(
-    context: Context, request: Request, message: altering.AlterClientQuotasRequest
+    context: ChangesView, request: Request, message: altering.AlterClientQuotasRequest
 ) -> altering.AlterClientQuotasResponse:
     """Change the limits of each entity, or with ``validate_only`` see whether they could be changed."""
     del request

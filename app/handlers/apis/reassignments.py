@@ -6,7 +6,8 @@ from typing import Final
 
 from app.core.errors import ErrorCode
 from app.handlers.base.api import Api, ApiTable
-from app.handlers.base.context import Context, Request
+from app.handlers.base.request import Request
+from app.handlers.base.views import ChangesView
 from app.metadata.changes.reassignments import ReassignmentAsked, list_reassignments
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_partition_reassignments import (
@@ -26,7 +27,7 @@ from app.wire.apis.list_partition_reassignments import (
 
 
 async def alter_reassignments(
-    context: Context, request: Request, message: AlterPartitionReassignmentsRequest
+    context: ChangesView, request: Request, message: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
     """Begin, replace or (null) cancel reassignments. They go on after the response."""
     del request
@@ -75,7 +76,7 @@ def refuse_alter_reassignments(
 
 
 def list_all(
-    context: Context, request: Request, message: ListPartitionReassignmentsRequest
+    context: ChangesView, request: Request, message: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
     """The reassignments under way, as this broker knows them; of the partitions that are named, or of all."""
     del request

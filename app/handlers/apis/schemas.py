@@ -15,7 +15,8 @@ from app.core.errors import ErrorCode, FirnError, ProtocolError, RequestRejected
 from app.core.turns import Portion
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.authorising import judge, may, refuse, require
-from app.handlers.base.context import Context, Request
+from app.handlers.base.request import Request
+from app.handlers.base.views import SchemasView
 from app.metadata.image.records import LEVEL_FEATURE, REGISTRY_LEVEL
 from app.schemas.coordinator import OutcomeUnknown, Refused, leader_of
 from app.schemas.records import OPERATOR, Meaning, read_one, subject_of, topic_of
@@ -34,7 +35,7 @@ from app.wire.private import (
 OFFSET_MAX: Final = 2**63 - 1
 
 
-async def handle_schemas(context: Context, request: Request, message: bytes) -> bytes:
+async def handle_schemas(context: SchemasView, request: Request, message: bytes) -> bytes:
     """One append or read. Raises: ProtocolError."""
     if len(message) > SCHEMA_REQUEST_BYTES_MAX:
         sentence = (
@@ -65,7 +66,7 @@ async def handle_schemas(context: Context, request: Request, message: bytes) -> 
 # --- appends ------------------------------------------------------------------------------------------------------------
 
 
-async def _append(context: Context, request: Request, asked: SchemasRequest) -> SchemasResponse:
+async def _append(context: SchemasView, request: Request, asked: SchemasRequest) -> SchemasResponse:
     """Raises: FirnError."""
     if not asked.records:
         raise RequestRejected(ErrorCode.INVALID_RECORD, "The append has no records. Send at least one.")
@@ -93,7 +94,7 @@ async def _append(context: Context, request: Request, asked: SchemasRequest) -> 
     return SchemasResponse(end=int(result.end), moved=result.moved)
 
 
-def _check_rights(context: Context, request: Request, subject: str | None, meanings: list[Meaning]) -> bool:
+def _check_rights(context: SchemasView, request: Request, subject: str | None, meanings: list[Meaning]) -> bool:
     """Check that the caller may write these records (SR6). Returns: whether it may alter the cluster. Raises: RequestRejected."""
     if may(context, request.caller, Operation.ALTER, ResourceType.CLUSTER):
         return True
@@ -110,7 +111,7 @@ def _check_rights(context: Context, request: Request, subject: str | None, meani
 # --- reads --------------------------------------------------------------------------------------------------------------
 
 
-async def _read(context: Context, request: Request, asked: SchemasRequest) -> SchemasResponse:
+async def _read(context: SchemasView, request: Request, asked: SchemasRequest) -> SchemasResponse:
     """Raises: FirnError."""
     if context.image.topic(TOPIC) is None:
         return SchemasResponse(end=0)
@@ -118,7 +119,7 @@ async def _read(context: Context, request: Request, asked: SchemasRequest) -> Sc
     return SchemasResponse(end=end, records=[(*one,) for one in found], history=history)
 
 
-def _shown_to(context: Context, request: Request) -> Callable[[bytes], bool]:
+def _shown_to(context: SchemasView, request: Request) -> Callable[[bytes], bool]:
     """Whether the caller may see the record with a key (SR7). Records that name no subject are shown to all."""
     caller = request.caller
     if (

@@ -9,7 +9,8 @@ from typing import Final
 from app.core.errors import ErrorCode
 from app.core.turns import Portion, ordered
 from app.handlers.base.api import Api, ApiTable
-from app.handlers.base.context import Context, Request
+from app.handlers.base.request import Request
+from app.handlers.base.views import ChangesView
 from app.metadata.changes import scram_changes
 from app.metadata.changes.scram_changes import ScramAsked
 from app.security.scram import SECRET_BYTES
@@ -29,7 +30,7 @@ from app.wire.apis.describe_user_scram_credentials import (
 
 
 async def describe(
-    context: Context, request: Request, message: DescribeUserScramCredentialsRequest
+    context: ChangesView, request: Request, message: DescribeUserScramCredentialsRequest
 ) -> DescribeUserScramCredentialsResponse:
     """Return the mechanisms of users and their iterations. Salts and keys, which could be attacked, are left out."""
     users = context.image.scram_users
@@ -78,7 +79,7 @@ def refuse_describe(
 
 
 async def alter(
-    context: Context, request: Request, message: AlterUserScramCredentialsRequest
+    context: ChangesView, request: Request, message: AlterUserScramCredentialsRequest
 ) -> AlterUserScramCredentialsResponse:
     """Raises: RequestRejected."""
     asked = [ScramAsked(one.name, one.mechanism, True) for one in message.deletions]

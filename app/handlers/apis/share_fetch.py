@@ -24,8 +24,9 @@ from app.groups.share.core.share_window import Acknowledgement, AcknowledgeType,
 from app.groups.share.share_states import NOT_YET
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.authorising import require
-from app.handlers.base.context import Context, Request
 from app.handlers.base.partitions import LEADER_CODES, hint, led_log, node_endpoints
+from app.handlers.base.request import Request
+from app.handlers.base.views import SharesView
 from app.metadata.changes.group_configs import reset_duration_ms
 from app.records.batch import iter_headers
 from app.replication.reading import Awaited
@@ -90,7 +91,7 @@ class Read(NamedTuple):
 # --- ShareFetch -----------------------------------------------------------------------------------------------------
 
 
-async def fetch(context: Context, request: Request, message: ShareFetchRequest) -> ShareFetchResponse:
+async def fetch(context: SharesView, request: Request, message: ShareFetchRequest) -> ShareFetchResponse:
     """Take the member's acknowledgements, then give it other records. Waits for records if there are none.
 
     Raises: RequestRejected for the request as a whole.
@@ -164,7 +165,7 @@ def _said(message: ShareFetchRequest | ShareAcknowledgeRequest) -> dict[Place, l
 
 
 def _session(
-    context: Context, request: Request, message: ShareFetchRequest, group_id: str, member_id: str, *, has_said: bool
+    context: SharesView, request: Request, message: ShareFetchRequest, group_id: str, member_id: str, *, has_said: bool
 ) -> ShareSession:
     """Return the session, with the partitions that this request adds to it and takes from it. Raises: RequestRejected."""
     sessions, now_ms = context.shares.sessions, context.clock.now_ms()
@@ -191,7 +192,7 @@ class _Bound:
     """Ties a session to the connection that it was begun on."""
 
     def __init__(
-        self, context: Context, request: Request, group_id: str, member_id: str, session: ShareSession
+        self, context: SharesView, request: Request, group_id: str, member_id: str, session: ShareSession
     ) -> None:
         self._shares = context.shares
         self._on_close = request.on_close
@@ -212,7 +213,13 @@ class _Bound:
 
 
 async def _acknowledge(
-    context: Context, request: Request, key: ShareKey, member_id: str, said: Sequence[Acknowledgement], *, renews: bool
+    context: SharesView,
+    request: Request,
+    key: ShareKey,
+    member_id: str,
+    said: Sequence[Acknowledgement],
+    *,
+    renews: bool,
 ) -> tuple[ErrorCode, str | None]:
     topic = context.image.topic_by_id(key.topic_id)
     if topic is None:
@@ -246,7 +253,7 @@ async def _acknowledge(
     return ErrorCode.NONE, None
 
 
-def _led_elsewhere(context: Context, place: Place, code: ErrorCode) -> tuple[int, int]:
+def _led_elsewhere(context: SharesView, place: Place, code: ErrorCode) -> tuple[int, int]:
     """Leader and epoch to name beside the error of an acknowledgement (KIP-951).
 
     ``NOBODY`` for other errors, for a partition without leader, while this broker is isolated (IS10), and if this broker leads it
@@ -258,7 +265,7 @@ def _led_elsewhere(context: Context, place: Place, code: ErrorCode) -> tuple[int
     return partition.leader, partition.leader_epoch
 
 
-async def _end(context: Context, group_id: str, member_id: str, session: ShareSession) -> None:
+async def _end(context: SharesView, group_id: str, member_id: str, session: ShareSession) -> None:
     """End a session after its last request. Its member gives back its records: wait, if possible, until that is stored."""
     context.shares.sessions.drop(group_id, member_id, session)
     for place in session.places:
@@ -275,7 +282,7 @@ class _Fetching:
 
     def __init__(
         self,
-        context: Context,
+        context: SharesView,
         request: Request,
         message: ShareFetchRequest,
         group_id: str,
@@ -625,7 +632,9 @@ def refuse_fetch(request: Request, message: ShareFetchRequest, code: ErrorCode, 
 # --- ShareAcknowledge -----------------------------------------------------------------------------------------------
 
 
-async def acknowledge(context: Context, request: Request, message: ShareAcknowledgeRequest) -> ShareAcknowledgeResponse:
+async def acknowledge(
+    context: SharesView, request: Request, message: ShareAcknowledgeRequest
+) -> ShareAcknowledgeResponse:
     """Take the member's acknowledgements. Raises: RequestRejected for the request as a whole."""
     group_id, member_id = _names(message.group_id, message.member_id)
     said, renews = _said(message), _renews(request, message)

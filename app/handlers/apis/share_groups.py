@@ -14,8 +14,9 @@ from app.groups.share.core.share_records import SharedTopics
 from app.groups.share.core.share_state import ShareKey
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.authorising import GROUP_OPERATIONS, NOT_ASKED, operations
-from app.handlers.base.context import Context, Request
 from app.handlers.base.group_requests import client_host, describe_each
+from app.handlers.base.request import Request
+from app.handlers.base.views import SharesView
 from app.metadata.image.image import ClusterImage
 from app.security.acls import ResourceType
 from app.wire.apikeys import ApiKey
@@ -38,7 +39,7 @@ Beat = tuple[ShareGroupHeartbeatResponse, SharedTopics | None]
 
 
 def heartbeat(
-    context: Context, request: Request, message: ShareGroupHeartbeatRequest
+    context: SharesView, request: Request, message: ShareGroupHeartbeatRequest
 ) -> ShareGroupHeartbeatResponse | Awaitable[ShareGroupHeartbeatResponse]:
     """A member of a share group joins, goes on, or leaves. Raises: RequestRejected."""
     check_share_heartbeat(message)
@@ -53,7 +54,9 @@ def heartbeat(
     return _with_states(context, message.group_id, found)
 
 
-async def _with_states(context: Context, group_id: str, found: Beat | Awaitable[Beat]) -> ShareGroupHeartbeatResponse:
+async def _with_states(
+    context: SharesView, group_id: str, found: Beat | Awaitable[Beat]
+) -> ShareGroupHeartbeatResponse:
     """Make the states of subscribed topics before a member is told of its partitions, so that it can read them at once (H4)."""
     response, topics = found if isinstance(found, tuple) else await found
     if topics is not None:
@@ -80,7 +83,7 @@ def refuse_heartbeat(
 
 
 async def describe(
-    context: Context, request: Request, message: ShareGroupDescribeRequest
+    context: SharesView, request: Request, message: ShareGroupDescribeRequest
 ) -> ShareGroupDescribeResponse:
     """Describe each group by itself, with the subscription and the partitions of every member."""
     groups = await describe_each(

@@ -17,7 +17,8 @@ from app.groups.share.core.share_state import NOT_BEGUN, ShareKey
 from app.groups.share.core.share_state_wire import StateAnswer
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.authorising import may
-from app.handlers.base.context import Context, Request
+from app.handlers.base.request import Request
+from app.handlers.base.views import SharesView
 from app.metadata.image.image import TopicImage
 from app.replication.roles import Role
 from app.security.acls import Operation, ResourceType
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 
 
 async def describe(
-    context: Context, request: Request, message: DescribeShareGroupOffsetsRequest
+    context: SharesView, request: Request, message: DescribeShareGroupOffsetsRequest
 ) -> DescribeShareGroupOffsetsResponse:
     """Describe each group by itself: the named partitions, or all that it has read, or that members have subscribed to.
 
@@ -99,7 +100,7 @@ def _tell_lag(ends: Mapping[TopicPartition, Offset], one: _Unknown) -> None:
 
 
 async def _described(
-    context: Context,
+    context: SharesView,
     request: Request,
     asked: DescribeShareGroupOffsetsRequestGroup,
     shared: SharedTopics,
@@ -145,7 +146,7 @@ def _unseen(name: str, indexes: Sequence[int]) -> DescribeShareGroupOffsetsRespo
 
 
 async def _described_partitions(
-    context: Context, group_id: str, topic: TopicImage | None, indexes: Sequence[int], unknown: list[_Unknown]
+    context: SharesView, group_id: str, topic: TopicImage | None, indexes: Sequence[int], unknown: list[_Unknown]
 ) -> list[DescribeShareGroupOffsetsResponsePartition]:
     known = [index for index in indexes if topic is not None and 0 <= index < len(topic.partitions)]
     if topic is None or not known:
@@ -161,7 +162,7 @@ async def _described_partitions(
 
 
 def _described_partition(
-    context: Context, topic: TopicImage, index: int, found: StateAnswer, unknown: list[_Unknown]
+    context: SharesView, topic: TopicImage, index: int, found: StateAnswer, unknown: list[_Unknown]
 ) -> DescribeShareGroupOffsetsResponsePartition:
     answer = DescribeShareGroupOffsetsResponsePartition(index, NOT_BEGUN)
     if found.state is None:
@@ -197,7 +198,7 @@ def refuse_describe(
 
 
 async def alter(
-    context: Context, request: Request, message: AlterShareGroupOffsetsRequest
+    context: SharesView, request: Request, message: AlterShareGroupOffsetsRequest
 ) -> AlterShareGroupOffsetsResponse:
     """Set the offsets at which a group without members goes on. With ``NOT_BEGUN`` it begins anew, as ``share.auto.offset.reset``
     says. A group that does not exist is made.
@@ -226,7 +227,7 @@ async def alter(
 
 
 async def _that_can_be_set(
-    context: Context, asked: Sequence[AlterShareGroupOffsetsRequestTopic], portion: Portion
+    context: SharesView, asked: Sequence[AlterShareGroupOffsetsRequestTopic], portion: Portion
 ) -> SharedTopics:
     """The topics and partitions whose offsets can be set."""
     shared: dict[UUID, tuple[str, set[int]]] = {}
@@ -253,7 +254,7 @@ def _refusal(topic: TopicImage | None, asked: AlterShareGroupOffsetsRequestParti
 
 
 async def _altered(
-    context: Context, group_id: str, asked: AlterShareGroupOffsetsRequestTopic, portion: Portion
+    context: SharesView, group_id: str, asked: AlterShareGroupOffsetsRequestTopic, portion: Portion
 ) -> AlterShareGroupOffsetsResponseTopic:
     topic = context.image.topic(asked.topic_name)
     answer = AlterShareGroupOffsetsResponseTopic(asked.topic_name, ZERO_UUID if topic is None else topic.topic_id)
@@ -305,7 +306,7 @@ def refuse_alter_of_each(
 
 
 async def delete(
-    context: Context, request: Request, message: DeleteShareGroupOffsetsRequest
+    context: SharesView, request: Request, message: DeleteShareGroupOffsetsRequest
 ) -> DeleteShareGroupOffsetsResponse:
     """Have a group without members forget topics. Raises: RequestRejected GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
     del request
@@ -325,7 +326,7 @@ async def delete(
     return DeleteShareGroupOffsetsResponse(responses=answers)
 
 
-async def _forget(context: Context, group_id: str, topic_id: UUID) -> None:
+async def _forget(context: SharesView, group_id: str, topic_id: UUID) -> None:
     """Have a group forget a topic: its progress first, since otherwise no client could ask again for the rest of it.
 
     Raises: RequestRejected UNKNOWN_TOPIC_OR_PARTITION if no member has read or subscribed to it; errors of an append.
@@ -367,7 +368,7 @@ def _require_empty(group: ShareGroup) -> None:
         raise RequestRejected(ErrorCode.NON_EMPTY_GROUP, "The group is not empty.")
 
 
-async def _check_empty(context: Context, group_id: str) -> None:
+async def _check_empty(context: SharesView, group_id: str) -> None:
     """Raises: RequestRejected GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
     found = context.groups.perform(group_id, lambda shard, _: shard.share_group(group_id).is_empty)
     is_empty = await found if isinstance(found, Awaitable) else found

@@ -12,12 +12,13 @@ from typing import Any, Final
 from app.core.errors import ErrorCode, FirnError, kafka_code
 from app.groups.share.core.share_state_wire import Asked, Initialize, StateAnswer, from_request, to_response
 from app.handlers.base.api import Api, ApiTable
-from app.handlers.base.context import Context, Request
 from app.handlers.base.portions import Split
+from app.handlers.base.request import Request
+from app.handlers.base.views import SharesView
 from app.wire.apikeys import ApiKey
 
 
-async def handle(context: Context, request: Request, message: Any) -> Any:
+async def handle(context: SharesView, request: Request, message: Any) -> Any:
     """Serve one of the five requests. Raises: RequestRejected INVALID_REQUEST for one that makes no sense."""
     asked = from_request(message)
     found = [_ask(context, one) for one in asked]  # all of them are appended before the first is waited for
@@ -25,7 +26,7 @@ async def handle(context: Context, request: Request, message: Any) -> Any:
     return to_response(asked, answers, ApiKey(request.api_key))
 
 
-def _ask(context: Context, asked: Asked) -> StateAnswer | Awaitable[StateAnswer]:
+def _ask(context: SharesView, asked: Asked) -> StateAnswer | Awaitable[StateAnswer]:
     if isinstance(asked, Initialize):
         topic = context.image.topic_by_id(asked.key.topic_id)
         if topic is None or not 0 <= asked.key.partition < len(topic.partitions):

@@ -13,9 +13,10 @@ from app.core.limits import PARTITIONS_MADE_MAX, PARTITIONS_PER_TOPIC_MAX
 from app.core.turns import Portion
 from app.core.units import NO_TOPIC_ID
 from app.handlers.base.api import Api, ApiTable
-from app.handlers.base.context import Context, Request
 from app.handlers.base.mutations import Refusal, each, repeated
+from app.handlers.base.request import Request
 from app.handlers.base.topic_settings import described_topic
+from app.handlers.base.views import TopicsView
 from app.metadata.changes import topic_changes
 from app.metadata.image.image import ClusterImage, TopicImage
 from app.wire.apikeys import ApiKey
@@ -47,7 +48,7 @@ DUPLICATE: Final = Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
 # --- CreateTopics ---------------------------------------------------------------------------------------------------
 
 
-async def create_topics(context: Context, request: Request, message: CreateTopicsRequest) -> CreateTopicsResponse:
+async def create_topics(context: TopicsView, request: Request, message: CreateTopicsRequest) -> CreateTopicsResponse:
     """Make each topic, or with ``validate_only`` see whether it could be made; -1 is a default of the broker."""
     twice = repeated(topic.name for topic in message.topics)
     asked = [topic for topic in message.topics if topic.name not in twice]
@@ -100,7 +101,7 @@ async def create_topics(context: Context, request: Request, message: CreateTopic
     return CreateTopicsResponse(topics=results, throttle_time_ms=share.throttle_time_ms)
 
 
-def _count(context: Context, partitions: int) -> int:
+def _count(context: TopicsView, partitions: int) -> int:
     return partitions if partitions > 0 else context.effective.num_partitions
 
 
@@ -119,7 +120,7 @@ def _too_many(partitions: int) -> str:
 class _Share:
     """The part that a request takes of its client's quota of changes (KIP-599)."""
 
-    def __init__(self, context: Context, request: Request, *, strict_from: int) -> None:
+    def __init__(self, context: TopicsView, request: Request, *, strict_from: int) -> None:
         self._quotas = context.quotas
         self._request = request
         self._strict = request.api_version >= strict_from
@@ -140,7 +141,7 @@ def _refused(name: str, code: ErrorCode, sentence: str) -> CreatableTopicResult:
     return CreatableTopicResult(name=name, error_code=code, error_message=sentence, configs=None)
 
 
-def _settings(context: Context, topic: TopicImage) -> list[CreatableTopicConfigs]:
+def _settings(context: TopicsView, topic: TopicImage) -> list[CreatableTopicConfigs]:
     return [
         CreatableTopicConfigs(
             name=config.name,
@@ -174,7 +175,7 @@ def refuse_create_topics(
 # --- DeleteTopics ---------------------------------------------------------------------------------------------------
 
 
-async def delete_topics(context: Context, request: Request, message: DeleteTopicsRequest) -> DeleteTopicsResponse:
+async def delete_topics(context: TopicsView, request: Request, message: DeleteTopicsRequest) -> DeleteTopicsResponse:
     """Delete each topic by name or id; the name is free when this answers, objects and files go in the background.
 
     A topic that is named more than once is answered once and stays, as in Apache Kafka.
@@ -273,7 +274,7 @@ def refuse_delete_topics(
 
 
 async def create_partitions(
-    context: Context, request: Request, message: CreatePartitionsRequest
+    context: TopicsView, request: Request, message: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
     """Raise each topic's partition count, or with ``validate_only`` see whether it could be raised."""
     twice = repeated(topic.name for topic in message.topics)

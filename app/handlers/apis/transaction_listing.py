@@ -13,9 +13,10 @@ from app.core.turns import Portion, ordered
 from app.core.units import TopicPartition
 from app.groups.consumer.subscriptions import TopicPattern
 from app.handlers.base.api import Api, ApiTable
-from app.handlers.base.context import Context, Request
 from app.handlers.base.partitions import led_log
 from app.handlers.base.portions import Split
+from app.handlers.base.request import Request
+from app.handlers.base.views import TransactionsView
 from app.metadata.peers.control import LookRequest, LookResponse
 from app.transactions.state import Transaction, TransactionState
 from app.wire.apikeys import ApiKey
@@ -45,7 +46,7 @@ STATE_NAMES: Final = frozenset({*(state.title for state in TransactionState), "D
 
 
 async def handle_describe(
-    context: Context, request: Request, message: DescribeTransactionsRequest
+    context: TransactionsView, request: Request, message: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
     """State, owner and partitions of each id."""
     del request
@@ -57,7 +58,7 @@ async def handle_describe(
     return DescribeTransactionsResponse(transaction_states=states)
 
 
-async def _describe(context: Context, transactional_id: str, portion: Portion) -> DescribedTransaction:
+async def _describe(context: TransactionsView, transactional_id: str, portion: Portion) -> DescribedTransaction:
     try:
         if not transactional_id:
             raise RequestRejected(ErrorCode.INVALID_REQUEST, "An empty transactional id.")
@@ -101,7 +102,9 @@ def refuse_describe(
 # --- ListTransactions -------------------------------------------------------------------------------------------------
 
 
-async def handle_list(context: Context, request: Request, message: ListTransactionsRequest) -> ListTransactionsResponse:
+async def handle_list(
+    context: TransactionsView, request: Request, message: ListTransactionsRequest
+) -> ListTransactionsResponse:
     """The transactions coordinated here that pass all filters.
 
     Raises: RequestRejected COORDINATOR_LOAD_IN_PROGRESS, INVALID_REGULAR_EXPRESSION.
@@ -150,7 +153,7 @@ def refuse_list(
 
 
 async def handle_producers(
-    context: Context, request: Request, message: DescribeProducersRequest
+    context: TransactionsView, request: Request, message: DescribeProducersRequest
 ) -> DescribeProducersResponse:
     """The producers of each partition, and the first offsets of their open transactions."""
     del request
@@ -164,7 +167,7 @@ async def handle_producers(
     return DescribeProducersResponse(topics=topics)
 
 
-async def _producers(context: Context, topic: str, index: int, portion: Portion) -> PartitionResponse:
+async def _producers(context: TransactionsView, topic: str, index: int, portion: Portion) -> PartitionResponse:
     try:
         log = led_log(context, topic, index)
     except FirnError as error:
@@ -210,7 +213,7 @@ def refuse_producers(
 # --- looks of a coordinator -------------------------------------------------------------------------------------------
 
 
-async def handle_look(context: Context, request: Request, message: bytes) -> bytes:
+async def handle_look(context: TransactionsView, request: Request, message: bytes) -> bytes:
     """Return the partitions that this broker leads, with the open transactions there, or with the state of the named transactions.
 
     Raises: FirnError if something cannot be read now.

@@ -16,7 +16,8 @@ from app.core.units import ProducerEpoch, ProducerId, TopicPartition
 from app.groups.shard import CommittedPartition
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.commits import COMMITS, check_count, sort_partitions
-from app.handlers.base.context import Context, Request
+from app.handlers.base.request import Request
+from app.handlers.base.views import TransactionsView
 from app.handlers.clients.admission import ASK_AGAIN, SETTLE_WAIT_S, ask_elsewhere, check_guard, continues
 from app.transactions.state import VERSION_2, ProducerIdentity, Transaction
 from app.wire.apikeys import ApiKey
@@ -37,7 +38,9 @@ KNOWS_ABORTABLE: Final = 4
 """First version whose clients know TRANSACTION_ABORTABLE."""
 
 
-async def handle(context: Context, request: Request, message: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
+async def handle(
+    context: TransactionsView, request: Request, message: TxnOffsetCommitRequest
+) -> TxnOffsetCommitResponse:
     """Commit offsets of existing partitions whose metadata is not too long. The others are refused one by one.
 
     Raises: RequestRejected for the request as a whole.
@@ -65,7 +68,9 @@ async def handle(context: Context, request: Request, message: TxnOffsetCommitReq
     return response
 
 
-async def _admit(context: Context, version: int, message: TxnOffsetCommitRequest, target: TopicPartition) -> None:
+async def _admit(
+    context: TransactionsView, version: int, message: TxnOffsetCommitRequest, target: TopicPartition
+) -> None:
     """Add the group's partition to the transaction. Raises: RequestRejected if it may not."""
     transactional_id = message.transactional_id
     identity = ProducerIdentity(ProducerId(message.producer_id), ProducerEpoch(message.producer_epoch))
@@ -94,7 +99,7 @@ async def _admit(context: Context, version: int, message: TxnOffsetCommitRequest
 
 
 async def _ask(
-    context: Context,
+    context: TransactionsView,
     others: OtherBrokers,
     version: int,
     transactional_id: str,
@@ -123,7 +128,7 @@ async def _ask(
 
 
 async def _sort(
-    context: Context, message: TxnOffsetCommitRequest, portion: Portion
+    context: TransactionsView, message: TxnOffsetCommitRequest, portion: Portion
 ) -> tuple[list[tuple[str, list[CommittedPartition]]], TxnOffsetCommitResponse]:
     """The offsets to commit, and the response once they are committed."""
     metadata_max = context.config.offset_metadata_max_bytes

@@ -17,7 +17,8 @@ from app.core.turns import Portion, slices
 from app.core.units import PartitionIndex, ProducerEpoch, ProducerId, TopicId, TopicPartition
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.authorising import may
-from app.handlers.base.context import Context, Request
+from app.handlers.base.request import Request
+from app.handlers.base.views import TransactionsView
 from app.security.acls import Operation, ResourceType
 from app.security.noting import note
 from app.transactions.markers import Marker, check_still_coordinates
@@ -79,7 +80,7 @@ BEGUN_AT_ONCE: Final = 32
 
 
 async def handle_add_partitions(
-    context: Context, request: Request, message: AddPartitionsToTxnRequest
+    context: TransactionsView, request: Request, message: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse:
     """Add partitions to transactions, or only check that they were added."""
     version = request.api_version
@@ -129,7 +130,7 @@ async def _settle_within(limit_s: float, work: Collection[asyncio.Future[Any]]) 
 
 
 async def _begin_to_add(
-    context: Context, request: Request, asked: AddPartitionsToTxnTransaction, portion: Portion
+    context: TransactionsView, request: Request, asked: AddPartitionsToTxnTransaction, portion: Portion
 ) -> Codes | asyncio.Future[Codes]:
     """Add, or check, the partitions of one transaction. A future if that has to be stored.
 
@@ -186,7 +187,7 @@ def _codes_for_broker(codes: Codes | asyncio.Future[Codes]) -> Codes | None:
     return None if codes.cancelled() else codes.result()
 
 
-def _epoch(context: Context, transactional_id: str) -> int:
+def _epoch(context: TransactionsView, transactional_id: str) -> int:
     try:
         return context.transactions.epoch_of(transactional_id)
     except RequestRejected:
@@ -194,7 +195,7 @@ def _epoch(context: Context, transactional_id: str) -> int:
 
 
 def _unfit(
-    context: Context, request: Request, target: TopicPartition, topic_id: UUID, *, by_broker: bool
+    context: TransactionsView, request: Request, target: TopicPartition, topic_id: UUID, *, by_broker: bool
 ) -> ErrorCode | None:
     """The error of a transaction that cannot write to a partition, or of a broker's partition that is unknown here (X5)."""
     if not by_broker and not may(context, request.caller, Operation.WRITE, ResourceType.TOPIC, target.topic):
@@ -210,7 +211,7 @@ def _unfit(
     return ErrorCode.TOPIC_AUTHORIZATION_FAILED if topic.is_internal else None
 
 
-def _verify(context: Context, asked: AddPartitionsToTxnTransaction, target: TopicPartition) -> ErrorCode:
+def _verify(context: TransactionsView, asked: AddPartitionsToTxnTransaction, target: TopicPartition) -> ErrorCode:
     try:
         context.transactions.check_partition(asked.transactional_id, identity_of(asked), target)
     except RequestRejected as error:
@@ -264,7 +265,7 @@ def refuse_add_partitions(
 
 
 async def handle_add_offsets(
-    context: Context, request: Request, message: AddOffsetsToTxnRequest
+    context: TransactionsView, request: Request, message: AddOffsetsToTxnRequest
 ) -> AddOffsetsToTxnResponse:
     """Add the partition in which a group's offsets are committed. Raises: RequestRejected."""
     if not message.transactional_id:
@@ -292,7 +293,7 @@ def refuse_add_offsets(
 # --- EndTxn -----------------------------------------------------------------------------------------------------------
 
 
-async def handle_end(context: Context, request: Request, message: EndTxnRequest) -> EndTxnResponse:
+async def handle_end(context: TransactionsView, request: Request, message: EndTxnRequest) -> EndTxnResponse:
     """Commit or abort. Raises: RequestRejected."""
     if not message.transactional_id:
         raise RequestRejected(ErrorCode.INVALID_REQUEST, "An empty transactional id.")
@@ -314,7 +315,7 @@ def refuse_end(request: Request, message: EndTxnRequest, code: ErrorCode, senten
 
 
 async def handle_markers(
-    context: Context, request: Request, message: WriteTxnMarkersRequest
+    context: TransactionsView, request: Request, message: WriteTxnMarkersRequest
 ) -> WriteTxnMarkersResponse:
     """Write markers to partitions that this broker leads: for another broker's coordinator, or an operator (KIP-664)."""
     del request
@@ -346,7 +347,7 @@ class _Waiting(NamedTuple):
 
 
 async def _write_marker(
-    context: Context, asked: WritableTxnMarker, waiting: list[_Waiting], portion: Portion
+    context: TransactionsView, asked: WritableTxnMarker, waiting: list[_Waiting], portion: Portion
 ) -> WritableTxnMarkerResult:
     """Append a marker to each partition. Adds the markers that must be stored before the response to ``waiting``."""
     marker = Marker(

@@ -1,6 +1,7 @@
 """Helpers that handlers share.
 
-- ``api``: ``Api``, the row of an API; ``context``: ``Context`` (the parts of the broker) and ``Request``
+- ``api``: ``Api``, the row of an API; ``request``: ``Request``
+- ``context``: ``Context``, the parts of the broker; ``views``: which of them each family of handlers can reach
 - ``authorising``: the right that each API needs, and the operations of each type of resource
 - ``portions``: long requests in portions (INV-15)
 - ``partitions``: finds a partition and checks it

@@ -16,8 +16,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
 from app.core.errors import ErrorCode
-from app.handlers.base.context import Context, Request
+from app.handlers.base.context import Context
 from app.handlers.base.portions import Split
+from app.handlers.base.request import Request
 from app.wire.apikeys import ApiKey
 
 

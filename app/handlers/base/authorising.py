@@ -27,7 +27,9 @@ from app.wire.apikeys import ApiKey
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from app.handlers.base.context import Context, Request
+    from app.handlers.base.context import Context
+    from app.handlers.base.request import Request
+    from app.handlers.base.views import ImageView, RightsView
     from app.handlers.policy.callers import Caller
 
 READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE = (
@@ -87,13 +89,15 @@ def new_authorizer(config: BrokerConfig) -> Authorizer | None:
 # --- asking ---------------------------------------------------------------------------------------------------------
 
 
-def may(context: Context, caller: Caller, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> bool:
+def may(
+    context: RightsView, caller: Caller, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME
+) -> bool:
     """Whether the caller has the right to ``operation``. Without an authorizer every caller has all rights."""
     authorizer = context.authorizer
     return authorizer is None or authorizer.allows(caller.rights.principal, caller.host, operation, kind, name)
 
 
-def judge(context: Context, caller: Caller, operation: Operation, kind: ResourceType) -> Callable[[str], bool]:
+def judge(context: RightsView, caller: Caller, operation: Operation, kind: ResourceType) -> Callable[[str], bool]:
     """``may`` for many names. To be used at once: it does not see a change of the rules."""
     authorizer = context.authorizer
     if authorizer is None:
@@ -114,14 +118,14 @@ def refuse(request: Request, operation: Operation, kind: ResourceType, name: str
 
 
 def require(
-    context: Context, request: Request, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME
+    context: RightsView, request: Request, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME
 ) -> None:
     """Raises: RequestRejected with the code of the type of resource."""
     if not may(context, request.caller, operation, kind, name):
         raise refuse(request, operation, kind, name)
 
 
-def cluster_operations(context: Context, caller: Caller, everything: int) -> int:
+def cluster_operations(context: RightsView, caller: Caller, everything: int) -> int:
     """The operations that a caller may do with the cluster, as bits; none if it may not describe the cluster."""
     authorizer = context.authorizer
     if authorizer is None:
@@ -131,7 +135,7 @@ def cluster_operations(context: Context, caller: Caller, everything: int) -> int
     return authorizer.operations(caller.principal, caller.host, CLUSTER, CLUSTER_NAME)
 
 
-def operations(context: Context, caller: Caller, kind: ResourceType, name: str, everything: int) -> int:
+def operations(context: RightsView, caller: Caller, kind: ResourceType, name: str, everything: int) -> int:
     """The operations that a caller may do with a resource, as bits; ``everything`` without an authorizer."""
     authorizer = context.authorizer
     return everything if authorizer is None else authorizer.operations(caller.principal, caller.host, kind, name)
@@ -200,7 +204,7 @@ class Each(NamedTuple):
         if denied:
             asking.take_out(self.items, allowed, denied, self.into, FAILED[self.kind], self.operation)
 
-    def _name_of(self, context: Context, item: Any) -> str | None:
+    def _name_of(self, context: ImageView, item: Any) -> str | None:
         """The name of an item; None if it is unknown: then the caller is told that there is no such id."""
         if not self.name:
             return str(item)

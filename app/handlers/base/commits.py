@@ -14,7 +14,8 @@ from app.wire.apis.offset_commit import OffsetCommitRequest, OffsetCommitRequest
 from app.wire.apis.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitRequestPartition
 
 if TYPE_CHECKING:
-    from app.handlers.base.context import Context, Request
+    from app.handlers.base.request import Request
+    from app.handlers.base.views import ImageView
 
 COMMITTED_AT_ONCE: Final = 500
 """Topics and offsets that are committed with one batch in any case."""
@@ -26,7 +27,7 @@ COMMITS: Final = Split(
 those that were refused."""
 
 
-def check_count(context: Context, request: Request, message: OffsetCommitRequest | TxnOffsetCommitRequest) -> None:
+def check_count(context: ImageView, request: Request, message: OffsetCommitRequest | TxnOffsetCommitRequest) -> None:
     """Raises: RequestRejected INVALID_COMMIT_OFFSET_SIZE if it is more than one commit takes."""
     del context, request
     count = sum([len(topic.partitions) for topic in message.topics])

@@ -1,8 +1,7 @@
-"""The arguments of every handler: the broker's parts, and the request.
+"""The broker's parts. The composition root (``app/broker/``) builds them, and one ``Context`` of them, which all connections share.
 
-``Context`` is built once by the composition root (``app/broker/``) and shared by all connections of a broker; ``Request``
-is one per request. Handlers reach everything through these two and keep no state of their own, except the parts that are
-named here (fetch sessions, producer ids).
+A handler takes a view of it (``views.py``): its signature shows which parts it can reach. Handlers keep no state of their own,
+except the parts that are named here (fetch sessions, producer ids).
 """
 
 from __future__ import annotations
@@ -10,19 +9,16 @@ from __future__ import annotations
 import random
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from app.configs import BrokerConfig
-from app.configs.broker import RACK_AWARE_SELECTOR
 from app.core.errors import ErrorCode, FirnError, StorageFull
 from app.core.faults import Faults, Limited
-from app.core.loop_time import loop_time_s
 from app.core.metrics import Registry, Sample
-from app.core.notices import log_line
 from app.core.seams import BlockingPool, Clock
 from app.core.units import BrokerId
-from app.handlers.policy.callers import Caller, Doorkeeper, KnownRights, OpenDoor, Quotas
+from app.handlers.policy.callers import Doorkeeper, KnownRights, Quotas
 from app.handlers.state.acknowledging import AcknowledgementGate
 from app.handlers.state.draining import Drain
 from app.handlers.state.fetch_fan_out import FanOut
@@ -34,6 +30,7 @@ from app.transport.replays import ReplayTurns
 if TYPE_CHECKING:
     from app.groups.coordinator import GroupCoordinator
     from app.groups.share.share_coordinator import ShareCoordinator
+    from app.handlers.base.request import Request
     from app.handlers.policy.auditing import Audit, Sampler
     from app.handlers.state.fetch_sessions import FetchSessions
     from app.handlers.state.metrics import ApiMetrics
@@ -52,7 +49,6 @@ if TYPE_CHECKING:
     from app.schemas.follower import SchemaFollower
     from app.security.authorizer import Authorizer
     from app.security.delegation import TokenSecrets
-    from app.security.noting import Resource
     from app.tiering.upload.copy_holds import CopyHolds, HoldsOfLeaders
     from app.tiering.upload.remote_log_manager import RemoteLogManager
     from app.transactions.coordinator import TransactionCoordinator
@@ -128,7 +124,7 @@ class Context:
     """A sentence that says since when the object store is away, empty while it responds; None if nothing is known of it."""
     random_bytes: Callable[[int], bytes] = secrets.token_bytes
     """Returns so many unpredictable bytes."""
-    doorkeeper: Doorkeeper = field(default_factory=OpenDoor)
+    doorkeeper: Doorkeeper
     """Names the caller of a connection."""
     authorizer: Authorizer | None = None
     """Decides about the rights of callers; None if every caller has all rights."""
@@ -140,9 +136,9 @@ class Context:
     """Hears of refusals, changes and logins; None if no caller can be refused and nothing is written."""
     sampler: Sampler | None = None
     """Chooses requests that were allowed, for the audit log; None if none are."""
-    rights: KnownRights = field(default_factory=KnownRights)
+    rights: KnownRights
     """Where doorkeepers get the rights of callers. They end when the rules change."""
-    apis: Mapping[int, ApiHandler] = field(default_factory=dict)
+    apis: Mapping[int, ApiHandler]
     """The handler of each API."""
     desk: Desk | None = None
     """Where other brokers ask the controller; None on a broker that is alone."""
@@ -162,41 +158,34 @@ class Context:
     """The known state of the tier of each partition that this broker follows; None on a broker that is alone."""
     quotas: Quotas | None = None
     """Limits the rates of clients; None while there are no quotas."""
-    faults: Faults = field(default_factory=lambda: Faults(log_line))
+    faults: Faults
     """Logs the faults of disks, of the store and of stored bytes that clients get as errors."""
     no_room: StorageFull | None = None
     """Why producers are refused for now: the disk is nearly full. Changed by ``refuse_for_room``."""
-    replays: ReplayTurns = field(default_factory=ReplayTurns)
+    replays: ReplayTurns
     """Readers of the tier take turns, so that others need not wait for them."""
-    parked_followers: ParkedFollowers = field(default_factory=lambda: ParkedFollowers(loop_time_s))
-    gate: AcknowledgementGate = field(default_factory=AcknowledgementGate)
+    parked_followers: ParkedFollowers
+    gate: AcknowledgementGate
     """Holds responses back while it is in doubt whether another broker has this one's place."""
-    metadata_cache: MetadataCache = field(default_factory=MetadataCache)
-    fan_out: FanOut = field(default_factory=FanOut)
+    metadata_cache: MetadataCache
+    fan_out: FanOut
     """Responses that many consumers share."""
     back: Sequence[tuple[str, int, int]] = ()
     """If this start took over: each tiered topic, its number of partitions, and the sum of the offsets at which they went on."""
-    effective: BrokerConfig = field(init=False)
+    effective: BrokerConfig
     """``config`` with the settings that were altered since the start."""
-    refusal: FirnError | None = field(init=False, default=None)
+    refusal: FirnError | None = None
     """The error with which producers are refused now: of the disk or of a drain. None if they are not."""
-    refuses_transactions: bool = field(init=False, default=False)
+    refuses_transactions: bool = False
     """Whether batches of open transactions are refused with the others."""
-    selects_by_rack: bool = field(init=False)
+    selects_by_rack: bool
     """Whether consumers are sent to a replica in their rack (KIP-392)."""
-    leader_throttle: Throttle = field(init=False)
+    leader_throttle: Throttle
     """Limits the bytes that this broker sends to throttled replicas that are out of sync."""
-    client_line: Limited = field(init=False)
+    client_line: Limited
     """``log_line`` for notices that clients can cause: at most so many lines in a while."""
-    drain: Drain = field(init=False)
+    drain: Drain
     """Refuses producers, and has all of their records tiered, before this broker stops for good."""
-
-    def __post_init__(self) -> None:
-        self.effective = self.config
-        self.selects_by_rack = self.config.replica_selector_class == RACK_AWARE_SELECTOR
-        self.leader_throttle = new_throttle(self.config)
-        self.client_line = Limited(self.log_line)
-        self.drain = Drain(self)
 
     def refuse_for_room(self, error: StorageFull | None) -> None:
         """Refuse producers from now on because there is no room, or (None) no longer for that reason."""
@@ -216,39 +205,3 @@ class Context:
     def image(self) -> ClusterImage:
         """The cluster as of now; immutable, so one handler that reads it twice should keep it in a variable."""
         return self.cluster.image
-
-
-def new_throttle(config: BrokerConfig) -> Throttle:
-    """A throttle of replication that measures as the settings say; it is without a limit until one is set."""
-    return Throttle(
-        config.node_id,
-        samples_max=config.replication_quota_window_num,
-        sample_ms=config.replication_quota_window_size_seconds * 1000,
-    )
-
-
-class Cancellable(Protocol):
-    """A task or wait of a connection."""
-
-    def cancel(self) -> None: ...
-
-
-@dataclass(slots=True)
-class Request:
-    """A request's header, its caller, and its state while it is served."""
-
-    api_key: int
-    api_version: int
-    correlation_id: int
-    client_id: str | None
-    caller: Caller
-    on_close: set[Cancellable] = field(default_factory=set)
-    """The connection's tasks and waits. They are cancelled when the connection ends."""
-    throttle_time_ms: int = 0
-    """The throttle time of the response, if its API has a field for it."""
-    denied: dict[Resource, None] | None = None
-    """Resources that were refused for want of a right (``noting.note``)."""
-    is_free: bool | None = False
-    """Whether its steps count for no client's share, as of a follower's Fetch; None until it is decoded."""
-    about: str | None = None
-    """The name of the resource that it changes, for the audit log. Set where its message has a secret in place of a name."""

@@ -8,7 +8,8 @@ from typing import TypeVar
 from app.core.errors import RequestRejected
 from app.core.turns import Portion
 from app.groups.shard import GroupShard
-from app.handlers.base.context import Context, Request
+from app.handlers.base.request import Request
+from app.handlers.base.views import MembersView
 
 D = TypeVar("D")
 
@@ -19,7 +20,7 @@ def client_host(request: Request) -> str:
 
 
 async def describe_each(
-    context: Context,
+    context: MembersView,
     group_ids: Iterable[str],
     describe_one: Callable[[GroupShard, str], D],
     refused: Callable[[str, RequestRejected], D],

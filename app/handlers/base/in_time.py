@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from app.core.errors import ErrorCode, RequestRejected
 from app.handlers.base.api import Api
-from app.handlers.base.context import Context, Request
+from app.handlers.base.context import Context
+from app.handlers.base.request import Request
 
 LOOK_S: Final = 0.25
 """How often a change that is under way looks at the store's state."""

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from app.core.errors import ErrorCode, FirnError, NotLeader, RequestRejected, kafka_code
 from app.core.units import BrokerId
-from app.handlers.base.context import Context
+from app.handlers.base.views import ImageView, PartitionsView, WritesView
 from app.metadata.image.image import GUARDED_TOPICS, INTERNAL_TOPICS, PartitionImage, TopicImage
 from app.wire.endpoints import NodeEndpoint
 
@@ -21,7 +21,7 @@ LEADER_CODES: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FEN
 """Errors beside which the leader is named (KIP-951)."""
 
 
-def topic_name(context: Context, topic: str | UUID) -> str | None:
+def topic_name(context: ImageView, topic: str | UUID) -> str | None:
     """The name of a topic that a request names or gives an id for; None for an unknown id."""
     if isinstance(topic, str):
         return topic
@@ -29,7 +29,7 @@ def topic_name(context: Context, topic: str | UUID) -> str | None:
     return None if found is None else found.name
 
 
-def node_endpoints(context: Context, caller: Caller, node_ids: Iterable[int]) -> list[NodeEndpoint]:
+def node_endpoints(context: ImageView, caller: Caller, node_ids: Iterable[int]) -> list[NodeEndpoint]:
     """The addresses of the brokers that an answer names as leaders (KIP-951), for the listener that the client came by. Brokers
     without that listener, and unregistered ones, are left out."""
     brokers = context.image.brokers
@@ -42,7 +42,7 @@ def node_endpoints(context: Context, caller: Caller, node_ids: Iterable[int]) ->
     return found
 
 
-def led_log(context: Context, topic: str, partition: int) -> PartitionLog:
+def led_log(context: PartitionsView, topic: str, partition: int) -> PartitionLog:
     """The log of a partition that this broker leads.
 
     Raises: as ``PartitionTable.require``.
@@ -50,7 +50,7 @@ def led_log(context: Context, topic: str, partition: int) -> PartitionLog:
     return context.partitions.require_served(topic, partition).log
 
 
-def led_in_epoch(context: Context, topic: str, index: int, claimed: int) -> Partition:
+def led_in_epoch(context: PartitionsView, topic: str, index: int, claimed: int) -> Partition:
     """A partition that this broker leads, in the leader epoch that the client names (-1 names none).
 
     As in Kafka, a replica compares epochs before it says that it is not the leader: a client that is behind learns that.
@@ -68,7 +68,7 @@ def led_in_epoch(context: Context, topic: str, index: int, claimed: int) -> Part
     return partition
 
 
-def hint(context: Context, partition: Partition | None, error: FirnError) -> tuple[int, int] | None:
+def hint(context: PartitionsView, partition: Partition | None, error: FirnError) -> tuple[int, int] | None:
     """Leader and leader epoch to name beside an error (KIP-951); None for other errors, for a partition without leader (V6), and
     while this broker is isolated (IS10)."""
     if context.partitions.isolated:
@@ -82,7 +82,7 @@ def hint(context: Context, partition: Partition | None, error: FirnError) -> tup
     return (partition.leader, partition.leader_epoch) if partition.leader >= 0 else None
 
 
-def shown_leader(context: Context, topic: TopicImage, partition: PartitionImage) -> BrokerId:
+def shown_leader(context: PartitionsView, topic: TopicImage, partition: PartitionImage) -> BrokerId:
     """The leader that clients are told. -1 for a partition that its broker cannot open, since no broker serves it. While this
     broker is isolated, it names another broker that may lead a partition that it has led (IS9); -1 if there is none."""
     if context.partitions.is_shut(partition):
@@ -94,7 +94,7 @@ def shown_leader(context: Context, topic: TopicImage, partition: PartitionImage)
     return partition.leader
 
 
-def shown_leader_epoch(context: Context, partition: PartitionImage) -> int:
+def shown_leader_epoch(context: PartitionsView, partition: PartitionImage) -> int:
     """The leader epoch that clients are told. While this broker is isolated, its image may be old: -1 (not known) unless no other
     broker may lead the partition (IS10)."""
     table = context.partitions
@@ -103,7 +103,7 @@ def shown_leader_epoch(context: Context, partition: PartitionImage) -> int:
     return partition.leader_epoch
 
 
-def others_that_may_lead(context: Context, partition: PartitionImage) -> list[BrokerId]:
+def others_that_may_lead(context: PartitionsView, partition: PartitionImage) -> list[BrokerId]:
     """Other brokers that may lead by now a partition that this broker has led, as far as an isolated broker knows (IS9).
 
     Clients ask a broker that they are connected to. A client that knows this broker alone must hear of another one, or it asks this
@@ -113,7 +113,7 @@ def others_that_may_lead(context: Context, partition: PartitionImage) -> list[Br
     return [one for one in partition.isr if one in elsewhere] or list(elsewhere)
 
 
-def offline_replicas(context: Context, topic: TopicImage, partition: PartitionImage) -> list[int]:
+def offline_replicas(context: PartitionsView, topic: TopicImage, partition: PartitionImage) -> list[int]:
     """The replicas that are on no broker that lives, or that their broker cannot open."""
     all_offline = context.partitions.offline
     offline = all_offline and (topic.topic_id, partition.partition_index) in all_offline
@@ -134,7 +134,7 @@ def check_not_internal(topic: str) -> None:
         raise RequestRejected(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is written by coordinators alone.")
 
 
-def check_writable(context: Context, topic: str) -> None:
+def check_writable(context: WritesView, topic: str) -> None:
     """Clients do not write to topics that only Firn writes: those of coordinators, and `_schemas` once Firn's registry has it.
 
     Raises: RequestRejected INVALID_TOPIC_EXCEPTION; NOT_ENOUGH_REPLICAS while it is not known who writes `_schemas`.

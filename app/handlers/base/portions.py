@@ -25,7 +25,8 @@ from app.wire.framing import frame
 from app.wire.header import response_header
 
 if TYPE_CHECKING:
-    from app.handlers.base.context import Context, Request
+    from app.handlers.base.context import Context
+    from app.handlers.base.request import Request
 
 LONG_FRAME_BYTES: Final = 4096
 """A longer request is a task. A shorter one has 2,000 elements at most, and is decoded in 1 ms."""

@@ -7,13 +7,13 @@ from types import MappingProxyType
 from typing import Final
 
 from app.configs.describing import DescribedConfig, describe_topic
-from app.handlers.base.context import Context
+from app.handlers.base.views import ImageView
 from app.metadata.image.records import ALL_BROKERS
 
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-def described_topic(context: Context, overrides: Mapping[str, str]) -> list[DescribedConfig]:
+def described_topic(context: ImageView, overrides: Mapping[str, str]) -> list[DescribedConfig]:
     """Every setting of a topic with these overrides."""
     said = context.image.broker_configs
     return describe_topic(

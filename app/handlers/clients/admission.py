@@ -27,7 +27,7 @@ from app.transactions.state import VERSION_2, ProducerIdentity, Transaction
 from app.wire.produce import ProduceRequest, TopicRef
 
 if TYPE_CHECKING:
-    from app.handlers.base.context import Context
+    from app.handlers.base.views import ProduceView
     from app.hot.log import PartitionLog
     from app.transactions.elsewhere import OtherBrokers
 
@@ -75,7 +75,7 @@ def writer_of(records: memoryview) -> ProducerIdentity | None:
     return ProducerIdentity._make(PRODUCER.unpack_from(records, PRODUCER_POSITION))
 
 
-def admit(context: Context, version: int, request: ProduceRequest) -> Verdicts | Awaitable[Verdicts]:
+def admit(context: ProduceView, version: int, request: ProduceRequest) -> Verdicts | Awaitable[Verdicts]:
     """Add the partitions in which a transaction begins by this request. Returns the partitions that the coordinator refuses.
 
     If another broker is the coordinator: ask it, also about partitions that the client has added. Give the verdicts to ``release``
@@ -115,12 +115,12 @@ def admit(context: Context, version: int, request: ProduceRequest) -> Verdicts |
     return {} if isinstance(added, Transaction) else _when_stored(version, added, beginning)
 
 
-def _verifies(context: Context) -> bool:
+def _verifies(context: ProduceView) -> bool:
     return context.effective.transaction_partition_verification_enable or context.refusal is not None
 
 
 async def _ask(
-    context: Context,
+    context: ProduceView,
     others: OtherBrokers,
     version: int,
     transactional_id: str,
@@ -187,7 +187,7 @@ def check_guard(log: PartitionLog, identity: ProducerIdentity, guard: Transactio
         )
 
 
-def release(context: Context, verdicts: Verdicts) -> None:
+def release(context: ProduceView, verdicts: Verdicts) -> None:
     """The batches are appended, or will not be."""
     for (topic, index), verdict in verdicts.items():
         if isinstance(verdict, TransactionGuard):
@@ -208,7 +208,7 @@ async def _when_stored(
 
 
 async def _add_when_settled(
-    context: Context,
+    context: ProduceView,
     version: int,
     transactional_id: str,
     identity: ProducerIdentity,
@@ -226,7 +226,7 @@ async def _add_when_settled(
 
 
 def check_admitted(
-    context: Context,
+    context: ProduceView,
     version: int,
     transactional_id: str | None,
     log: PartitionLog,

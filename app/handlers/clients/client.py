@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from app.handlers.base.api import Api
-    from app.handlers.base.context import Context
+    from app.handlers.base.views import ClientView
     from app.handlers.clients.fetch_shape import FetchShape
     from app.handlers.clients.held_sequences import HeldSequences
     from app.handlers.clients.produce_shape import ProduceShape, ProduceShapes
@@ -49,7 +49,7 @@ class Gathers(Protocol):
 class Service(Server, ABC):
     """The parts that all connections share."""
 
-    context: Context
+    context: ClientView
     serving: Any = None
     """The present or last request: a ``Client`` (that produces), a ``Client`` with its API key, or a ``Request``."""
     rouse: Callable[[], None] | None = None

@@ -20,7 +20,7 @@ from app.records.batch import PRODUCER_POSITION
 from app.wire.produce import TopicRef
 
 if TYPE_CHECKING:
-    from app.handlers.base.context import Context
+    from app.handlers.base.views import ProduceView
     from app.hot.producers import ProducerEntry
     from app.replication.partition import Partition
 
@@ -133,7 +133,7 @@ def _reaches(last_sequence: int, sequence: int) -> bool:
     return last_sequence >= 0 and (last_sequence - sequence) & SEQUENCE_MASK < _HALF
 
 
-def tell_refused(context: Context, partition: Partition, error: SequenceRefused) -> None:
+def tell_refused(context: ProduceView, partition: Partition, error: SequenceRefused) -> None:
     """Count a batch that was refused for its sequence, and tell of it in the log (at most so many lines in a while)."""
     context.metrics.refused_sequences(error.reason).value += 1
     context.client_line(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Final
 
-from app.handlers.base.context import Request
+from app.handlers.base.request import Request
 from app.handlers.clients.client import Client, RequestFields
 from app.handlers.state.metrics import PRIVATE_NAMES
 from app.wire.apikeys import ApiKey

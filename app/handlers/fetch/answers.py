@@ -16,7 +16,7 @@ from app.wire.fetch import ENDPOINTS, PartitionData, RecordsRef, encode_fetch_re
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from app.handlers.base.context import Context
+    from app.handlers.base.views import FetchView
     from app.handlers.clients.client import Client, RequestFields
     from app.handlers.fetch.attempts import Attempt, Found
     from app.handlers.state.fetch_sessions import FetchPlan
@@ -41,7 +41,7 @@ def charged(asked: RequestFields, client_id: str | None, attempt: Attempt) -> Re
     return asked._replace(throttle_time_ms=throttle_time_ms)
 
 
-def answer(context: Context, asked: RequestFields, plan: FetchPlan, attempt: Attempt) -> list[Part]:
+def answer(context: FetchView, asked: RequestFields, plan: FetchPlan, attempt: Attempt) -> list[Part]:
     """The response that carries the results of an attempt."""
     if plan.followed is not None and not plan.overtaken:
         plan.followed.moved.clear()
@@ -58,7 +58,7 @@ def answer(context: Context, asked: RequestFields, plan: FetchPlan, attempt: Att
     return encoded(context, asked, plan, attempt, topics, leaders)
 
 
-async def answer_in_portions(context: Context, asked: RequestFields, plan: FetchPlan, attempt: Attempt) -> list[Part]:
+async def answer_in_portions(context: FetchView, asked: RequestFields, plan: FetchPlan, attempt: Attempt) -> list[Part]:
     """As ``answer``, of many partitions. The ranges belong to the attempt until this returns, and to the response from then on."""
     topics: dict[TopicRef, list[PartitionData]] = {}
     leaders: set[int] = set()
@@ -119,7 +119,7 @@ def put_found(
 
 
 def encoded(
-    context: Context,
+    context: FetchView,
     asked: RequestFields,
     plan: FetchPlan,
     attempt: Attempt,

@@ -22,7 +22,7 @@ from app.security.acls import Operation, ResourceType
 from app.wire.fetch import ANY_REPLICA
 
 if TYPE_CHECKING:
-    from app.handlers.base.context import Context
+    from app.handlers.base.views import FetchView
     from app.handlers.clients.client import Client
     from app.handlers.state.fetch_sessions import CachedPartition
     from app.hot.log import PartitionLog
@@ -200,7 +200,7 @@ class ConsumerAttempt(Attempt):
         metrics.records_out.value += self.offset_span
 
 
-def preferred_replica(context: Context, partition: Partition, cached: CachedPartition, rack: str) -> Found | None:
+def preferred_replica(context: FetchView, partition: Partition, cached: CachedPartition, rack: str) -> Found | None:
     """The follower that a consumer in ``rack`` should read from (V2); None for this broker. Raises: as ``Attempt.find``."""
     check_epoch(partition.reader_epoch, cached.current_leader_epoch)
     replica = partition.preferred_replica(rack, cached.fetch_offset, context.image.brokers)

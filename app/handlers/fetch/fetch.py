@@ -49,7 +49,8 @@ from app.wire.header import parse_request_header
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from app.handlers.base.context import Context, Request
+    from app.handlers.base.request import Request
+    from app.handlers.base.views import FetchView
     from app.handlers.clients.client import Client
     from app.handlers.fetch.attempts import Found
     from app.handlers.policy.callers import Caller
@@ -268,7 +269,7 @@ def asked_of(topic: TopicRef, partitions: Sequence[FetchPartition]) -> list[Aske
 
 
 def plan_of(
-    context: Context,
+    context: FetchView,
     caller: Caller,
     version: int,
     request: FetchRequest,
@@ -304,7 +305,7 @@ def share(fan_out: FanOut, kind: FetchKind, log: PartitionLog, found: Found) -> 
         )
 
 
-def again(context: Context, correlation_id: int, shared: SharedAnswer, throttle_time_ms: int) -> list[Part]:
+def again(context: FetchView, correlation_id: int, shared: SharedAnswer, throttle_time_ms: int) -> list[Part]:
     """The response that another consumer got, with the present offsets and throttle time."""
     records = FileRange(shared.handle, shared.position, shared.length, lasting=True, cached=True)
     shared.log.sent_bytes += shared.length

@@ -16,7 +16,7 @@ from app.hot.reads import FileRange
 from app.replication.partition import LEVEL_OF_FOLLOWERS
 
 if TYPE_CHECKING:
-    from app.handlers.base.context import Context
+    from app.handlers.base.views import FetchView
     from app.handlers.state.fetch_sessions import CachedPartition, FetchSession
     from app.hot.log import PartitionLog
     from app.metadata.image.image import ClusterImage
@@ -212,7 +212,7 @@ class FollowerRead(NamedTuple):
 
 
 def note_position(
-    context: Context, partition: Partition, follower: Follower, asked: CachedPartition, now_ms: int
+    context: FetchView, partition: Partition, follower: Follower, asked: CachedPartition, now_ms: int
 ) -> None:
     """Count the position that a follower tells. Call it once a request, when its history was found to be this log's (A2, R7).
 
@@ -233,7 +233,7 @@ def note_position(
     )
 
 
-def needs_no_record(context: Context, log: PartitionLog, asked: CachedPartition) -> bool:
+def needs_no_record(context: FetchView, log: PartitionLog, asked: CachedPartition) -> bool:
     """Whether a follower without a local record lacks none (R10): all records below its offset are deleted, or in the store.
 
     The tier's history is this log's (T2, T10), and stays so: no later leader gives these offsets to other records.
@@ -246,7 +246,7 @@ def needs_no_record(context: Context, log: PartitionLog, asked: CachedPartition)
     return manifest is not None and asked.fetch_offset <= manifest.tiered_end
 
 
-def compare(context: Context, log: PartitionLog, asked: CachedPartition) -> FollowerRead | None:
+def compare(context: FetchView, log: PartitionLog, asked: CachedPartition) -> FollowerRead | None:
     """Return an error or a divergence if a follower must not read: it is outside of the log, or its history ends earlier (A2).
 
     None if it may read. A follower that is to begin in the tier gets OFFSET_MOVED_TO_TIERED_STORAGE: below the local log start, or
@@ -268,7 +268,7 @@ def compare(context: Context, log: PartitionLog, asked: CachedPartition) -> Foll
     return None
 
 
-def begins_in_tier(context: Context, log: PartitionLog, asked: CachedPartition) -> bool:
+def begins_in_tier(context: FetchView, log: PartitionLog, asked: CachedPartition) -> bool:
     """Whether a follower is to begin at the tiered end, though this disk has its offset (T5): it has no records yet, or more than a
     segment of its missing records is in the store."""
     if log.config.stays_local:

@@ -31,7 +31,7 @@ from app.security.acls import CLUSTER_NAME, Operation, ResourceType
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from app.handlers.base.context import Context
+    from app.handlers.base.views import FetchView
     from app.handlers.clients.client import Client
     from app.handlers.fetch.followers import Follower
     from app.handlers.policy.callers import Caller
@@ -43,7 +43,7 @@ MOVES_AT_ONCE: Final = 2
 """Partitions that a reassignment adds, looked at for one response while it has a limit for them (V9)."""
 
 
-def follower_of(context: Context, caller: Caller, request: FetchRequest) -> Follower | None:
+def follower_of(context: FetchView, caller: Caller, request: FetchRequest) -> Follower | None:
     """The follower that a request claims to be from, if there is one and the caller may act as a broker.
 
     Only that follower may use its session and its positions.
@@ -209,7 +209,7 @@ class FollowerAttempt(Attempt):
             context.leader_throttle.record(throttled_bytes, context.partitions.now_ms())
 
 
-def is_throttled(context: Context, partition: Partition, follower: Follower) -> bool:
+def is_throttled(context: FetchView, partition: Partition, follower: Follower) -> bool:
     """Whether a follower's records count for the throttle: its replica is out of sync, and the setting names this one (V7)."""
     throttle = context.leader_throttle
     return (

@@ -80,7 +80,7 @@ from app.wire.produce import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from app.handlers.base.context import Context
+    from app.handlers.base.views import ProduceView
     from app.handlers.clients.client import Client
     from app.handlers.policy.callers import Caller
     from app.hot.log import AppendResult, PartitionLog
@@ -210,7 +210,7 @@ def serve_produce(connection: Client, version: int, correlation_id: int, frame: 
     return _serve_any(connection, asked, request, found, refused, header.client_id)
 
 
-def may_transact(context: Context, caller: Caller, request: ProduceRequest) -> bool:
+def may_transact(context: ProduceView, caller: Caller, request: ProduceRequest) -> bool:
     """Whether a request names a transactional id, and its caller may write in transactions of this id."""
     name = request.transactional_id
     return name is not None and may(context, caller, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name)
@@ -224,7 +224,7 @@ def is_transactional(records: memoryview | None) -> bool:
 
 
 def tell_produced(
-    context: Context, caller: Caller, client_id: str | None, correlation_id: int | None, topics: Iterable[str]
+    context: ProduceView, caller: Caller, client_id: str | None, correlation_id: int | None, topics: Iterable[str]
 ) -> None:
     """Write a sampled request to the audit log. Records that brokers write to the audit topic are left out (U12)."""
     resources = [
@@ -240,7 +240,7 @@ def tell_served(connection: Client, shape: ProduceShape, correlation_id: int) ->
 
 
 def take_out_denied(
-    context: Context,
+    context: ProduceView,
     caller: Caller,
     request: ProduceRequest,
     client_id: str | None,
@@ -420,7 +420,7 @@ def append_all(
 
 
 def append_one(
-    context: Context,
+    context: ProduceView,
     request: ProduceRequest,
     partition: Partition,
     index: int,
@@ -548,7 +548,7 @@ class PendingProduce:
         self._timer.cancel()
 
 
-def settle(context: Context, results: TopicResults, waiting: list[Waiting]) -> None:
+def settle(context: ProduceView, results: TopicResults, waiting: list[Waiting]) -> None:
     """Put the outcome of the waiting partitions into ``results``: stored, failed, or not known in time.
 
     Nothing is called stored once this broker has stopped to lead, though the disk may have it: the next leader may not.
@@ -769,7 +769,7 @@ async def _append_some(
 
 
 def check_produced(
-    context: Context,
+    context: ProduceView,
     version: int,
     request: ProduceRequest,
     partition: Partition,
@@ -820,7 +820,7 @@ def check_request(version: int, records: memoryview) -> None:
         )
 
 
-def find_partitions(context: Context, request: ProduceRequest) -> Found:
+def find_partitions(context: ProduceView, request: ProduceRequest) -> Found:
     """The partitions of a request in its order; None for each that this broker does not serve: ``require_partition`` says why."""
     found: Found = []
     for topic, partitions in request.topics:
@@ -829,7 +829,7 @@ def find_partitions(context: Context, request: ProduceRequest) -> Found:
     return found
 
 
-def require_partition(context: Context, topic: TopicRef, index: int) -> Partition:
+def require_partition(context: ProduceView, topic: TopicRef, index: int) -> Partition:
     """Raises: as ``PartitionTable.require``, and RequestRejected UNKNOWN_TOPIC_ID."""
     name = topic_name(context, topic)
     if name is None:
@@ -844,7 +844,7 @@ def success(log: PartitionLog, index: int, result: AppendResult) -> PartitionRes
     return PartitionResult(index, 0, result.base_offset, result.log_append_time_ms, log.log_start_offset)
 
 
-def failure(context: Context, partition: Partition | None, index: int, error: FirnError) -> PartitionResult:
+def failure(context: ProduceView, partition: Partition | None, index: int, error: FirnError) -> PartitionResult:
     """The result of a partition without an append, or whose append may not be stored."""
     context.metrics.produce_errors.value += 1
     code = kafka_code(error)

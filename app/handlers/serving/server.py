@@ -31,6 +31,8 @@ HANDSHAKES_TOLD: Final = 5
 class KafkaServer(Service):
     """Serves the Kafka protocol to every client that connects. Belongs to one loop."""
 
+    context: Context
+
     def __init__(self, context: Context, apis: Mapping[int, Api], *, connections_max: int) -> None:
         config = context.config
         super().__init__(

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from app.core.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, kafka_code
 from app.handlers.apis.passing_on import PASSED_ON, address_of, principal_of
-from app.handlers.base.context import PassesOn, Request
+from app.handlers.base.context import Context, PassesOn
 from app.handlers.base.portions import LONG_FRAME_BYTES, as_coroutine, decode_long, encode_long, serve_split
+from app.handlers.base.request import Request
 from app.handlers.clients.client import Client
 from app.handlers.clients.produce_shape import PREFIX_START
 from app.handlers.clients.serving import STEPS, told
-from app.handlers.fetch.fetch import FETCH, serve_fetch
+from app.handlers.fetch.attempts import FETCH
+from app.handlers.fetch.fetch import serve_fetch
 from app.handlers.produce.produce import PRODUCE, serve_produce
 from app.transport.core import FRAME_SIZE, OUT_BYTES_MAX, REQUEST_BYTES_MIN, SLOTS_MAX, Slot
 from app.wire.apikeys import ApiKey
@@ -63,6 +65,9 @@ class Session(Client):
     """A connection that is served."""
 
     __slots__ = ()
+
+    context: Context
+    """All parts: each API takes its view of them."""
 
     def serve(self, view: memoryview, position: int, end: int) -> int:
         server = self.server

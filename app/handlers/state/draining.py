@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from app.configs import TopicConfig
 from app.core.errors import ConflictError, ErrorCode, FirnError, RequestRejected, clause
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from app.core.seams import Clock
     from app.hot.log import PartitionLog
     from app.hot.manager import LogManager
-    from app.metadata.image.image import ClusterImage
     from app.metadata.view.view import ClusterView
     from app.replication.partition import PartitionTable
     from app.tiering.upload.remote_log_manager import RemoteLogManager
@@ -46,32 +45,6 @@ LOOK_S_MAX: Final = 1.0
 LOGS_AT_ONCE: Final = 256
 """Logs checked before the event loop serves other work."""
 UNKNOWN: Final = -1
-
-
-class Drained(Protocol):
-    """The parts of the broker that a drain works with."""
-
-    config: BrokerConfig
-    clock: Clock
-    registry: Registry
-    cluster: ClusterView
-    logs: LogManager
-    partitions: PartitionTable
-    remote_log_manager: RemoteLogManager
-    transactions: TransactionCoordinator
-
-    @property
-    def log_line(self) -> Callable[[str], None]: ...
-
-    @property
-    def client_line(self) -> Callable[[str], None]: ...
-
-    @property
-    def image(self) -> ClusterImage: ...
-
-    def decide_refusal(self) -> None:
-        """Take the drain's ``refusal`` and ``sealed`` into account from now on."""
-        ...
 
 
 class DrainState(StrEnum):
@@ -125,10 +98,34 @@ def why_kept(config: TopicConfig) -> str:
 class Drain:
     """The drain of one broker. Belongs to its loop; ``run`` must be running."""
 
-    def __init__(self, context: Drained) -> None:
-        self._context = context
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig,
+        clock: Clock,
+        registry: Registry,
+        cluster: ClusterView,
+        logs: LogManager,
+        partitions: PartitionTable,
+        remote_log_manager: RemoteLogManager,
+        transactions: TransactionCoordinator,
+        log_line: Callable[[str], None],
+        client_line: Callable[[str], None],
+    ) -> None:
+        """``client_line``: takes notices that clients can cause at will."""
+        self._config = config
+        self._clock = clock
+        self._cluster = cluster
+        self._logs = logs
+        self._partitions = partitions
+        self._remote_log_manager = remote_log_manager
+        self._transactions = transactions
+        self._log_line = log_line
+        self._client_line = client_line
         self.on_end: Callable[[], None] = lambda: None
         """Stops the broker."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when ``refusal`` or ``sealed`` has changed, in the same turn of the loop."""
         self.state = DrainState.SERVING
         self.refusal: RequestRejected | None = None
         """The error for producers; None while the broker serves."""
@@ -144,7 +141,7 @@ class Drain:
         """Why the last step failed. The step is retried."""
         self._woken = asyncio.Event()
         self._acknowledged = asyncio.Event()
-        context.registry.gauge(
+        registry.gauge(
             "firn_draining",
             "1 while the broker refuses writes because it drains, or has drained",
             lambda: [((), float(self.state is not DrainState.SERVING))],
@@ -161,29 +158,28 @@ class Drain:
         """Refuse writes from now on (rule 1), and let no transaction begin (rule 2). A repeated call changes nothing."""
         if self.state is not DrainState.SERVING:
             return
-        context = self._context
-        if context.config.firn_ephemeral:
+        if self._config.firn_ephemeral:
             # Nothing is on its disk alone. The stop gives its leaderships to others, and producers hear of it (ADR 0037, J49).
             self.state = DrainState.DRAINED
-            context.client_line("the broker drains: it has no disk that matters, so it stops at once")
+            self._client_line("the broker drains: it has no disk that matters, so it stops at once")
             self.on_end()
             return
         self.state = DrainState.DRAINING
         self.refusal = RequestRejected(
             ErrorCode.NOT_ENOUGH_REPLICAS,
-            f"Broker {context.config.node_id} is draining and refuses writes; retry until its successor serves.",
+            f"Broker {self._config.node_id} is draining and refuses writes; retry until its successor serves.",
         )
-        context.transactions.refusal = RequestRejected(
+        self._transactions.refusal = RequestRejected(
             ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-            f"Broker {context.config.node_id} is draining and begins no transaction; retry until its successor serves.",
+            f"Broker {self._config.node_id} is draining and begins no transaction; retry until its successor serves.",
         )
-        context.decide_refusal()
-        context.remote_log_manager.drain(True)
-        self.began_ms = int(context.clock.now_ms())
+        self.on_change()
+        self._remote_log_manager.drain(True)
+        self.began_ms = int(self._clock.now_ms())
         self._began_s = asyncio.get_running_loop().time()
-        self._copied_before = context.remote_log_manager.copied_bytes
+        self._copied_before = self._remote_log_manager.copied_bytes
         self._left, self._kept, self._looked, self._trouble = [], [], False, ""
-        context.client_line("the broker drains: it takes no writes, and uploads what is on its disk alone")
+        self._client_line("the broker drains: it takes no writes, and uploads what is on its disk alone")
         self._woken.set()
 
     def take_back(self) -> None:
@@ -192,12 +188,11 @@ class Drain:
             raise ConflictError("The broker has drained and stops: it is too late to cancel the drain.")
         if self.state is DrainState.SERVING:
             return
-        context = self._context
         self.state = DrainState.SERVING
-        self.refusal = context.transactions.refusal = None
-        context.decide_refusal()
-        context.remote_log_manager.drain(False)
-        context.client_line("the drain was taken back: the broker takes writes again")
+        self.refusal = self._transactions.refusal = None
+        self.on_change()
+        self._remote_log_manager.drain(False)
+        self._client_line("the drain was taken back: the broker takes writes again")
         self._woken.set()
 
     def acknowledge(self) -> None:
@@ -211,24 +206,23 @@ class Drain:
         if self.state is not DrainState.DRAINING:
             return
         left = [one for log in self._tiered() if (one := self._why_left(log)) is not None]
-        self._context.log_line(
+        self._log_line(
             f"the broker stops before it has drained: {sum(one.bytes for one in left)} bytes of {len(left)} partitions of"
-            f" tiered topics are only in {self._context.config.data_dir}"
+            f" tiered topics are only in {self._config.data_dir}"
         )
 
     # --- progress ----------------------------------------------------------------------------------------------------
 
     def progress(self) -> Progress:
         """The progress at the last look. For a serving broker: the work of a drain."""
-        context = self._context
         left, kept = self._left, self._kept
         if not self._looked:
             left = [one for log in self._tiered() if (one := self._why_left(log)) is not None] + self._offline()
-            kept = self._kept_topics(context.logs.logs())
+            kept = self._kept_topics(self._logs.logs())
         copied = elapsed_s = 0.0
         if self.state is not DrainState.SERVING:
             elapsed_s = asyncio.get_running_loop().time() - self._began_s
-            copied = max(0.0, context.remote_log_manager.copied_bytes - self._copied_before)
+            copied = max(0.0, self._remote_log_manager.copied_bytes - self._copied_before)
         left_bytes = sum(one.bytes for one in left)
         rate = copied / elapsed_s if elapsed_s > 0 else 0.0
         return Progress(
@@ -266,9 +260,7 @@ class Drain:
             await self._woken.wait()
             self._woken.clear()
             if await self._finished():
-                self._context.log_line(
-                    "the broker has drained: every record of tiered topics is in the store; it stops"
-                )
+                self._log_line("the broker has drained: every record of tiered topics is in the store; it stops")
                 with suppress(TimeoutError):
                     async with asyncio.timeout(TOLD_S):
                         await self._acknowledged.wait()
@@ -292,7 +284,6 @@ class Drain:
 
     async def _push(self) -> None:
         """Check every log once: roll logs that can be uploaded (rule 3), and abort transactions whose time is up (rule 2)."""
-        context = self._context
         late = asyncio.get_running_loop().time() - self._began_s >= TRANSACTIONS_S
         if late:
             self._abort_transactions()
@@ -305,11 +296,11 @@ class Drain:
                 left.append(self._rolled(log, found))
             if index % LOGS_AT_ONCE == LOGS_AT_ONCE - 1:
                 await asyncio.sleep(0)
-        kept = self._kept_topics(context.logs.logs())
+        kept = self._kept_topics(self._logs.logs())
         if self.state is DrainState.DRAINING:
             self._left, self._kept, self._looked = left + self._offline(), kept, True
             if left:
-                context.remote_log_manager.look()
+                self._remote_log_manager.look()
 
     def _rolled(self, log: PartitionLog, found: Left) -> Left:
         """Roll a log if its tail can then be uploaded. Returns: its entry of remaining work."""
@@ -329,20 +320,19 @@ class Drain:
             return not tiered.isdisjoint(transaction.partitions)
 
         try:
-            aborted = self._context.transactions.abort_open(holds)
+            aborted = self._transactions.abort_open(holds)
         except RequestRejected as error:
             trouble = f"open transactions cannot be aborted: {error}"
             if trouble != self._trouble:
-                self._context.log_line(f"{trouble}; the drain retries")
+                self._log_line(f"{trouble}; the drain retries")
             self._trouble = trouble
         else:
             self._trouble = ""
             if aborted:
-                self._context.log_line(f"the drain aborted {aborted} transactions that did not end in time")
+                self._log_line(f"the drain aborted {aborted} transactions that did not end in time")
 
     def _seal_if_whole(self) -> bool:
         """Rules 4 and 5, in one turn of the loop. Returns: whether all logs are tiered and sealed."""
-        context = self._context
         logs = list(self._tiered())
         if any(self._is_left(log) for log in logs) or self._offline():
             return False
@@ -351,20 +341,20 @@ class Drain:
         for log in logs:
             log.seal(refusal)
         self.state = DrainState.DRAINED
-        self._left, self._kept, self._looked = [], self._kept_topics(context.logs.logs()), True
-        context.decide_refusal()
+        self._left, self._kept, self._looked = [], self._kept_topics(self._logs.logs()), True
+        self.on_change()
         return True
 
     # --- looking -----------------------------------------------------------------------------------------------------
 
     def _tiered(self) -> Iterator[PartitionLog]:
         """The logs of tiered topics."""
-        led = (partition.log for partition in self._context.partitions.all_led())
+        led = (partition.log for partition in self._partitions.all_led())
         return (log for log in led if not why_kept(log.config))
 
     def _covered_end(self, log: PartitionLog) -> int:
         """All records below it are durably in the store or deleted, by the manifest; -1 if the manifest is not read yet."""
-        manifest = self._context.remote_log_manager.manifest_of(TopicIdPartition(log.topic_id, log.partition))
+        manifest = self._remote_log_manager.manifest_of(TopicIdPartition(log.topic_id, log.partition))
         return UNKNOWN if manifest is None else max(manifest.tiered_end, manifest.log_start_offset)
 
     def _is_left(self, log: PartitionLog) -> bool:
@@ -376,7 +366,7 @@ class Drain:
         if not self._is_left(log):
             return None
         covered, end = self._covered_end(log), int(log.log_end_offset)
-        trouble = self._context.remote_log_manager.trouble_of(TopicIdPartition(log.topic_id, log.partition))
+        trouble = self._remote_log_manager.trouble_of(TopicIdPartition(log.topic_id, log.partition))
         if covered < 0:
             why = "its manifest has not been read, or another broker writes it"
         elif log.producers.open_transactions and log.last_stable_offset < end:
@@ -391,11 +381,10 @@ class Drain:
 
     def _offline(self) -> list[Left]:
         """Partitions of tiered topics that this broker cannot open, so that the records on its disk are unknown."""
-        context = self._context
         found = []
-        for key, why in context.partitions.offline.items():
-            topic = context.image.topic_by_id(key.topic_id)
-            if topic is not None and not why_kept(context.cluster.effective_config(topic)):
+        for key, why in self._partitions.offline.items():
+            topic = self._cluster.image.topic_by_id(key.topic_id)
+            if topic is not None and not why_kept(self._cluster.effective_config(topic)):
                 found.append(Left(topic.name, int(key.partition), UNKNOWN, UNKNOWN, 0, f"is offline: {why}"))
         return found
 
