@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, NamedTuple, Self
+from uuid import UUID
 
 from app.client.cluster import ClusterClient, TopicView, refusal
 from app.client.partitioner import StickyChoice, partition_of_key
@@ -41,16 +42,10 @@ from app.core.units import (
 )
 from app.records.builder import build_batch
 from app.records.compression import Codec
-from app.wire import codec
 from app.wire.apikeys import ApiKey
 from app.wire.apis.init_producer_id import InitProducerIdRequest
-from app.wire.apis.produce import (
-    PartitionProduceData,
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
+from app.wire.apis.produce import PartitionProduceResponse
+from app.wire.produce import TOPIC_IDS, TopicRef, decode_produce_response, encode_produce_body, read_only_success
 
 IN_FLIGHT_PER_PARTITION_MAX: Final = 5
 REQUEST_BATCHES_BYTES_MAX: Final = 16 * MIB
@@ -487,25 +482,22 @@ class Producer:
         connection = await self._cluster.broker(node_id)
         version = connection.version_of(ApiKey.PRODUCE)
         names: dict[object, str] = {}
-        topics: dict[str, TopicProduceData] = {}
+        topics: dict[str, tuple[TopicRef, list[tuple[int, bytes]]]] = {}
         for batch in batches:
             name = batch.partition.topic
             topic = topics.get(name)
             if topic is None:
                 topic_id = self._cluster.view.topics[name].topic_id
-                topic = topics[name] = TopicProduceData(topic_id=topic_id, name=name)
+                topic = topics[name] = (topic_id if version >= TOPIC_IDS else name, [])
                 names[topic_id] = name
-            topic.partition_data.append(PartitionProduceData(index=batch.partition.partition, records=batch.encoded))
+            topic[1].append((batch.partition.partition, batch.encoded))
         timeout_ms = self._cluster.request_timeout_ms
-        body = codec.encode_request(
-            ApiKey.PRODUCE,
+        body = encode_produce_body(
             version,
-            ProduceRequest(
-                transactional_id=None if self._transaction is None else self._transaction.transactional_id,
-                acks=self._acks,
-                timeout_ms=timeout_ms,
-                topic_data=list(topics.values()),
-            ),
+            list(topics.values()),
+            acks=self._acks,
+            timeout_ms=timeout_ms,
+            transactional_id=None if self._transaction is None else self._transaction.transactional_id,
         )
         if self._acks == 0:
             await connection.send_only(ApiKey.PRODUCE, version, body)
@@ -514,17 +506,23 @@ class Producer:
                 for batch in batches
             }
 
-        def decode(view: memoryview) -> ProduceResponse:
-            answer: ProduceResponse = codec.decode_response(ApiKey.PRODUCE, version, view)
-            return answer
+        def decode(view: memoryview) -> dict[TopicPartition, PartitionProduceResponse]:
+            only = read_only_success(version, view)
+            name = None if only is None else names.get(UUID(bytes=only[0]))
+            if only is not None and name is not None:
+                _, index, base_offset, log_append_time_ms = only
+                part = PartitionProduceResponse(
+                    index=index, base_offset=base_offset, log_append_time_ms=log_append_time_ms
+                )
+                return {TopicPartition(name, PartitionIndex(index)): part}
+            return {
+                TopicPartition(topic.name or names.get(topic.topic_id, ""), PartitionIndex(part.index)): part
+                for topic in decode_produce_response(version, view).responses
+                for part in topic.partition_responses
+            }
 
         # The broker may use the whole of timeout_ms for its replicas; its answer then still has to arrive.
-        answer = await connection.exchange(ApiKey.PRODUCE, version, body, decode, timeout_ms=timeout_ms + 1_000)
-        return {
-            TopicPartition(topic.name or names.get(topic.topic_id, ""), PartitionIndex(part.index)): part
-            for topic in answer.responses
-            for part in topic.partition_responses
-        }
+        return await connection.exchange(ApiKey.PRODUCE, version, body, decode, timeout_ms=timeout_ms + 1_000)
 
     def _succeed(self, queue: _PartitionQueue, batch: _Batch, part: PartitionProduceResponse) -> None:
         queue.in_flight.remove(batch)

@@ -441,8 +441,34 @@ def encode_produce_request(
     """
     if not VERSION_FIRST <= version <= VERSION_LAST:
         raise ValueError(f"Produce v{version} is not known")
+    header = encode_request_header(ApiKey.PRODUCE, version, correlation_id, client_id)
+    pieces = _request_pieces(version, topics, acks, timeout_ms, transactional_id)
+    size = INT32.pack(len(header) + sum(map(len, pieces)))
+    return [b"".join((size, header, pieces[0])), *pieces[1:]]
+
+
+def encode_produce_body(
+    version: int,
+    topics: Sequence[tuple[TopicRef, Sequence[tuple[int, Buffer | None]]]],
+    *,
+    acks: int,
+    timeout_ms: int,
+    transactional_id: str | None = None,
+) -> bytes:
+    """The request without its header. Raises: ValueError if a string is too long for the version."""
+    return b"".join(_request_pieces(version, topics, acks, timeout_ms, transactional_id))
+
+
+def _request_pieces(
+    version: int,
+    topics: Sequence[tuple[TopicRef, Sequence[tuple[int, Buffer | None]]]],
+    acks: int,
+    timeout_ms: int,
+    transactional_id: str | None,
+) -> list[Buffer]:
+    """The request without its header, in pieces: records are not copied."""
     pieces: list[Buffer] = []
-    parts = [b"", encode_request_header(ApiKey.PRODUCE, version, correlation_id, client_id)]
+    parts: list[bytes] = []
     flexible = version >= FLEXIBLE
     put_text = put_compact_string if flexible else put_string
     put_text(parts, transactional_id)
@@ -471,7 +497,25 @@ def encode_produce_request(
         parts.append(b"\0")
     if parts:
         pieces.append(b"".join(parts))
-    return [INT32.pack(sum(map(len, pieces))) + pieces[0], *pieces[1:]]
+    return pieces
+
+
+ONLY_RESULT: Final = Struct(">B16sBihqqqBBBBiB")
+"""A response without its header: one topic by its id, one partition, no record errors, no message."""
+ONLY_RESULT_FRAME: Final = (2, 2, 0, 1, 0, 0, 0, 0)
+"""Its counts, error code, and ends of fields."""
+
+
+def read_only_success(version: int, view: Buffer) -> tuple[bytes, int, int, int] | None:
+    """The topic's id, the partition, the base offset and the log append time of a response without its header that tells of one
+    partition, and of no error. None for every other response, and before version 13."""
+    if version < TOPIC_IDS or len(view) != ONLY_RESULT.size:
+        return None
+    found = ONLY_RESULT.unpack(view)
+    topic_id, index, base_offset, log_append_time_ms = found[1], found[3], found[5], found[6]
+    if (found[0], found[2], found[4], *found[8:12], found[13]) != ONLY_RESULT_FRAME:
+        return None
+    return topic_id, index, base_offset, log_append_time_ms
 
 
 def decode_produce_response(version: int, view: Buffer) -> ProduceResponse:

@@ -247,6 +247,43 @@ def test_the_common_response_equals_the_codecs(
     assert frame == response_frame(ApiKey.PRODUCE, version, 6, message)
 
 
+@given(
+    versions,
+    st.uuids(),
+    st.integers(0, 2**31 - 1),
+    st.sampled_from((0, 0, 3)),
+    int64s,
+    int64s,
+    int64s,
+    st.integers(0, 2**31 - 1),
+)
+def test_only_a_success_of_one_partition_by_its_id_is_read_at_once(
+    version: int, topic_id: UUID, index: int, error: int, base: int, appended_ms: int, start: int, throttle_ms: int
+) -> None:
+    topic: TopicRef = topic_id if version >= produce.TOPIC_IDS else "t"
+    result = PartitionResult(index, error, base, appended_ms, start)
+    response = produce.encode_produce_response(version, 7, [(topic, [result])], throttle_ms)
+    body = response[8 + (version >= produce.FLEXIBLE) :]
+    expected = (topic_id.bytes, index, base, appended_ms) if version >= produce.TOPIC_IDS and not error else None
+    assert produce.read_only_success(version, body) == expected
+    assert produce.read_only_success(version, body + b"\0") is None
+
+
+@given(st.integers(0, 59), st.integers(0, 255))
+def test_a_response_that_is_read_at_once_means_the_same_to_the_codec(place: int, byte: int) -> None:
+    result = PartitionResult(3, 0, 10, -1, 0)
+    response = bytearray(produce.encode_produce_response(13, 7, [(TOPIC_ID, [result])])[9:])
+    assert produce.read_only_success(13, response) == (TOPIC_ID.bytes, 3, 10, -1)
+    response[place % len(response)] = byte
+    found = produce.read_only_success(13, response)
+    if found is None:
+        return
+    (topic,) = produce.decode_produce_response(13, response).responses
+    (part,) = topic.partition_responses
+    assert found == (topic.topic_id.bytes, part.index, part.base_offset, part.log_append_time_ms)
+    assert (part.error_code, part.record_errors, part.error_message) == (0, [], None)
+
+
 def test_a_name_too_long_for_the_version_is_our_own_mistake() -> None:
     with pytest.raises(ValueError, match="40000 bytes"):
         produce.encode_produce_success(7, 1, "x" * 40_000, 0, 0, 0, 0)
