@@ -1,8 +1,9 @@
-"""What it costs to look at ``Host`` and at where a request comes from: CPU microseconds of a request, without a network.
+"""What the front of the HTTP application costs (``Host``, origin, form of the path, measure): CPU microseconds of a request,
+without a network.
 
     python -m loadtests.micro_guard [--rounds 15]
 
-An application that answers at once is asked with the guard in front and without, in turns.
+An application that answers at once is asked with the front and without, in turns.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import uvloop
 
 from app.core.metrics import Registry
 from app.http.access import Access
-from app.http.guard import Guard
+from app.http.front import Front
 
 REQUESTS = 5_000
 HEADERS = [
@@ -56,11 +57,11 @@ async def _ask(application: Any) -> float:
 
 
 async def _measure(rounds: int) -> None:
-    guarded = Guard(answering, access=Access(), registry=Registry())
-    costs: dict[str, list[float]] = {"without the guard": [], "with the guard": []}
+    guarded = Front(answering, access=Access(), registry=Registry())
+    costs: dict[str, list[float]] = {"without the front": [], "with the front": []}
     for _ in range(rounds):
-        costs["without the guard"].append(await _ask(answering))
-        costs["with the guard"].append(await _ask(guarded))
+        costs["without the front"].append(await _ask(answering))
+        costs["with the front"].append(await _ask(guarded))
     for name, spent in costs.items():
         print(f"{name:20} least {min(spent):6.2f} µs   median {statistics.median(spent):6.2f} µs")
 

@@ -1,4 +1,4 @@
-"""The FastAPI application: routes, errors in the form of the REST proxy, and the metrics of every request."""
+"""The FastAPI application: routes, and errors in the form of the REST proxy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import FastAPI, Request
@@ -14,12 +13,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import __version__
 from app.core.errors import BrokerUnavailable, FirnError
 from app.core.faults import Faults
-from app.core.metrics import Counter, Histogram, Registry
+from app.core.metrics import Registry
 from app.core.notices import log_line
 from app.core.seams import Clock
 from app.core.turns import run
@@ -28,11 +26,10 @@ from app.http.access import Access
 from app.http.bodies import JSON_TYPE, ClientLeft, json_response
 from app.http.body_budget import BodyBudget
 from app.http.consumers.table import ConsumerInstances, InstanceLimits
-from app.http.conventions import Conventions
 from app.http.direct_routes import DirectRoutes
 from app.http.errors import REFUSED, Error, RestAnswer, RestError, answer_of
+from app.http.front import Front
 from app.http.gateway import HttpSettings, open_gateway
-from app.http.guard import Guard
 from app.http.health import Health
 from app.http.health import HealthReader as HealthListener
 from app.http.read_budget import ReadBudget
@@ -151,7 +148,6 @@ def create_app(
     )
     app.state.health = HealthListener()
     app.state.body_budget = BodyBudget()
-    app.router.routes.insert(0, DirectRoutes(_direct()))
     for module in _ROUTES:
         app.include_router(module.router)
     app.include_router(costs.router)
@@ -171,14 +167,12 @@ def create_app(
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(ClientLeft, _client_left)
     schema_registry.add_registry(app)
+    app.add_middleware(DirectRoutes, routes=_direct())
     if log_in:
         from app.http.login import Login
 
         app.add_middleware(Login, settings=settings)
-    app.add_middleware(Guard, access=access, registry=registry)
-    app.add_middleware(Measured, registry=registry)
-    schema_registry.add_registry_paths(app)
-    app.add_middleware(Conventions)
+    app.add_middleware(Front, access=access, registry=registry)
     _complete_openapi(app)
     return app
 
@@ -277,50 +271,6 @@ async def _validation_error(request: Request, error: Exception) -> Response:
 
 async def _client_left(request: Request, error: Exception) -> Response:
     return Response(status_code=499)
-
-
-# --- measuring ------------------------------------------------------------------------------------------------------
-
-
-class Measured:
-    """ASGI middleware: counts and times every request by route and status."""
-
-    def __init__(self, inner: ASGIApp, *, registry: Registry) -> None:
-        self._inner = inner
-        self._registry = registry
-        self._series: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._inner(scope, receive, send)
-            return
-        started_s = perf_counter()
-        status = 500
-
-        async def watching(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            await self._inner(scope, receive, watching)
-        finally:
-            # Paths that match no route are the client's invention and must not each become a series.
-            path = getattr(scope.get("route"), "path", "unmatched")
-            key = (scope["method"] if path != "unmatched" else "ANY", path, status)
-            counter, histogram = self._series.get(key) or self._new_series(*key)
-            counter.value += 1
-            histogram.observe(perf_counter() - started_s)
-
-    def _new_series(self, method: str, path: str, status: int) -> tuple[Counter, Histogram]:
-        registry = self._registry
-        text = "HTTP requests by route and status."
-        counter = registry.counter("firn_http_requests_total", text, method=method, route=path, status=str(status))
-        text = "Time from a request's head to the end of its response."
-        histogram = registry.histogram("firn_http_request_seconds", text, method=method, route=path)
-        self._series[method, path, status] = counter, histogram
-        return counter, histogram
 
 
 def _complete_openapi(app: FastAPI) -> None:

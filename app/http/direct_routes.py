@@ -2,7 +2,7 @@
 
 Such an endpoint takes the parameters of its path as text, and the request; it returns a response. So nothing is left that FastAPI
 would do for it: no validation, no dependencies. The routes stay in the application as they are, for the OpenAPI document and for
-all tables of routes. Middleware and the handlers of errors run as for every other request.
+all tables of routes. Other middleware and the handlers of errors run as for every other request.
 
 Tests: ``tests/http/test_direct_routes.py``.
 """
@@ -10,27 +10,22 @@ Tests: ``tests/http/test_direct_routes.py``.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Final
 
 from fastapi import Request
 from fastapi.routing import APIRoute
-from starlette.datastructures import URLPath
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Match, NoMatchFound
-from starlette.types import Receive, Scope, Send
-
-_Endpoint = Callable[..., Awaitable[Response]]
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class _Direct:
-    """One route: the parts of its path, and its endpoint."""
+    """One route, and the parts of its path."""
 
-    __slots__ = ("endpoint", "literals", "names", "route")
+    __slots__ = ("literals", "names", "route")
 
     def __init__(self, route: APIRoute) -> None:
         self.route: Final = route
-        self.endpoint: Final[_Endpoint] = route.endpoint
         parts = route.path.split("/")
         self.literals: Final = tuple((place, part) for place, part in enumerate(parts) if not part.startswith("{"))
         self.names: Final = tuple((place, part[1:-1]) for place, part in enumerate(parts) if part.startswith("{"))
@@ -44,11 +39,12 @@ class _Direct:
         return found if all(found.values()) else None
 
 
-class DirectRoutes(BaseRoute):
-    """The first route of the application: it takes the requests of some others."""
+class DirectRoutes:
+    """ASGI middleware next to the router: it takes the requests of some routes."""
 
-    def __init__(self, routes: Iterable[APIRoute]) -> None:
+    def __init__(self, inner: ASGIApp, *, routes: Iterable[APIRoute]) -> None:
         """``routes`` must be those that the application would choose for their paths."""
+        self._inner = inner
         self._by_shape: dict[tuple[str, int], list[_Direct]] = {}
         for route in routes:
             _check(route)
@@ -56,25 +52,40 @@ class DirectRoutes(BaseRoute):
             for method in route.methods or ():
                 self._by_shape.setdefault((method, route.path.count("/")), []).append(direct)
 
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+    def chosen(self, scope: Scope) -> tuple[APIRoute, dict[str, str]] | None:
+        """The route of a request and the parameters of its path; None if the request is left to the router."""
         if scope["type"] == "http" and not scope.get("root_path"):
             path: str = scope["path"]
             for direct in self._by_shape.get((scope["method"], path.count("/")), ()):
                 parameters = direct.parameters_in(path.split("/"))
                 if parameters is not None:
-                    return Match.FULL, {
-                        "endpoint": direct.endpoint,
-                        "path_params": parameters,
-                        "route": direct.route,
-                    }
-        return Match.NONE, {}
+                    return direct.route, parameters
+        return None
 
-    def url_path_for(self, name: str, /, **path_params: Any) -> URLPath:
-        raise NoMatchFound(name, path_params)  # the routes themselves say it
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = await scope["endpoint"](**scope["path_params"], request=Request(scope, receive, send))
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        chosen = self.chosen(scope)
+        if chosen is None:
+            await self._inner(scope, receive, send)
+            return
+        route, parameters = chosen
+        scope["route"], scope["path_params"] = route, parameters
+        request = Request(scope, receive, send)
+        try:
+            response: Response = await route.endpoint(**parameters, request=request)
+        except Exception as error:  # noqa: BLE001 - raised again if it has no handler
+            response = await _answer_to(request, error)
         await response(scope, receive, send)
+
+
+async def _answer_to(request: Request, error: Exception) -> Response:
+    """The response of the application's handler of errors of this kind. Raises: the error itself if there is none."""
+    handlers = request.app.exception_handlers
+    handler = next((handlers[kind] for kind in type(error).__mro__ if kind in handlers), None)
+    if handler is None:
+        raise error
+    response: Response = await handler(request, error)
+    error.__traceback__ = None  # its frames hold the request
+    return response
 
 
 def _check(route: APIRoute) -> None:

@@ -1,10 +1,11 @@
-"""ASGI middleware: ``Access`` decides on each request before any route sees it. Preflights of allowed origins are answered here."""
+"""``Access`` decides on each request before any route sees it. Preflights of allowed origins are answered here."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Scope, Send
 
 from app.core.metrics import Registry
 from app.http.access import AUTHORITIES_KEPT, HEALTH_PATHS, Access, AccessRequest
@@ -18,52 +19,54 @@ ALLOWED_METHODS: Final = b"GET, HEAD, POST, PUT, PATCH, DELETE"
 REFUSED_TEXT: Final = "Requests refused because of their Host or because of the page that sent them, by rule."
 
 
-class Guard:
-    """Runs before every route."""
+Header = tuple[bytes, bytes]
 
-    def __init__(self, inner: ASGIApp, *, access: Access, registry: Registry) -> None:
-        self._inner = inner
+
+class GuardAnswer(NamedTuple):
+    """The response to a request that reaches no route."""
+
+    status: int
+    headers: list[Header]
+    body: bytes
+
+    async def send_by(self, send: Send) -> None:
+        # 204 has no body, and says no length either (RFC 9110, 8.6).
+        length = [] if self.status == 204 else [(b"content-length", b"%d" % len(self.body))]
+        await send({"type": "http.response.start", "status": self.status, "headers": [*self.headers, *length]})
+        await send({"type": "http.response.body", "body": self.body, "more_body": False})
+
+
+class Guard:
+    """Decides on requests."""
+
+    def __init__(self, *, access: Access, registry: Registry) -> None:
         self._access = access
         self._registry = registry
         self._served: set[tuple[bytes, str | None, str]] = set()
         """Hosts, addresses and schemes that were allowed to requests which no web page sent."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._inner(scope, receive, send)
-            return
+    def check(self, scope: Scope) -> GuardAnswer | Sequence[Header]:
+        """The response, if no route may see the request; else the headers that the route's response gets besides its own."""
         plain = _plain(scope)
         if plain in self._served:
-            await self._inner(scope, receive, send)
-            return
+            return ()
         asked, headers = _asked(scope)
         refusal = self._access.check(asked)
         if refusal is not None:
             self._registry.counter("firn_http_refused_total", REFUSED_TEXT, rule=refusal.rule).value += 1
             body = RestAnswer(refusal.status, refusal.status, refusal.message).body()
             # The body of a refused request is not read, so the connection cannot serve another one.
-            await _answer(
-                send, refusal.status, [(b"content-type", JSON_TYPE.encode()), (b"connection", b"close")], body
-            )
-            return
+            return GuardAnswer(refusal.status, [(b"content-type", JSON_TYPE.encode()), (b"connection", b"close")], body)
         if plain is not None and len(self._served) < AUTHORITIES_KEPT:
             self._served.add(plain)
         if not self._access.allows_foreign(asked):
-            await self._inner(scope, receive, send)
-            return
+            return ()
         assert asked.origin is not None
         allowed = b"*" if self._access.any_origin else asked.origin.encode("latin-1")
         shared = [(b"access-control-allow-origin", allowed), (b"vary", b"Origin")]
         if asked.method == "OPTIONS" and b"access-control-request-method" in headers:
-            await _answer(send, 204, [*shared, *_preflight(headers)], b"")
-            return
-
-        async def shown(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message.get("headers", ()), *shared]}
-            await send(message)
-
-        await self._inner(scope, receive, shown)
+            return GuardAnswer(204, [*shared, *_preflight(headers)], b"")
+        return shared
 
 
 def _plain(scope: Scope) -> tuple[bytes, str | None, str] | None:
@@ -105,7 +108,7 @@ def _asked(scope: Scope) -> tuple[AccessRequest, dict[bytes, bytes]]:
     return asked, headers
 
 
-def _preflight(headers: dict[bytes, bytes]) -> list[tuple[bytes, bytes]]:
+def _preflight(headers: dict[bytes, bytes]) -> list[Header]:
     answer = [
         (b"access-control-allow-methods", ALLOWED_METHODS),
         (b"access-control-allow-headers", headers.get(b"access-control-request-headers", b"content-type")),
@@ -114,10 +117,3 @@ def _preflight(headers: dict[bytes, bytes]) -> list[tuple[bytes, bytes]]:
     if b"access-control-request-private-network" in headers:
         answer.append((b"access-control-allow-private-network", b"true"))
     return answer
-
-
-async def _answer(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-    # 204 has no body, and says no length either (RFC 9110, 8.6).
-    length = [] if status == 204 else [(b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": [*headers, *length]})
-    await send({"type": "http.response.body", "body": body, "more_body": False})

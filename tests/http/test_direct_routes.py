@@ -42,8 +42,8 @@ def application() -> FastAPI:
 
 
 def direct_of(app: FastAPI) -> DirectRoutes:
-    (found,) = (route for route in app.router.routes if isinstance(route, DirectRoutes))
-    return found
+    (found,) = (one for one in app.user_middleware if one.cls is DirectRoutes)
+    return DirectRoutes(app.router, **found.kwargs)
 
 
 class InPieces:
@@ -59,7 +59,7 @@ class InPieces:
 
 def through_the_router(app: FastAPI) -> None:
     """Let no request take a shorter way."""
-    app.router.routes.remove(direct_of(app))
+    app.user_middleware[:] = (one for one in app.user_middleware if one.cls is not DirectRoutes)
     app.add_middleware(InPieces)
 
 
@@ -82,15 +82,15 @@ def test_a_direct_route_is_the_one_that_the_router_chooses() -> None:
     for method, path in served_routes(app):
         filled = re.sub(r"\{[^}]+\}", "x", path)
         scope = {"type": "http", "method": method, "path": filled, "root_path": "", "app": app}
-        match, more = direct.matches(scope)
-        if match is Match.NONE:
+        chosen = direct.chosen(scope)
+        if chosen is None:
             continue
         taken.add((method, path))
-        assert more["route"].path == path
+        assert chosen[0].path == path
         full = (route for route in chosen_from if route.matches(dict(scope))[0] is Match.FULL)
         first = next(full)
-        assert first.endpoint is more["endpoint"]
-        assert first.matches(dict(scope))[1]["path_params"] == more["path_params"]
+        assert first.endpoint is chosen[0].endpoint
+        assert first.matches(dict(scope))[1]["path_params"] == chosen[1]
     assert ("POST", "/v3/clusters/{cluster_id}/topics/{topic_name}/records") in taken
     assert ("GET", "/schemas/ids/{schema_id}") in taken
 
@@ -106,7 +106,7 @@ def test_a_direct_route_is_the_one_that_the_router_chooses() -> None:
 )
 def test_other_requests_are_left_to_the_router(method: str, path: str) -> None:
     scope = {"type": "http", "method": method, "path": path, "root_path": ""}
-    assert direct_of(application()).matches(scope) == (Match.NONE, {})
+    assert direct_of(application()).chosen(scope) is None
 
 
 def test_an_endpoint_that_needs_fastapi_is_refused() -> None:
@@ -117,7 +117,7 @@ def test_an_endpoint_that_needs_fastapi_is_refused() -> None:
         return Response(str(number))
 
     with pytest.raises(AssertionError):
-        DirectRoutes(router.routes)  # type: ignore[arg-type]
+        DirectRoutes(router, routes=router.routes)  # type: ignore[arg-type]
 
 
 # --- the same answers -------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""ASGI middleware: the forms of paths that the registry's clients use.
+"""The forms of paths that the registry's clients use. ``Front`` reads them before routes and metrics see a path.
 
 - ``/contexts/sales/subjects`` is ``/subjects`` with the context ``.sales`` for all names that have none.
 - A name with a slash comes as ``%2F``. The slash must not end the name, so it is another character until ``slashes`` is called.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 from urllib.parse import unquote
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
 from app.registry.refusals import RegistryRefusal
 from app.registry.subjects import DEFAULT_CONTEXT, read_context
@@ -32,19 +32,8 @@ def slashes(name: str) -> str:
     return name.replace(_SLASH, "/")
 
 
-class RegistryPaths:
-    """Runs before routes and metrics, so that they see one form of each path."""
-
-    def __init__(self, inner: ASGIApp) -> None:
-        self._inner = inner
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            scope = _read(scope)
-        await self._inner(scope, receive, send)
-
-
-def _read(scope: Scope) -> Scope:
+def read_paths(scope: Scope) -> Scope:
+    """The scope with one form of the registry's paths, and with the context of the base URL. Other paths stay as they are."""
     path: str = scope["path"]
     root = path[1 : path.find("/", 1)] if path.find("/", 1) > 0 else path[1:]
     if root not in _ROOTS:

@@ -15,7 +15,6 @@ from app.http.registry import compatibility, contexts, ids, requests, settings, 
 from app.http.registry.answers import parser_missing, refused
 from app.http.registry.followed import FollowedLogs
 from app.http.registry.parsing_work import THREADS_MAX, ParsingWork
-from app.http.registry.paths import RegistryPaths
 from app.registry.refusals import ParserMissing, RegistryRefusal
 from app.registry.schema_log import SchemaLog
 
@@ -44,11 +43,6 @@ def add_registry(app: FastAPI, open_log: Callable[[Gateway], SchemaLog] | None =
         app.include_router(router)
     app.add_exception_handler(RegistryRefusal, refused)
     app.add_exception_handler(ParserMissing, parser_missing)
-
-
-def add_registry_paths(app: FastAPI) -> None:
-    """Add the middleware for the registry's paths. It must run before all that looks at paths."""
-    app.add_middleware(RegistryPaths)
 
 
 def _of_brokers(gateway: Gateway) -> SchemaLog:
