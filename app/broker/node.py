@@ -56,6 +56,7 @@ from app.handlers.state.metadata_cache import MetadataCache
 from app.handlers.state.metrics import ApiMetrics
 from app.handlers.state.parked_followers import ParkedFollowers
 from app.handlers.state.producer_id_block import ProducerIds
+from app.handlers.state.telemetry import Telemetry
 from app.hot.checkpoints import MetaProperties
 from app.hot.cleaning.cleaner import LogCleaner
 from app.hot.cleaning.plain import PlainEngine
@@ -519,6 +520,8 @@ class Node:
             client_line=client_line,
         )
         self._apis = Apis()
+        telemetry = Telemetry(config)
+        telemetry.show(self.registry)
         self.context = Context(
             config=config,
             effective=config,
@@ -543,6 +546,7 @@ class Node:
             holds_of_leaders=self._holds_of_leaders,
             metrics=metrics,
             fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots, around.rng),
+            telemetry=telemetry,
             producer_ids=producer_ids,
             transactions=self.transactions,
             schemas=self.schemas,

@@ -27,6 +27,7 @@ without them.
 - ``declaring``, ``kinds``, ``defining``: how a field declares its setting, and how the tables are made from fields
 - ``definition``, ``values``, ``numbers``: the definition of a setting, and its values as text
 - ``resolving``, ``validation``, ``describing``: effective values, checks, DescribeConfigs; ``group_bounds``: settings of groups
+- ``client_metrics``: subscriptions to the metrics of clients (KIP-714)
 - ``without_effect``: settings of Kafka that have no effect here
 - ``listeners``, ``security_definitions``, ``connection_limits``: listeners; ``environment``, ``properties``: variables and files
 """

@@ -794,6 +794,26 @@ class BrokerConfig:
     )
     """Each partition has two samples. The maximum is some 3 MB of text, and 0.1 s of the broker's time in small pieces at each
     scrape."""
+    telemetry_max_bytes: int = setting(
+        MIB,
+        _INT,
+        "Maximum bytes of metrics that a client may push at once, compressed (KIP-714). They may unfold to four times as many.",
+        minimum=1,
+    )
+    firn_telemetry_series_max: int = setting(
+        20_000,
+        _INT,
+        "Maximum number of time series of clients' metrics (KIP-714) that this broker keeps and shows at /metrics. "
+        "firn_telemetry_points_dropped_total counts the points beyond. 0: none are kept.",
+        minimum=0,
+    )
+    """A series takes some 400 bytes, so the default takes 8 MB."""
+    firn_telemetry_client_series_max: int = setting(
+        500,
+        _INT,
+        "Maximum number of time series of one client's metrics (KIP-714).",
+        minimum=0,
+    )
     firn_chunk_cache_bytes: int = setting(
         1_073_741_824, _LONG, "Local disk space for chunks from the object store.", minimum=0
     )

@@ -271,7 +271,6 @@ BROKER_WITHOUT_EFFECT: Final = _named(
         metrics.num.samples int 2 1..
         metrics.recording.level string INFO
         metrics.sample.window.ms long 30000 1..
-        telemetry.max.bytes int 1048576 1..
         """,
     ),
     _group(

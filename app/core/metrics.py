@@ -62,6 +62,7 @@ class Registry:
         self._histograms: dict[tuple[str, Labels], Histogram] = {}
         self._gauges: list[tuple[str, Callable[[], Iterable[tuple[Labels, float]]]]] = []
         self._sources: list[Callable[[], Iterable[tuple[str, Labels, float] | None]]] = []
+        self._foreign: list[Callable[[], Iterable[Sample]]] = []
 
     def counter(self, name: str, help: str, **labels: str) -> Counter:
         """The counter of this name (ending in ``_total``) and labels, made on first use. Keep it; do not look it up hot."""
@@ -91,6 +92,10 @@ class Registry:
         """
         self._sources.append(read)
 
+    def foreign(self, read: Callable[[], Iterable[Sample]]) -> None:
+        """As ``source``, for samples whose families come from elsewhere, such as from clients."""
+        self._foreign.append(read)
+
     def samples(self) -> list[Sample]:
         """Everything as of now, sorted by family."""
         return sorted((sample for sample in self.steps() if sample is not None), key=lambda sample: sample.family)
@@ -109,6 +114,8 @@ class Registry:
                 else:
                     name, labels, value = found
                     yield Sample(name, *self._help[name], name, labels, value)
+        for read_foreign in self._foreign:
+            yield from read_foreign()
 
     def _kept(self) -> list[Sample]:
         """Counters and histograms: as many as there are APIs and outcomes, not as there are partitions."""

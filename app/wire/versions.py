@@ -68,6 +68,8 @@ SERVED: Final[Mapping[ApiKey, tuple[int, int]]] = MappingProxyType(
         ApiKey.LIST_TRANSACTIONS: (0, 2),
         ApiKey.CONSUMER_GROUP_HEARTBEAT: (0, 1),
         ApiKey.CONSUMER_GROUP_DESCRIBE: (0, 1),
+        ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: (0, 0),
+        ApiKey.PUSH_TELEMETRY: (0, 0),
         ApiKey.LIST_CONFIG_RESOURCES: (0, 1),
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: (0, 0),
         ApiKey.SHARE_GROUP_HEARTBEAT: (1, 1),

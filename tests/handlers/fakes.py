@@ -37,6 +37,7 @@ from app.handlers.state.metadata_cache import MetadataCache
 from app.handlers.state.metrics import ApiMetrics
 from app.handlers.state.parked_followers import ParkedFollowers
 from app.handlers.state.producer_id_block import ProducerIds
+from app.handlers.state.telemetry import Telemetry
 from app.hot.descriptors import DescriptorCache
 from app.hot.producers import ProducerStates
 from app.machine.files import PosixFileSystem
@@ -500,6 +501,7 @@ class Bench:
             copy_holds=None,  # type: ignore[arg-type]
             holds_of_leaders=None,  # type: ignore[arg-type]
             metrics=ApiMetrics(self.registry),
+            telemetry=Telemetry(config),
             fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots, rng),
             producer_ids=producer_ids,
             groups=groups,

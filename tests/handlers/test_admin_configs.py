@@ -461,7 +461,7 @@ async def test_a_group_takes_settings_of_streams_without_effect() -> None:
 # --- ListConfigResources --------------------------------------------------------------------------------------------
 
 
-async def test_version_0_lists_client_metrics_of_which_there_are_none() -> None:
+async def test_version_0_lists_client_metrics_alone() -> None:
     async with admin_bench() as bench:
         await bench.controller.create_topic("t", 1)
         answer = await bench.ask(ApiKey.LIST_CONFIG_RESOURCES, 0, ListConfigResourcesRequest())

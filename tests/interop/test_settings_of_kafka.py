@@ -38,7 +38,6 @@ OF_FIRN = {"wal.linger.ms", "wal.bytes", "wal.buffer.bytes", "wal.retention.byte
 
 NOT_SERVED = {
     **dict.fromkeys((80, 81), "there is no quorum: the cluster's metadata are a log in the store"),
-    **dict.fromkeys((71, 72), "clients push no metrics"),
     **dict.fromkeys((88, 89), "groups of the streams protocol are not coordinated"),
 }
 """APIs of a Kafka broker that Firn has not, with the reason."""

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from app.configs.client_metrics import Client
 from app.core.units import TopicId
 from app.metadata.peers.control import (
     RAISE_EPOCHS,
@@ -43,6 +44,7 @@ from app.wire.private import (
     TierStatusRequest,
 )
 from app.wire.versions import BETWEEN_BROKERS, OPAQUE, PRIVATE, SERVED
+from tests.support.client_metrics import metrics_of
 from tests.support.crowded import CROWD, ENDED, LONG, WIDE, Crowded
 from tests.support.fillings import Filler, Filling, Names, fillings_of
 from tests.support.schema_records import schema_key
@@ -128,6 +130,16 @@ def _cluster(on: Crowded) -> str:
 
 def _topics(on: Crowded, count: int) -> list[str]:
     return [on.names["topic"][index % len(on.ids)] for index in range(count)]
+
+
+WALKED_INSTANCE: Final = uuid.UUID(int=7)
+
+
+def _subscription_of(on: Crowded, instance_id: uuid.UUID) -> int:
+    """The subscription of a client instance without an interval to wait for: each walked push says that it is the last one."""
+    clients = on.broker.node.context.telemetry.clients
+    client = Client(str(instance_id), "walk", "unknown", "unknown", "127.0.0.1", "1")
+    return clients.subscribe(client, instance_id, -1e9).subscription_id
 
 
 MANY: Final = 10_000
@@ -297,6 +309,16 @@ WALKED: Final[Mapping[ApiKey, Entry]] = {
         {"include_authorized_operations": True}, [Floor(("group_ids",), 1_000, refused_with=OTHER_TYPE)]
     ),
     ApiKey.LIST_CONFIG_RESOURCES: Entry(),
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: Entry(),
+    ApiKey.PUSH_TELEMETRY: Entry(
+        lambda on: {
+            "client_instance_id": WALKED_INSTANCE,
+            "subscription_id": _subscription_of(on, WALKED_INSTANCE),
+            "compression_type": 0,
+            "terminating": True,
+            "metrics": metrics_of(20_000),
+        }
+    ),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Entry(
         {"response_partition_limit": 2_000, "cursor": None}, [Floor(("topics",), MANY)]
     ),

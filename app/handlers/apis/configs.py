@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
+from app.configs.client_metrics import describe_client_metrics
 from app.configs.describing import DescribedConfig, describe_broker
 from app.configs.validation import TierMustBeEmpty
 from app.configs.without_effect import GROUP_WITHOUT_EFFECT, TOPIC_WITHOUT_EFFECT, told
@@ -43,8 +44,8 @@ from app.wire.apis.list_config_resources import (
 from app.wire.config_resources import ConfigOperation, ConfigResourceType
 
 BROKER_LOGGER: Final = 8
-CLIENT_METRICS: Final = 16
-"""Kinds of resource that Kafka has and Firn does not (yet)."""
+"""A kind of resource that Kafka has and Firn does not."""
+CLIENT_METRICS: Final = int(ConfigResourceType.CLIENT_METRICS)
 _KINDS: Final = frozenset(
     {
         int(ConfigResourceType.TOPIC),
@@ -113,6 +114,10 @@ def _described(context: TopicsView, resource: DescribeConfigsResource) -> list[D
             if not name:
                 raise RequestRejected(ErrorCode.INVALID_REQUEST, "Group name can't be empty.")
             return describe_group(context.effective, context.image.group_configs.get(name, _NOTHING))
+        case ConfigResourceType.CLIENT_METRICS:
+            if not name:
+                raise RequestRejected(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty.")
+            return describe_client_metrics(context.image.client_metrics.get(name, _NOTHING))
         case kind:
             raise RequestRejected(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}.")
 
@@ -339,7 +344,8 @@ def refuse_incremental_alter_configs(
 def list_config_resources(
     context: TopicsView, request: Request, message: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
-    """Return the resources that can have settings: topics, brokers and groups. Version 0 lists client metrics: there are none.
+    """Return the resources that can have settings: topics, brokers, groups and subscriptions to the metrics of clients. Version 0
+    lists the last ones alone.
 
     Raises: RequestRejected UNSUPPORTED_VERSION for a kind of resource that Kafka does not know either.
     """
@@ -358,6 +364,8 @@ def list_config_resources(
         resources += [
             ConfigResource(group_id, int(ConfigResourceType.GROUP)) for group_id in sorted(image.group_configs)
         ]
+    if CLIENT_METRICS in kinds:
+        resources += [ConfigResource(name, CLIENT_METRICS) for name in sorted(image.client_metrics)]
     return ListConfigResourcesResponse(config_resources=resources)
 
 

@@ -614,6 +614,9 @@ TABLE: Final[Mapping[ApiKey, tuple[Entry, ...]]] = {
         ),
     ),
     ApiKey.LIST_CONFIG_RESOURCES: (Whole(DESCRIBE_CONFIGS),),
+    # Every client may push its metrics, as in Kafka. Subscriptions are settings.
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: NOTHING,
+    ApiKey.PUSH_TELEMETRY: NOTHING,
     # Security.
     ApiKey.DESCRIBE_ACLS: _LOOKS,
     ApiKey.CREATE_ACLS: _ADMINISTERS,

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from app.handlers.state.fetch_sessions import FetchSessions
     from app.handlers.state.metrics import ApiMetrics
     from app.handlers.state.producer_id_block import ProducerIds
+    from app.handlers.state.telemetry import Telemetry
     from app.hot.manager import LogManager
     from app.metadata.controller.controller import Controller
     from app.metadata.controller.desk import Desk
@@ -108,6 +109,7 @@ class Context:
     """Has all leaders of a topic hold copies, for changes that are made here."""
     metrics: ApiMetrics
     fetch_sessions: FetchSessions
+    telemetry: Telemetry
     producer_ids: ProducerIds
     groups: GroupCoordinator
     shares: ShareCoordinator

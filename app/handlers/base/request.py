@@ -6,12 +6,16 @@ Tests: ``tests/handlers/test_auditing.py``, ``tests/handlers/test_long_requests.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from app.handlers.policy.callers import Caller
 
 if TYPE_CHECKING:
     from app.security.noting import Resource
+
+
+UNKNOWN_SOFTWARE: Final = ("unknown", "unknown")
+"""In place of the name and version of a client's library, as Kafka names it."""
 
 
 class Cancellable(Protocol):
@@ -37,5 +41,7 @@ class Request:
     """Resources that were refused for want of a right (``noting.note``)."""
     is_free: bool | None = False
     """Whether its steps count for no client's share, as of a follower's Fetch; None until it is decoded."""
+    software: tuple[str, str] = UNKNOWN_SOFTWARE
+    """Name and version of the client's library (KIP-511)."""
     about: str | None = None
     """The name of the resource that it changes, for the audit log. Set where its message has a secret in place of a name."""

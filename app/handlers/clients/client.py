@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from app.handlers.base.request import UNKNOWN_SOFTWARE
 from app.handlers.policy.callers import PLAINTEXT
 from app.transport.core import ConnectionCore
 from app.transport.server import Server
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
     from app.transport.answers import Answers
     from app.transport.arrivals import Arrivals
     from app.transport.connection import Connection
+
+
+SOFTWARE_CHARACTERS_MAX: Final = 64
+"""Characters of the name and of the version of a client's library that a connection keeps."""
 
 
 class Gathers(Protocol):
@@ -89,7 +95,7 @@ class RequestFields(NamedTuple):
 class Client(ConnectionCore):
     """One client. ``serve`` is in ``session.py``."""
 
-    __slots__ = ("_shape", "caller", "context", "fetch_shape", "gathered", "held", "logging_in", "now_ms")
+    __slots__ = ("_shape", "caller", "context", "fetch_shape", "gathered", "held", "logging_in", "now_ms", "software")
 
     server: Service
 
@@ -108,6 +114,8 @@ class Client(ConnectionCore):
         """The shape of the last Fetch that was decoded."""
         self.caller: Caller = None  # type: ignore[assignment]
         """The present caller. The shapes above belong to it."""
+        self.software = UNKNOWN_SOFTWARE
+        """Name and version of its library, if it has told them (KIP-511)."""
         self.logging_in = False
         """The client logs in again (KIP-368): nothing else is served until that is done."""
 
@@ -151,6 +159,14 @@ class Client(ConnectionCore):
         """Serve Produce requests of this shape on the fast path from now on."""
         self.server.produce_shapes.remember(shape)
         self._shape = shape
+
+
+def software_of(message: Any) -> tuple[str, str]:
+    """Name and version of a client's library, of its ApiVersions request (KIP-511). Too long ones are not kept."""
+    told = (message.client_software_name, message.client_software_version)
+    if not told[0] or max(map(len, told)) > SOFTWARE_CHARACTERS_MAX:
+        return UNKNOWN_SOFTWARE
+    return sys.intern(told[0]), sys.intern(told[1])
 
 
 class _Rest:

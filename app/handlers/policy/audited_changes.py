@@ -589,6 +589,8 @@ COUNTED: Final = frozenset(
 NOT_SAMPLED: Final = frozenset(
     {
         ApiKey.API_VERSIONS,
+        ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
+        ApiKey.PUSH_TELEMETRY,
         ApiKey.BROKER_HEARTBEAT,
         ApiKey.ALTER_PARTITION,
         ApiKey.ENVELOPE,

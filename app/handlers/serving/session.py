@@ -18,7 +18,7 @@ from app.handlers.apis.passing_on import PASSED_ON, address_of, principal_of
 from app.handlers.base.context import Context, PassesOn
 from app.handlers.base.portions import LONG_FRAME_BYTES, as_coroutine, decode_long, encode_long, serve_split
 from app.handlers.base.request import Request
-from app.handlers.clients.client import Client
+from app.handlers.clients.client import Client, software_of
 from app.handlers.clients.produce_shape import PREFIX_START
 from app.handlers.clients.serving import STEPS, told
 from app.handlers.fetch.attempts import FETCH
@@ -192,6 +192,7 @@ class Session(Client):
         request = Request(
             api_key, api_version, correlation_id, header.client_id, self.caller, self.on_close, throttle_time_ms
         )
+        request.software = self.software
         server.serving = request
         if len(frame) > LONG_FRAME_BYTES:
             slot = self.open_slot(meter, stops_parsing=True)
@@ -222,6 +223,8 @@ class Session(Client):
                 result = api.handle(self.context, request, message)
         except FirnError as error:
             result = self._refused(api.refuse, request, message, error, meter)
+        if api_key == API_VERSIONS and not result.error_code:
+            self.software = software_of(message)
         quotas, audit = self.context.quotas, self.context.audit
         if quotas is not None:
             quotas.spent(self.caller, header.client_id)

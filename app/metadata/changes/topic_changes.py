@@ -15,6 +15,8 @@ from uuid import UUID
 
 from app.configs import BrokerConfig, Durability, TopicConfig
 from app.configs.broker_definitions import BROKER_DEFINITIONS
+from app.configs.client_metrics import DEFINITIONS as CLIENT_METRICS_DEFINITIONS
+from app.configs.client_metrics import SUBSCRIPTION_NAME_MAX, SUBSCRIPTIONS_MAX, validate_client_metrics
 from app.configs.definition import Definition
 from app.configs.kinds import ConfigType
 from app.configs.resolving import apply_broker_overrides, resolve_topic_config
@@ -45,11 +47,13 @@ from app.metadata.image.draft import ImageDraft
 from app.metadata.image.image import GUARDED_TOPICS, PartitionImage, TopicImage
 from app.metadata.image.records import (
     ALL_BROKERS,
+    CLIENT_METRICS_LEVEL,
     LEVEL_FEATURE,
     OBJECT_LEVEL,
     REGISTRY_LEVEL,
     ProducerIdsRecord,
     broker_configs_change,
+    client_metrics_change,
     group_configs_change,
     partition_change,
     producer_ids_change,
@@ -598,6 +602,8 @@ class _Resource(NamedTuple):
     overrides: Mapping[str, str]
     definitions: Mapping[str, Definition]
     group_id: str | None = None
+    subscription: str | None = None
+    """The name of a subscription to the metrics of clients."""
 
 
 def _resource(draft: ImageDraft, resource_type: int, name: str) -> _Resource:
@@ -609,6 +615,12 @@ def _resource(draft: ImageDraft, resource_type: int, name: str) -> _Resource:
         if not name:
             raise RequestRejected(ErrorCode.INVALID_REQUEST, "The group id is empty.")
         return _Resource(None, ALL_BROKERS, draft.group_configs.get(name, {}), GROUP_DEFINITIONS, name)
+    if resource_type == ConfigResourceType.CLIENT_METRICS:
+        if not name:
+            raise RequestRejected(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty.")
+        return _Resource(
+            None, ALL_BROKERS, draft.client_metrics.get(name, {}), CLIENT_METRICS_DEFINITIONS, subscription=name
+        )
     if resource_type != ConfigResourceType.BROKER:
         raise RequestRejected(
             ErrorCode.INVALID_REQUEST, f"Configs of resource type {resource_type} cannot be changed here."
@@ -636,6 +648,9 @@ def _configured(
     if resource.group_id is not None:
         validate_group_configs(overrides, _effective_broker(draft, around.config))
         records = [group_configs_change(resource.group_id, overrides)]
+    elif resource.subscription is not None:
+        _check_subscription(draft, resource.subscription, overrides)
+        records = [client_metrics_change(resource.subscription, overrides)]
     elif topic is None:
         broker = around.config
         if resource.broker_id != ALL_BROKERS:
@@ -675,6 +690,27 @@ def _configured(
         if _min_in_sync_changes(draft, resource.overrides, overrides):
             records += yield from clear_eligible.steps([changed])
     return Planned(records if overrides != resource.overrides else [], overrides)
+
+
+def _check_subscription(draft: ImageDraft, name: str, overrides: Mapping[str, str]) -> None:
+    """Raises: RequestRejected INVALID_REQUEST, INVALID_CONFIG, UNSUPPORTED_VERSION below level 6."""
+    validate_client_metrics(overrides)
+    if draft.level < CLIENT_METRICS_LEVEL:
+        raise RequestRejected(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"Client metrics need {LEVEL_FEATURE} {CLIENT_METRICS_LEVEL}, and the cluster is at {draft.level}. Upgrade all "
+            f"brokers, then run `firn cluster features --upgrade {LEVEL_FEATURE}={CLIENT_METRICS_LEVEL}`.",
+        )
+    if len(name) > SUBSCRIPTION_NAME_MAX:
+        raise RequestRejected(
+            ErrorCode.INVALID_REQUEST,
+            f"The name of the subscription has {len(name)} characters, of {SUBSCRIPTION_NAME_MAX} at most.",
+        )
+    if overrides and name not in draft.client_metrics and len(draft.client_metrics) >= SUBSCRIPTIONS_MAX:
+        raise RequestRejected(
+            ErrorCode.INVALID_REQUEST,
+            f"There are {SUBSCRIPTIONS_MAX} client metrics subscriptions already. Delete one first.",
+        )
 
 
 def _check_leaders(topic: TopicImage, said: LeaderEpochs) -> None:

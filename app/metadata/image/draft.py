@@ -28,6 +28,7 @@ from app.metadata.image.records import (
     ACLS,
     BROKER_CONFIGS,
     BROKERS,
+    CLIENT_METRICS,
     CLUSTERS,
     CONTROLLERS,
     COUNTERS,
@@ -79,6 +80,7 @@ class ImageDraft:
         "acls",
         "broker_configs",
         "brokers",
+        "client_metrics",
         "cluster_id",
         "controller",
         "created_ms",
@@ -108,6 +110,7 @@ class ImageDraft:
         self.brokers = CopyOnWriteMap(base.brokers)
         self.broker_configs = CopyOnWriteMap(base.broker_configs)
         self.group_configs = CopyOnWriteMap(base.group_configs)
+        self.client_metrics = CopyOnWriteMap(base.client_metrics)
         self.quotas = CopyOnWriteMap(base.quotas)
         self.producer_id_next = base.producer_id_next
         self.features = CopyOnWriteMap(base.features)
@@ -200,6 +203,7 @@ class ImageDraft:
             brokers=self.brokers.freeze(),
             broker_configs=self.broker_configs.freeze(),
             group_configs=self.group_configs.freeze(),
+            client_metrics=self.client_metrics.freeze(),
             quotas=self.quotas.freeze(),
             producer_id_next=self.producer_id_next,
             features=self.features.freeze(),
@@ -228,6 +232,9 @@ class ImageDraft:
             case Kind.GROUP_CONFIGS:
                 configs = None if value is None else GROUP_CONFIGS.decode(value).configs
                 self.group_configs.put(_text(parts[1]), configs)
+            case Kind.CLIENT_METRICS:
+                configs = None if value is None else CLIENT_METRICS.decode(value).configs
+                self.client_metrics.put(_text(parts[1]), configs)
             case Kind.SCRAM_USER if len(parts) == 1:
                 if value is None:
                     raise CorruptionError("The secret of SCRAM users is gone.")

@@ -219,6 +219,8 @@ class ClusterImage:
     """Dynamic overrides by node id; ``ALL_BROKERS`` for those of every broker."""
     group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Overrides by group id."""
+    client_metrics: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Settings by the name of a subscription (KIP-714). The same mapping until one changes."""
     quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
     """Limits of clients."""
     producer_id_next: ProducerId = FIRST_PRODUCER_ID

@@ -5,13 +5,14 @@ Every record has the whole state of its key. Kinds (first element of the key), a
     16 cluster                     18 broker, <node id>            20 partition, <topic id>, <index>     22 producer ids
     17 controller                  19 topic, <topic id>            21 broker configs, <node id or -1>
     26 feature, <name>             27 group configs, <group id>    28 counters
+    30 client metrics, <name of the subscription>
     23 access control, <resource type>, <pattern type>, <resource name>, <principal>, <host>, <operation>, <permission>
     25 SCRAM user, <name>, <mechanism>                              25 SCRAM user                             the secret of all
     24 quota, <user>, <client id>, <ip>                             29 delegation token, <token id>
 
 Kinds 26 and 28 are written from level 1 on (``firn.version``), as are the fields of brokers and partitions that only several
 brokers need (ADR 0023). Kinds 23 to 25 and 29 are written from level 2 on (ADR 0030 to 0032, 0035), and the fields of partitions
-in write-ahead logs from level 3 on (ADR 0037).
+in write-ahead logs from level 3 on (ADR 0037). Kind 30 is written from level 6 on.
 
 Tests: ``tests/metadata/test_image.py``.
 """
@@ -43,9 +44,11 @@ PULSE_LEVEL: Final = 4
 """The first level at which brokers send pulses to each other: programs of a lower level do not know them."""
 REGISTRY_LEVEL: Final = 5
 """The first level at which the schema registry writes: programs of a lower level let producers write to its topic."""
-LEVEL_MAX: Final = 5
+CLIENT_METRICS_LEVEL: Final = 6
+"""The first level at which there are subscriptions to the metrics of clients: older programs would ignore them."""
+LEVEL_MAX: Final = 6
 """The highest level that this program understands. 0: one broker. 1: several brokers, replicas. 2: security. 3: object durability,
-which is write-ahead logs in the bucket. 4: pulses between brokers. 5: the schema registry."""
+which is write-ahead logs in the bucket. 4: pulses between brokers. 5: the schema registry. 6: metrics of clients."""
 
 NOT_SEALED: Final = -1
 """In place of the number of a seal."""
@@ -68,6 +71,7 @@ class Kind(IntEnum):
     GROUP_CONFIGS = 27
     COUNTERS = 28
     DELEGATION_TOKEN = 29
+    CLIENT_METRICS = 30
 
 
 class ClusterRecord(Versioned, array_like=True, frozen=True):
@@ -212,6 +216,12 @@ class BrokerConfigsRecord(Versioned, array_like=True, frozen=True):
     configs: dict[str, str]
 
 
+class ClientMetricsRecord(Versioned, array_like=True, frozen=True):
+    """The settings of a subscription to the metrics of clients (level 6)."""
+
+    configs: dict[str, str]
+
+
 class GroupConfigsRecord(Versioned, array_like=True, frozen=True):
     """Settings of one group. The group need not exist."""
 
@@ -290,6 +300,7 @@ TOPICS: Final = ValueDecoder(ObjectTopicRecord, 1, "topic")
 PARTITIONS: Final = ValueDecoder(WalPartitionRecord, 1, "partition")
 BROKER_CONFIGS: Final = ValueDecoder(BrokerConfigsRecord, 1, "broker configs")
 GROUP_CONFIGS: Final = ValueDecoder(GroupConfigsRecord, 1, "group configs")
+CLIENT_METRICS: Final = ValueDecoder(ClientMetricsRecord, 1, "client metrics")
 PRODUCER_IDS: Final = ValueDecoder(ProducerIdsRecord, 1, "producer ids")
 ACLS: Final = ValueDecoder(AclRecord, 1, "access control")
 SCRAM_USERS: Final = ValueDecoder(ScramRecord, 1, "SCRAM user")
@@ -336,6 +347,13 @@ def broker_configs_change(broker_id: int, configs: Mapping[str, str]) -> KeyValu
 def group_configs_change(group_id: str, configs: Mapping[str, str]) -> KeyValue:
     return encode_key(Kind.GROUP_CONFIGS, group_id), (
         encode_value(GroupConfigsRecord(1, dict(configs))) if configs else None
+    )
+
+
+def client_metrics_change(name: str, configs: Mapping[str, str]) -> KeyValue:
+    """The settings of a subscription. Without any it is gone."""
+    return encode_key(Kind.CLIENT_METRICS, name), (
+        encode_value(ClientMetricsRecord(1, dict(configs))) if configs else None
     )
 
 

@@ -1,0 +1,127 @@
+"""The time series of one client, by Prometheus' names. Pure.
+
+A name of OpenTelemetry becomes one of Prometheus: ``org.apache.kafka.producer.record.send.rate`` is
+``kafka_client_producer_record_send_rate``, and sums end in ``_total``. All have the prefix, so no client can show a metric of the
+broker. Attributes become labels.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from app.core.errors import ProtocolError
+from app.core.metrics import Labels, Sample
+from app.telemetry.otlp import Point, attributes_of
+
+PREFIX: Final = "kafka_client_"
+_OF_KAFKA: Final = "org.apache.kafka."
+_OTHER_CHARACTER: Final = re.compile(r"[^a-zA-Z0-9_]")
+ATTRIBUTES_MAX: Final = 12
+"""Attributes of a series. A point with more is dropped."""
+ATTRIBUTE_CHARACTERS_MAX: Final = 256
+"""Characters of an attribute. A point with a longer one is dropped: a cut one might be another's."""
+OF_CLIENT: Final = frozenset({"client_id", "client_instance_id", "client_software_name"})
+"""Labels of the client itself. The attributes of these names add nothing."""
+TAKEN: Final = frozenset({"node_id", "process", "le", "quantile", "job", "instance", "store"})
+"""Labels with a meaning of their own at ``/metrics``: the attributes get a prefix."""
+HELP: Final = "Pushed by clients (KIP-714)."
+POINTS_AT_ONCE: Final = 8
+"""Points that are taken in one step: about 0.1 ms."""
+
+
+class Series:
+    """One time series."""
+
+    __slots__ = ("family", "labels", "rises", "value")
+
+    def __init__(self, family: str, *, rises: bool, labels: Labels, value: float) -> None:
+        self.family = family
+        self.rises = rises
+        self.labels = labels
+        self.value = value
+
+    def sample(self, of_client: Labels) -> Sample:
+        """The sample to show. ``of_client``: the labels of its client."""
+        kind = "counter" if self.rises else "gauge"
+        return Sample(self.family, kind, HELP, self.family, (*of_client, *self.labels), self.value)
+
+
+Known = dict[bytes, Series]
+"""The series of one client by name and attributes as they were pushed, so that these are decoded once."""
+
+
+class Taken(NamedTuple):
+    """The result of a push."""
+
+    series: Known
+    dropped: int
+    """Points that have no place, or cannot be shown."""
+
+
+def take(
+    points: Iterable[Point | None], known: Known, prefixes: tuple[bytes, ...] | None, series_max: int
+) -> Iterator[Taken | None]:
+    """Take the points of a push. Yields None after every few points, and last the result, whose series replace ``known``.
+
+    ``prefixes``: of the names that are wanted; None if all are. ``series_max``: series that the client may have. A delta adds to
+    the value in ``known``. Raises: ProtocolError if the bytes are no metrics; nothing is changed then.
+    """
+    fresh: Known = {}
+    same: dict[Labels, Labels] = {}
+    shown: set[tuple[str, Labels]] = set()
+    dropped = 0
+    for number, point in enumerate(points, start=1):
+        if number % POINTS_AT_ONCE == 0:
+            yield None
+        if point is None:
+            dropped += 1
+            continue
+        if prefixes is not None and not point.name.startswith(prefixes):
+            dropped += 1
+            continue
+        key = b"%d%b\0%b" % (point.is_sum, point.name, point.attributes)
+        before = known.get(key)
+        series = _series_of(point, same) if before is None else before
+        if series is None or len(fresh) >= series_max or (series.family, series.labels) in shown:
+            dropped += 1
+            continue
+        shown.add((series.family, series.labels))
+        value = point.value + (series.value if before is not None and point.is_delta else 0.0)
+        fresh[key] = Series(series.family, rises=series.rises, labels=series.labels, value=value)
+    yield Taken(fresh, dropped)
+
+
+def _series_of(point: Point, same: dict[Labels, Labels]) -> Series | None:
+    """A series that is pushed for the first time; None if it cannot be shown. ``same``: the labels of other series of the client,
+    which are shared. Raises: ProtocolError."""
+    attributes = attributes_of(point.attributes)
+    if len(attributes) > ATTRIBUTES_MAX:
+        return None
+    labels: dict[str, str] = {}
+    for name, value in attributes:
+        if len(name) > ATTRIBUTE_CHARACTERS_MAX or len(value) > ATTRIBUTE_CHARACTERS_MAX:
+            return None
+        label = _OTHER_CHARACTER.sub("_", name)
+        if label in OF_CLIENT:
+            continue
+        if label in TAKEN or label.startswith("__") or label[0].isdigit():
+            label = f"kafka_{label}"
+        labels.setdefault(label, value)
+    try:
+        text = point.name.decode()
+    except UnicodeDecodeError:
+        raise ProtocolError("The name of a metric is not UTF-8.") from None
+    family = sys.intern(_family_of(text, point.is_sum))  # clients push the same ones
+    shown = tuple(sorted(labels.items()))
+    return Series(family, rises=point.is_sum, labels=same.setdefault(shown, shown), value=0.0)
+
+
+def _family_of(name: str, rises: bool) -> str:
+    """The name of a family. Those of counters end in ``_total``, and no others do, so a name has one type."""
+    family = PREFIX + _OTHER_CHARACTER.sub("_", name.removeprefix(_OF_KAFKA))
+    if rises:
+        return f"{family.removesuffix('_total')}_total"
+    return f"{family}_value" if family.endswith("_total") else family
