@@ -85,11 +85,12 @@ def kafka_running(
     settings: Mapping[str, str] | None = None,
     port: int | None = None,
     users: Sequence[str] = (),
+    classes: Path | None = None,
 ) -> Iterator[System]:
     """Format ``directory``, start Kafka in it (pinned to ``core`` if given), and end it when the block is left.
 
     ``settings`` are broker settings beside those of ``server_properties``, and ``port`` is where it listens then. ``users`` log in
-    by SCRAM, written as the storage tool takes them.
+    by SCRAM, written as the storage tool takes them. ``classes``: a folder of classes that Kafka loads beside its own.
 
     Raises: PeerMissing.
     """
@@ -100,7 +101,7 @@ def kafka_running(
     all_settings = server_properties(directory, port, free_port(), tiered=tiered) | dict(settings or {})
     properties.write_text("".join(f"{name}={value}\n" for name, value in all_settings.items()))
     # A broker that is killed leaves the libraries of its codecs where it has unpacked them.
-    java = ["java", f"-Djava.io.tmpdir={directory}", "-cp", f"{libs}/*"]
+    java = ["java", f"-Djava.io.tmpdir={directory}", "-cp", f"{libs}/*" if classes is None else f"{libs}/*:{classes}"]
     output = directory / "kafka.out"
     added = [part for user in users for part in ("--add-scram", user)]
     with output.open("wb") as out:
