@@ -100,6 +100,7 @@ async def running_broker(
     new_tokens: Callable[[Callable[[], str]], Tokens] | None = None,
     pool: ThreadPool | None = None,
     start_pulses: StartPulses | None = None,
+    store_trouble: Callable[[], str] | None = None,
     **settings: Any,
 ) -> AsyncIterator[RunningBroker]:
     """Start a broker on ``path/data`` with ``path/store`` as its store; ``settings`` are fields of ``BrokerConfig``.
@@ -109,6 +110,7 @@ async def running_broker(
     ``descriptors_max``: half of them are for connections.
     ``pool``: its threads, which are ended with it. ``start_pulses``: as ``NodeSeams``; ``time.perf_counter`` is their clock.
     ``fs``: where it has its data, if not on the machine's own file system.
+    ``store_trouble``: as ``NodeSeams``.
     ``store_registry``: what a metered ``store`` counts in, shown as the store process's.
     """
     pool = pool or ThreadPool(4)
@@ -153,6 +155,7 @@ async def running_broker(
             log_line=log_line or note,
             descriptors_max=descriptors_max,
             store_samples=store_samples,
+            store_trouble=store_trouble,
             places=places or KafkaPlaces(),
             new_link=new_link,
             new_tokens=new_tokens,

@@ -1,0 +1,289 @@
+"""Alerts fire when what they are for really happens to brokers, and not before.
+
+The metrics are those that the HTTP process serves. Only the times of the scrapes are made up, so that nothing waits for minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from app.core.metrics import Registry
+from app.core.turns import whole
+from app.core.units import BrokerId
+from app.http.application import create_app
+from app.http.gateway import HttpSettings
+from app.http.metrics import render_steps
+from app.machine.runtime import SystemClock
+from app.metadata.changes.quotas import QuotaOperation, alter_quotas
+from app.metadata.image.records import SECURITY_LEVEL, QuotaEntity
+from app.objectstore.health import StoreHealth
+from app.objectstore.memory import Fault, FaultKind, MemoryStore
+from app.objectstore.metered import MeteredStore
+from tests.broker.three import three
+from tests.handlers.conversation import batch, talk
+from tests.support.broker import RunningBroker, running_broker
+from tests.support.promql import RULES, Scrapes
+from tests.support.secured import add_certificate, certificates, listener, security
+from tests.support.talking import fetch_all, produce, tier_everything
+from tests.support.waiting import until
+
+NAME = re.compile(r"(?:firn|process|python|kafka)_\w+")
+TIERED = {"segment_bytes": "16777216", "local_retention_ms": "0", "retention_ms": "-1"}
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that a slow machine holds up is not taken for one that is away."""
+    monkeypatch.setattr("app.http.gateway.METRICS_TIMEOUT_S", 60.0)
+
+
+def minutes(first: int, last: int) -> range:
+    """The times of scrapes, in seconds."""
+    return range(first * 60, last * 60 + 1, 60)
+
+
+class Prometheus:
+    """Scrapes the HTTP process, and evaluates the alerts."""
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self._http = http
+        self.scrapes = Scrapes()
+        self._read = set(NAME.findall(RULES.read_text()))
+
+    async def scrape(self, *times_s: float) -> None:
+        """Scrape the present state, as if at these times."""
+        for at_s in times_s:
+            lines = (await self.page()).splitlines()
+            self.scrapes.add("\n".join(line for line in lines if NAME.search(line)[0] in self._read) + "\n", at_s)  # type: ignore[index]
+
+    async def page(self) -> str:
+        return (await self._http.get("/metrics")).text
+
+    async def value(self, name: str) -> float:
+        """The sum of the samples of a name, now."""
+        families = text_string_to_metric_families(await self.page())
+        return sum(one.value for family in families for one in family.samples if one.name == name)
+
+    def firing(self, alert: str, at_s: float) -> list[dict[str, str]]:
+        return self.scrapes.firing(alert, at_s)
+
+
+@asynccontextmanager
+async def scraped(*brokers: RunningBroker, ports: tuple[int, ...] = ()) -> AsyncIterator[Prometheus]:
+    settings = HttpSettings(bootstrap=tuple(("127.0.0.1", port) for port in ports or [one.port for one in brokers]))
+    application = create_app(settings, clock=SystemClock(), rng=random.Random(3))
+    transport = httpx.ASGITransport(app=application)
+    async with (
+        application.router.lifespan_context(application),
+        httpx.AsyncClient(transport=transport, base_url="http://localhost") as http,
+    ):
+        yield Prometheus(http)
+
+
+class Storing:
+    """A store in memory that can fail, metered and watched as the store process does it."""
+
+    def __init__(self) -> None:
+        self.memory = MemoryStore(clock=SystemClock())
+        self.registry = Registry()
+        self.store = MeteredStore(self.memory, self.registry)
+
+    def broker(self, path: Path, **settings: Any) -> Any:
+        return running_broker(path, store=self.store, store_registry=self.registry, **settings)
+
+
+# --- availability -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_broker_that_is_gone_is_down(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        broker = await stack.enter_async_context(running_broker(tmp_path))
+        prometheus = await stack.enter_async_context(scraped(broker))
+        await prometheus.scrape(0)
+        assert prometheus.firing("FirnNoController", 0) == []
+        broker.node.request_stop()
+        await broker.ended.wait()
+        await prometheus.scrape(*minutes(16, 19))
+        assert [one["address"] for one in prometheus.firing("FirnBrokerDown", 19 * 60)] == [broker.bootstrap]
+
+
+async def test_a_broker_of_three_that_ends_is_fenced_and_its_partitions_lack_replicas_and_leaders(
+    tmp_path: Path,
+) -> None:
+    async with three(tmp_path) as cluster, scraped(*cluster.brokers) as prometheus:
+        for one in cluster.brokers:
+            await until(lambda one=one: set(cluster.partition(one).in_sync) == {1, 2, 3})
+        alerts = ("FirnBrokersFenced", "FirnUnderReplicated", "FirnPartitionsWithoutLeader", "FirnNoController")
+        await prometheus.scrape(*minutes(0, 10))
+        assert [prometheus.firing(one, 600) for one in alerts] == [[], [], [], []]
+        watching = cluster.brokers[0]
+        last = [one for one in cluster.followers if one is not watching][-1]
+        gone = last.node.config.node_id
+        await watching.node.membership.controller.create_topic("alone", assignments={0: (BrokerId(gone),)})
+        last.node.request_stop()
+        await last.ended.wait()
+        await until(lambda: watching.node.cluster.image.brokers[gone].fenced)
+        await until(lambda: gone not in cluster.partition(cluster.leader).in_sync)
+        await prometheus.scrape(*minutes(30, 41))
+        assert prometheus.firing("FirnBrokersFenced", 41 * 60) == [{}]
+        leader = str(cluster.leader.node.config.node_id)
+        assert [one["node_id"] for one in prometheus.firing("FirnUnderReplicated", 41 * 60)] == [leader]
+        assert prometheus.firing("FirnPartitionsWithoutLeader", 41 * 60) == [{}]
+        assert prometheus.firing("FirnNoController", 41 * 60) == []
+        assert prometheus.firing("FirnUnderMinIsr", 41 * 60) == []
+
+
+async def test_a_partition_whose_manifest_is_damaged_is_offline(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        await broker.create_topic("t", 1, **TIERED)
+        await produce(client, "t", batch(10))
+        await tier_everything(broker, "t")
+        topic_id = broker.log("t").topic_id
+    entry = sorted((tmp_path / "store" / "topics" / str(topic_id) / "0" / "log").iterdir())[1]
+    data = bytearray(entry.read_bytes())
+    data[-3] ^= 1
+    entry.write_bytes(data)
+    shutil.rmtree(tmp_path / "data")
+    async with running_broker(tmp_path, take_over=True, seed=8) as broker, scraped(broker) as prometheus:
+        await until(lambda: broker.node.partitions.table.offline)
+        await prometheus.scrape(*minutes(0, 1))
+        assert [one["node_id"] for one in prometheus.firing("FirnPartitionsOffline", 60)] == ["1"]
+
+
+# --- disk -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("least_of_free", "alerts"), [(0.0, []), (0.75, ["nearly"]), (2.0, ["nearly", "full"])])
+async def test_a_disk_below_its_reserve_is_full(tmp_path: Path, least_of_free: float, alerts: list[str]) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    least = int(usage.free * least_of_free)
+    async with running_broker(tmp_path, firn_log_dir_free_bytes_min=least) as broker, scraped(broker) as prometheus:
+        await prometheus.scrape(*minutes(0, 10))
+        nearly = bool(prometheus.firing("FirnDiskNearlyFull", 600))
+        if usage.free > usage.total // 5:
+            assert nearly is ("nearly" in alerts)
+        assert bool(prometheus.firing("FirnDiskFull", 600)) is ("full" in alerts)
+
+
+# --- store ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.ci
+async def test_a_store_that_refuses_uploads_is_told_of_by_its_errors_and_by_tiering(tmp_path: Path) -> None:
+    storing = Storing()
+    async with (
+        storing.broker(tmp_path, remote_log_manager_task_interval_ms=20) as broker,
+        scraped(broker) as prometheus,
+        talk(broker.port) as client,
+    ):
+        await broker.create_topic("t", 1, **TIERED)
+        await produce(client, "t", batch(10))
+        await prometheus.scrape(*minutes(0, 10))
+        assert prometheus.firing("FirnStoreErrors", 600) == prometheus.firing("FirnTieringFails", 600) == []
+        away = Fault(FaultKind.UNAVAILABLE, key_prefix="data/")
+        storing.memory.faults.append(away)
+        broker.log("t").roll()
+        for at_s in minutes(11, 32):
+            struck = away.struck
+
+            def failed_again(struck: int = struck) -> bool:
+                broker.node.remote_log_manager.kick()
+                return away.struck > struck
+
+            if at_s % 120 == 0:
+                await until(failed_again)
+            await prometheus.scrape(at_s)
+        for alert in ("FirnTieringFails", "FirnStoreErrors"):
+            assert [one["node_id"] for one in prometheus.firing(alert, 32 * 60)] == ["1"], alert
+        storing.memory.faults.clear()
+        await tier_everything(broker, "t")
+        await prometheus.scrape(*minutes(60, 80))
+        assert prometheus.firing("FirnTieringFails", 80 * 60) == prometheus.firing("FirnStoreErrors", 80 * 60) == []
+
+
+async def test_a_store_that_does_not_respond_is_unreachable(tmp_path: Path) -> None:
+    now_s = [0.0]
+    health = StoreHealth(lambda: now_s[0])
+    async with (
+        running_broker(tmp_path, store_trouble=health.trouble) as broker,
+        scraped(broker) as prometheus,
+    ):
+        await prometheus.scrape(*minutes(0, 2))
+        assert prometheus.firing("FirnStoreUnreachable", 120) == []
+        for now_s[0] in (1.0, 20.0):
+            health.failed(health.begin(), "It is away.")
+        await prometheus.scrape(*minutes(3, 5))
+        assert [one["node_id"] for one in prometheus.firing("FirnStoreUnreachable", 5 * 60)] == ["1"]
+
+
+# --- integrity --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("alert", "fault"), [("FirnRemoteCorruption", "flipped"), ("FirnRemoteMissing", "missing")])
+async def test_bytes_in_the_store_that_are_damaged_or_missing_are_told(tmp_path: Path, alert: str, fault: str) -> None:
+    storing = Storing()
+    async with storing.broker(tmp_path) as broker, scraped(broker) as prometheus, talk(broker.port) as client:
+        await broker.create_topic("t", 1, **TIERED)
+        await produce(client, "t", *[batch(10, value=b"v" * 3000) for _ in range(4)])
+        await tier_everything(broker, "t")
+        log = broker.log("t")
+        await until(lambda: log.local_log_start_offset == 40)
+        await prometheus.scrape(0)
+        if fault == "flipped":
+            storing.memory.faults.append(Fault(FaultKind.FLIPPED_BYTE, key_prefix="data/"))
+        else:
+            for one in await storing.memory.list_objects("data/"):
+                await storing.memory.delete(one.key)
+        reading = asyncio.ensure_future(fetch_all(client, "t", end=40))
+        name = {"flipped": "firn_remote_corruptions_total", "missing": "firn_remote_missing_objects_total"}[fault]
+        async with asyncio.timeout(60):
+            while not await prometheus.value(name):
+                await asyncio.sleep(0)
+        reading.cancel()
+        await asyncio.wait([reading])
+        await prometheus.scrape(60)
+        assert prometheus.firing(alert, 60)
+        assert not prometheus.firing(alert, 0)
+
+
+# --- load and security ------------------------------------------------------------------------------------------------
+
+
+async def test_a_client_beyond_its_quota_is_told_of(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, new_level=SECURITY_LEVEL) as broker, scraped(broker) as prometheus:
+        await broker.create_topic("t")
+        entity = QuotaEntity("ANONYMOUS", None, None)
+        await broker.node.membership.controller.submit(
+            lambda draft, around: alter_quotas(draft, around, entity, [QuotaOperation("producer_byte_rate", 100.0)])
+        )
+        await prometheus.scrape(0)
+        for at_s in minutes(1, 12):
+            async with talk(broker.port) as client:
+                answer = await client.produce(9, [("t", [(0, batch(1, value=b"x" * 50_000))])])
+                assert answer.throttle_time_ms > 0
+            await prometheus.scrape(at_s)
+        assert [one["quota"] for one in prometheus.firing("FirnQuotaBreached", 12 * 60)] == ["producer_byte_rate"]
+
+
+@pytest.mark.parametrize(("days", "told"), [(5, True), (90, False)])
+async def test_a_certificate_that_ends_soon_is_told_of(tmp_path: Path, days: int, told: bool) -> None:
+    folder = certificates(tmp_path / "tls")
+    add_certificate(folder, "broker", "localhost", "127.0.0.1", days=days)
+    async with running_broker(tmp_path / "b", **security(listener("SSL", folder))) as broker:
+        page = b"".join(whole(render_steps(broker.node.registry.samples()))).decode()
+    scrapes = Scrapes()
+    now_s = datetime.now(UTC).timestamp()
+    scrapes.add(page, now_s)
+    assert [one["listener"] for one in scrapes.firing("FirnCertificateExpires", now_s)] == ["SSL"] * told
