@@ -160,13 +160,17 @@ def wanted_of(subscriptions: Iterable[Subscription], client: Client) -> Wanted:
 
 
 def describe_client_metrics(overrides: Mapping[str, str]) -> list[DescribedConfig]:
-    """Every setting of a subscription, by name."""
+    """Every setting of a subscription, by name. Defaults are no synonyms, as in Kafka."""
     described = []
     for name, definition in DEFINITIONS.items():
-        said = [SourcedValue(name, format_value(definition.default), ConfigSource.DEFAULT_CONFIG)]
+        value, source = format_value(definition.default), ConfigSource.DEFAULT_CONFIG
+        said = []
         if name in overrides:
-            said.insert(0, SourcedValue(name, overrides[name], ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG))
-        described.append(DescribedConfig(definition, name, said[0].value, said[0].source, False, said))
+            text = overrides[name]
+            value = ",".join(_items(text)) if definition.type is ConfigType.LIST else text.strip()
+            source = ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG
+            said = [SourcedValue(name, value, source)]
+        described.append(DescribedConfig(definition, name, value, source, False, said))
     return described
 
 

@@ -15,7 +15,6 @@ from uuid import UUID
 
 from app.configs import BrokerConfig, Durability, TopicConfig
 from app.configs.broker_definitions import BROKER_DEFINITIONS
-from app.configs.client_metrics import DEFINITIONS as CLIENT_METRICS_DEFINITIONS
 from app.configs.client_metrics import SUBSCRIPTION_NAME_MAX, SUBSCRIPTIONS_MAX, validate_client_metrics
 from app.configs.definition import Definition
 from app.configs.kinds import ConfigType
@@ -618,9 +617,8 @@ def _resource(draft: ImageDraft, resource_type: int, name: str) -> _Resource:
     if resource_type == ConfigResourceType.CLIENT_METRICS:
         if not name:
             raise RequestRejected(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty.")
-        return _Resource(
-            None, ALL_BROKERS, draft.client_metrics.get(name, {}), CLIENT_METRICS_DEFINITIONS, subscription=name
-        )
+        # Nothing is appended to their lists, as in Kafka.
+        return _Resource(None, ALL_BROKERS, draft.client_metrics.get(name, {}), {}, subscription=name)
     if resource_type != ConfigResourceType.BROKER:
         raise RequestRejected(
             ErrorCode.INVALID_REQUEST, f"Configs of resource type {resource_type} cannot be changed here."
