@@ -2,6 +2,8 @@
 
 A subscription says which metrics are wanted, how often, and of which clients. The cluster log stores its settings, like those of
 groups. A subscription without settings does not exist.
+
+Tests: ``tests/telemetry/test_clients.py``, ``tests/handlers/test_telemetry.py``.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ CLIENT_FIELDS: Final = (
     "client_source_address",
     "client_source_port",
 )
-"""What a pattern can match."""
+"""The facts that a pattern can match."""
 
 DEFINITIONS: Final[Mapping[str, Definition]] = MappingProxyType(
     {

@@ -1,7 +1,7 @@
-"""The clients that push metrics: what each is asked for, when it may push, and its time series (KIP-714). Pure.
+"""The clients that push metrics: the wanted metrics of each, the times of its pushes, and its time series (KIP-714). Pure.
 
 As in Apache Kafka, a client may push once in its interval, a change of the subscriptions makes a client ask again, and any broker
-can answer for a client that it has not seen: the id of a subscription follows from what is wanted and the client's id.
+can answer for a client that it has not seen: the id of a subscription follows from the wanted metrics and the client's id.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import crc32c
 from app.configs.client_metrics import ALL_METRICS, Client, Subscription, Wanted, subscription_of, wanted_of
 from app.core.errors import ErrorCode, RequestRejected
 from app.core.metrics import Labels, Sample
+from app.core.turns import Steps
 from app.telemetry.otlp import points_of
 from app.telemetry.series import Known, take
 
@@ -38,7 +39,7 @@ NO_CONFIGS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType({})
 
 
 class Asked(NamedTuple):
-    """What a client is asked for."""
+    """The request to a client."""
 
     subscription_id: int
     wanted: Wanted
@@ -95,7 +96,7 @@ class PushingClients:
     def __len__(self) -> int:
         return len(self._clients)
 
-    def following(self, configs: Mapping[str, Mapping[str, str]]) -> Iterator[None]:
+    def following(self, configs: Mapping[str, Mapping[str, str]]) -> Steps[None]:
         """Take the settings of all subscriptions, in steps. The same mapping as before changes nothing."""
         if configs is self._configs:
             return
@@ -109,7 +110,7 @@ class PushingClients:
         self._version += 1
 
     def subscribe(self, client: Client, instance_id: UUID, now_s: float) -> Asked:
-        """What a client is to push. Raises: RequestRejected THROTTLING_QUOTA_EXCEEDED if it asks again too soon."""
+        """Return the metrics that a client is to push. Raises: RequestRejected THROTTLING_QUOTA_EXCEEDED if it asks again too soon."""
         state = self._heard(client, instance_id, now_s)
         interval_s = state.asked.wanted.interval_ms / 1000
         soon = now_s - max(state.got_s, state.pushed_s) < interval_s
@@ -163,7 +164,7 @@ class PushingClients:
                 f"The metrics have {push.size_bytes} bytes, of {self.bytes_max} at most (telemetry.max.bytes).",
             )
 
-    def taking(self, state: ClientState, metrics: bytes) -> Iterator[None]:
+    def taking(self, state: ClientState, metrics: bytes) -> Steps[None]:
         """Take the metrics of a push that was admitted, in steps. They replace those of the push before.
 
         One push is taken at a time. Raises: ProtocolError if the bytes are no metrics; the earlier ones stay then.

@@ -115,7 +115,7 @@ def points_of(data: bytes) -> Iterator[Point | None]:
 
 
 def _of_resource(fields: _Fields, span: Span) -> Iterator[Point | None]:
-    """Of a ``ResourceMetrics``: what one client says."""
+    """Of a ``ResourceMetrics``: all metrics of one client."""
     data = fields.data
     shared: list[bytes] = []
     scopes: list[Span] = []

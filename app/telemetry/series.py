@@ -45,8 +45,9 @@ class Series:
 
     def sample(self, of_client: Labels) -> Sample:
         """The sample to show. ``of_client``: the labels of its client."""
-        kind = "counter" if self.rises else "gauge"
-        return Sample(self.family, kind, HELP, self.family, (*of_client, *self.labels), self.value)
+        return Sample(
+            self.family, "counter" if self.rises else "gauge", HELP, self.family, (*of_client, *self.labels), self.value
+        )
 
 
 Known = dict[bytes, Series]

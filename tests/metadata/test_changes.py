@@ -28,7 +28,7 @@ from app.wire.config_resources import ConfigOperation, ConfigResourceType
 from tests.metadata.support import uuid_of
 
 SET, DELETE, APPEND, SUBTRACT = ConfigOperation
-TOPIC, BROKER, GROUP = ConfigResourceType
+TOPIC, BROKER, _, GROUP = ConfigResourceType
 ids = iter(range(1000, 10**6))
 
 
