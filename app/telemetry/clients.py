@@ -110,7 +110,10 @@ class PushingClients:
         self._version += 1
 
     def subscribe(self, client: Client, instance_id: UUID, now_s: float) -> Asked:
-        """Return the metrics that a client is to push. Raises: RequestRejected THROTTLING_QUOTA_EXCEEDED if it asks again too soon."""
+        """Return the metrics that a client is to push.
+
+        Raises: RequestRejected THROTTLING_QUOTA_EXCEEDED if it asks again too soon.
+        """
         state = self._heard(client, instance_id, now_s)
         interval_s = state.asked.wanted.interval_ms / 1000
         soon = now_s - max(state.got_s, state.pushed_s) < interval_s
