@@ -18,8 +18,8 @@ from app.core.errors import CorruptionError, ErrorCode, LimitExceeded, ProtocolE
 from app.core.loop_time import loop_time_s
 from app.core.turns import run
 from app.handlers.base.api import Api, ApiTable
-from app.handlers.base.context import Context
 from app.handlers.base.request import Request
+from app.handlers.base.views import TelemetryView
 from app.records.compression import decompress
 from app.telemetry.clients import CODECS, RESERVED_IDS, ClientState, Push
 from app.wire.apikeys import ApiKey
@@ -37,7 +37,7 @@ ID_BYTES: Final = 16
 
 
 async def get_subscriptions(
-    context: Context, request: Request, message: GetTelemetrySubscriptionsRequest
+    context: TelemetryView, request: Request, message: GetTelemetrySubscriptionsRequest
 ) -> GetTelemetrySubscriptionsResponse:
     """Tell a client which metrics to push, and how often. It gets an id if it has none.
 
@@ -60,7 +60,7 @@ async def get_subscriptions(
     )
 
 
-async def push(context: Context, request: Request, message: PushTelemetryRequest) -> PushTelemetryResponse:
+async def push(context: TelemetryView, request: Request, message: PushTelemetryRequest) -> PushTelemetryResponse:
     """Keep the metrics of a client. Raises: RequestRejected, as ``PushingClients.admit``, and INVALID_RECORD for bad metrics."""
     telemetry = context.telemetry
     clients = telemetry.clients
@@ -80,7 +80,7 @@ async def push(context: Context, request: Request, message: PushTelemetryRequest
     return PushTelemetryResponse()
 
 
-async def _take(context: Context, state: ClientState, message: PushTelemetryRequest) -> None:
+async def _take(context: TelemetryView, state: ClientState, message: PushTelemetryRequest) -> None:
     """Raises: RequestRejected INVALID_RECORD, TELEMETRY_TOO_LARGE."""
     telemetry = context.telemetry
     telemetry.waiting += 1

@@ -8,7 +8,7 @@ them, add the part to the view of its family, or write a view for a new family.
 - ``ProduceView``, ``FetchView``: the fast paths; ``ClientView``: a connection, which takes both
 - ``ChangesView``, ``TopicsView``, ``TokensView``: changes of the cluster; ``MetadataView``, ``QuorumView``: what it is like
 - ``OffsetsView``, ``DisksView``: logs; ``MembersView``, ``GroupsView``, ``SharesView``: groups
-- ``TransactionsView``, ``SchemasView``: other coordinators
+- ``TransactionsView``, ``SchemasView``: other coordinators; ``TelemetryView``: metrics of clients
 - ``PeersView``: requests of other brokers; ``OperatorView``: requests of operators
 
 Tests: ``tests/handlers/test_views.py``.
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from app.handlers.state.metrics import ApiMetrics
     from app.handlers.state.parked_followers import ParkedFollowers
     from app.handlers.state.producer_id_block import ProducerIds
+    from app.handlers.state.telemetry import Telemetry
     from app.hot.manager import LogManager
     from app.metadata.controller.controller import Controller
     from app.metadata.controller.desk import Desk
@@ -162,6 +163,15 @@ class TopicsView(ChangesView, Protocol):
     quotas: Quotas | None
     holds_of_leaders: HoldsOfLeaders
     client_line: Limited
+
+
+class TelemetryView(ImageView, Protocol):
+    """Takes metrics of clients."""
+
+    telemetry: Telemetry
+    pool: BlockingPool
+
+    def random_bytes(self, count: int, /) -> bytes: ...
 
 
 class TokensView(ChangesView, Protocol):
