@@ -6,6 +6,8 @@
 - ``partition.metadata``: ``version: 0`` and ``topic_id: <22 characters of URL-safe Base64>``.
 - ``meta.properties``: Java properties with ``version``, ``cluster.id``, ``node.id``, ``directory.id``.
 - ``.kafka_cleanshutdown``: JSON with a version and a broker epoch.
+
+Tests: ``tests/hot/test_formats.py``.
 """
 
 from __future__ import annotations

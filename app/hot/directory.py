@@ -2,6 +2,8 @@
 
 A failed fdatasync is never retried: the kernel may have dropped the pages that it could not write, so a second call that succeeds
 proves nothing (PostgreSQL learned this about fsync). The whole directory goes offline instead.
+
+Tests: ``tests/hot/test_durability.py``, ``tests/hot/test_manager.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Which leader epoch began at which offset (KIP-101, KIP-279, KIP-320). Pure."""
+"""Which leader epoch began at which offset (KIP-101, KIP-279, KIP-320). Pure.
+
+Tests: ``tests/hot/test_formats.py``.
+"""
 
 from __future__ import annotations
 

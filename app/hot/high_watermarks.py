@@ -3,6 +3,8 @@
 ``.firn/high-watermarks`` is the CRC-32C (uint32) of the rest, and then a msgpack array: format version (1), and an array of topic
 id (16 bytes), partition and offset for each partition. A high watermark of the past is still true. A file that cannot be read
 counts as absent: then a log's start is all that is known to be committed, until its leader says more.
+
+Tests: ``tests/broker/test_high_watermarks.py``.
 """
 
 from __future__ import annotations

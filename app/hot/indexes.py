@@ -6,6 +6,8 @@
 
 While a segment is in use, its entries are in memory in machine order, and are written to the files later. The files only save a
 scan of the log: recovery rebuilds any missing part. Pure: no I/O here.
+
+Tests: ``tests/hot/test_formats.py``.
 """
 
 from __future__ import annotations

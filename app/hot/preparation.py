@@ -1,4 +1,7 @@
-"""Work on produced records before they are appended: recompression, and checks of each record. Pure."""
+"""Work on produced records before they are appended: recompression, and checks of each record. Pure.
+
+Tests: ``tests/handlers/test_preparations.py``.
+"""
 
 from __future__ import annotations
 

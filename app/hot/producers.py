@@ -9,6 +9,8 @@ version 1:
     coordinator epoch int32, first offset of the open transaction int64 (-1: none)
 
 A snapshot has only the last batch of each producer. After loading it, ``remember_older`` can add the others.
+
+Tests: ``tests/hot/test_formats.py``, ``tests/hot/test_append.py``.
 """
 
 from __future__ import annotations

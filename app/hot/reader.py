@@ -3,6 +3,8 @@
 A plan reads a few headers and index entries, from memory or from the page cache. If bytes are in neither place, the plan raises a
 ``PageMiss`` that contains the work to fetch them. The caller runs this work in the pool and plans again. Only the event loop
 changes the log, so a plan always sees one consistent state.
+
+Tests: ``tests/hot/test_reads.py``.
 """
 
 from __future__ import annotations

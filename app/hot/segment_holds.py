@@ -2,6 +2,8 @@
 
 Such work may take long, and must never keep a log from being cut. So the log ends the work: a truncation ends each hold above the
 cut and every compaction, in the same turn of the event loop. Bytes read after that are of no use.
+
+Tests: ``tests/hot/test_cleaning_ended.py``.
 """
 
 from __future__ import annotations

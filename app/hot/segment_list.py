@@ -2,6 +2,8 @@
 
 A log owns its list and calls it only from the event loop. All methods are synchronous. To delete a file is to rename it, which
 takes microseconds; its bytes are freed later, in the pool.
+
+Tests: ``tests/hot/test_replicas.py``, ``tests/hot/test_append.py``.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A full or old segment does not close itself: the code that appends asks first, and then begins the next segment. As in Kafka,
 the age of a segment is the time from the greatest timestamp of its first append to the timestamps of the new records. A replay
 of old data therefore rolls by its own time. The clock counts only if records have no timestamps.
+
+Tests: ``tests/hot/test_append.py``, ``tests/hot/test_recovery.py``.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 ``<base offset as 20 digits>.log`` contains record batches; the first begins at the base offset or later. All other files with
 the same number can be rebuilt from it.
+
+Tests: ``tests/hot/test_append.py``, ``tests/hot/test_recovery.py``.
 """
 
 from __future__ import annotations

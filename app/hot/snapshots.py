@@ -3,6 +3,8 @@
 A roll takes a snapshot, so that the state at a segment's base is known. It stays in memory until the next sync. A sync also takes a
 snapshot at the log end, because recovery replays the records after the newest snapshot. Only the snapshots at segment bases and the
 newest one are kept.
+
+Tests: ``tests/hot/test_recovery.py``, ``tests/hot/test_durability.py``.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 ``.firn_log_state`` is the CRC-32C (uint32) of the rest, and then a msgpack array of ``PartitionState``. It is valid only
 together with the clean-shutdown marker. Both are durably removed before anything is appended. Kafka's own files contain the
 same state, but reading them takes longer.
+
+Tests: ``tests/hot/test_formats.py``.
 """
 
 from __future__ import annotations

@@ -16,6 +16,8 @@ not swapped. So a ``.swap`` file never has records that were cut away.
 ``complete`` does steps 2 and 3 in recovery. A ``.swap`` file replaces the segments that begin in its range. The range begins at
 the file's base offset, and ends with its last batch, which compaction keeps even if it is empty. Kafka names and completes
 these files in the same way.
+
+Tests: ``tests/hot/test_cleaner.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Batches whose records cannot be decoded, although the bytes are as the producer sent them. They are skipped and logged once."""
+"""Batches whose records cannot be decoded, although the bytes are as the producer sent them. They are skipped and logged once.
+
+Tests: ``tests/hot/test_produced_records.py``.
+"""
 
 from __future__ import annotations
 

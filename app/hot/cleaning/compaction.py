@@ -12,6 +12,8 @@ Some records and batches stay although they are not the newest (Kafka's rules):
 - the last batch of each written segment, without records, so that the segment itself shows its end.
 
 Batches keep their offsets, epochs and producer fields. Before use, every batch is checked against its CRC.
+
+Tests: ``tests/hot/test_cleaner.py``, ``tests/hot/test_cleaning_model.py``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """The compiled engine: ``kernels`` with their arrays, and the work that they leave to Python: compressed batches.
 
 Importing this module loads numba and LLVM, which take more memory than the rest of a broker. Only the cleaner process imports it.
+
+Tests: ``tests/hot/test_cleaning_engines.py``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """The interface of compaction's inner loops. There are two implementations: ``compiled``, and the readable ``plain``.
 
 An engine holds the map from keys to their newest offsets and works on a window: a run of whole batches in memory.
+
+Tests: ``tests/hot/test_cleaning_engines.py``, ``tests/hot/test_cleaner.py``.
 """
 
 from __future__ import annotations

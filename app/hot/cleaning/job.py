@@ -1,4 +1,7 @@
-"""One round of compaction over one log, as data: the broker's job for the worker, and the worker's result."""
+"""One round of compaction over one log, as data: the broker's job for the worker, and the worker's result.
+
+Tests: ``tests/hot/test_cleaner.py``.
+"""
 
 from __future__ import annotations
 

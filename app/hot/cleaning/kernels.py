@@ -12,6 +12,8 @@ job hashes with a random key, so no producer can choose two keys that count as o
 The slots are in the order of their hashes over the whole array. A key's first slot grows with its hash, and the array has some
 extra slots at its end, so nothing wraps around. A search for a missing key therefore ends at the place where the key would be:
 after five slots instead of fifty in a table that is nine tenths full. Most searches of a second round are for missing keys.
+
+Tests: ``tests/hot/test_cleaning_engines.py``.
 """
 
 from __future__ import annotations

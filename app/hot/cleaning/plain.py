@@ -1,6 +1,8 @@
 """The engine in plain Python: the oracle for the compiled engine, and the engine if there is no cleaner process.
 
 It stores the keys themselves instead of their hashes, decodes each record, and builds new batches from the records.
+
+Tests: ``tests/hot/test_cleaning_engines.py``.
 """
 
 from __future__ import annotations

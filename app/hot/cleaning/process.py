@@ -8,6 +8,8 @@ ends or the socket reaches end-of-file. Unfinished files end in ``.cleaned``, an
 numba compiles the kernels once for an installation. This takes some ten seconds and a lot of memory. Then the process restarts
 itself and loads the kernels from numba's cache: beside the package, or in ``DIRECTORY`` if the package's folder is not
 writable. LLVM is not needed after that, and releases the memory of its code.
+
+Tests: ``tests/hot/test_cleaner.py``.
 """
 
 from __future__ import annotations

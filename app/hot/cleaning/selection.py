@@ -7,6 +7,8 @@ KIP-354).
 The dirty end is the first of: the last stable offset, the active segment, the first segment with a record younger than
 ``min.compaction.lag.ms``. A log is due when the share of the middle part in both left parts is above ``min.cleanable.dirty.ratio``,
 or a record in it is older than ``max.compaction.lag.ms``.
+
+Tests: ``tests/hot/test_cleaner.py``.
 """
 
 from __future__ import annotations

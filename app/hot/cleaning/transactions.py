@@ -3,6 +3,8 @@
 Batches are passed in order of offset. A batch of an aborted transaction is removed at once. Its marker, and its entry in the
 transaction index, stay until a later round finds no batch of the transaction. The marker then stays for another
 ``delete.retention.ms``, so that a reader in the middle of the transaction still finds its end (KAFKA-8522, KIP-534).
+
+Tests: ``tests/hot/test_cleaner.py``.
 """
 
 from __future__ import annotations

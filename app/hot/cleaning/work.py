@@ -1,4 +1,7 @@
-"""The seam between the decision to compact and the work itself, which runs in this process or in its own process."""
+"""The seam between the decision to compact and the work itself, which runs in this process or in its own process.
+
+Tests: ``tests/hot/test_cleaner.py``, ``tests/hot/test_cleaning_ended.py``.
+"""
 
 from __future__ import annotations
 
