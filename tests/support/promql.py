@@ -138,13 +138,19 @@ class _Parser:
         if self._next() not in COMPARISONS:
             return left
         compare = COMPARISONS[self._take()[1]]
+        as_number = self._next() == "bool"
+        if as_number:
+            self._take()
         right = self._sum()
         assert isinstance(left, dict), "numbers are not compared"
-        return {
-            labels: value
-            for labels, value in left.items()
-            if (other := _other(right, labels)) is not None and compare(value, other)
-        }
+        found: Vector = {}
+        for labels, value in left.items():
+            other = _other(right, labels)
+            if other is not None and as_number:
+                found[labels] = float(compare(value, other))
+            elif other is not None and compare(value, other):
+                found[labels] = value
+        return found
 
     def _sum(self) -> float | Vector:
         left = self._product()
@@ -171,6 +177,14 @@ class _Parser:
             self._take("(")
             self._take(")")
             return self._at_s
+        if text in ("topk", "histogram_quantile"):
+            self._take("(")
+            first = float(self._take()[1])
+            self._take(",")
+            inner = self._either()
+            self._take(")")
+            assert isinstance(inner, dict)
+            return _greatest(inner, int(first)) if text == "topk" else _quantiles(inner, first)
         if text in AGGREGATIONS:
             return self._aggregated(AGGREGATIONS[text])
         if text in ("rate", "increase", "min_over_time"):
@@ -240,6 +254,43 @@ def _matches(value: str, sign: str, text: str) -> bool:
 def _risen(values: Sequence[float]) -> float:
     """By how much a counter rose; it begins at 0 again when its process does."""
     return sum(after - before if after >= before else after for before, after in pairwise(values))
+
+
+def _greatest(vector: Vector, count: int) -> Vector:
+    return dict(sorted(vector.items(), key=lambda one: -one[1])[:count])
+
+
+def _quantiles(buckets: Vector, quantile: float) -> Vector:
+    """The upper bound of the bucket with the quantile. Prometheus estimates a value within the bucket."""
+    groups: dict[Labels, list[tuple[float, float]]] = {}
+    for labels, count in buckets.items():
+        bound = float(dict(labels)["le"])
+        groups.setdefault(frozenset(one for one in labels if one[0] != "le"), []).append((bound, count))
+    found: Vector = {}
+    for labels, counts in groups.items():
+        counts.sort()
+        if counts[-1][1] > 0:
+            found[labels] = next(bound for bound, count in counts if count >= quantile * counts[-1][1])
+    return found
+
+
+def metrics_read(expression: str) -> set[str]:
+    """The families of the program that an expression reads."""
+    text = re.sub(r'"[^"]*"', '""', expression)
+    return {
+        re.sub("_(bucket|sum|count)$", "", name)
+        for name in re.findall(r"(?<![:\w])(?:firn|process)_\w+(?!:)\b", text)
+        if not re.search(rf":{name}|{name}:", text)
+    }
+
+
+def labels_read(expression: str) -> set[str]:
+    """The labels that an expression groups by or matches."""
+    text = re.sub(r'"[^"]*"', '""', expression)
+    grouped = {label.strip() for labels in re.findall(r"by \(([^)]*)\)", text) for label in labels.split(",")}
+    return grouped | {
+        label for braces in re.findall(r"\{([^}]*)\}", text) for label in re.findall(r"(\w+)\s*=", braces)
+    }
 
 
 def _other(right: float | Vector, labels: Labels) -> float | None:

@@ -6,24 +6,17 @@ The metrics are those that the HTTP process serves. Only the times of the scrape
 from __future__ import annotations
 
 import asyncio
-import random
-import re
 import shutil
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from app.core.metrics import Registry
 from app.core.turns import whole
 from app.core.units import BrokerId
-from app.http.application import create_app
-from app.http.gateway import HttpSettings
 from app.http.metrics import render_steps
 from app.machine.runtime import SystemClock
 from app.metadata.changes.quotas import QuotaOperation, alter_quotas
@@ -33,13 +26,14 @@ from app.objectstore.memory import Fault, FaultKind, MemoryStore
 from app.objectstore.metered import MeteredStore
 from tests.broker.three import three
 from tests.handlers.conversation import batch, talk
+from tests.support import scraping
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.promql import RULES, Scrapes
+from tests.support.scraping import Prometheus, minutes
 from tests.support.secured import add_certificate, certificates, listener, security
 from tests.support.talking import fetch_all, produce, tier_everything
 from tests.support.waiting import until
 
-NAME = re.compile(r"(?:firn|process|python|kafka)_\w+")
 TIERED = {"segment_bytes": "16777216", "local_retention_ms": "0", "retention_ms": "-1"}
 
 
@@ -49,47 +43,8 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.http.gateway.METRICS_TIMEOUT_S", 60.0)
 
 
-def minutes(first: int, last: int) -> range:
-    """The times of scrapes, in seconds."""
-    return range(first * 60, last * 60 + 1, 60)
-
-
-class Prometheus:
-    """Scrapes the HTTP process, and evaluates the alerts."""
-
-    def __init__(self, http: httpx.AsyncClient) -> None:
-        self._http = http
-        self.scrapes = Scrapes()
-        self._read = set(NAME.findall(RULES.read_text()))
-
-    async def scrape(self, *times_s: float) -> None:
-        """Scrape the present state, as if at these times."""
-        for at_s in times_s:
-            lines = (await self.page()).splitlines()
-            self.scrapes.add("\n".join(line for line in lines if NAME.search(line)[0] in self._read) + "\n", at_s)  # type: ignore[index]
-
-    async def page(self) -> str:
-        return (await self._http.get("/metrics")).text
-
-    async def value(self, name: str) -> float:
-        """The sum of the samples of a name, now."""
-        families = text_string_to_metric_families(await self.page())
-        return sum(one.value for family in families for one in family.samples if one.name == name)
-
-    def firing(self, alert: str, at_s: float) -> list[dict[str, str]]:
-        return self.scrapes.firing(alert, at_s)
-
-
-@asynccontextmanager
-async def scraped(*brokers: RunningBroker, ports: tuple[int, ...] = ()) -> AsyncIterator[Prometheus]:
-    settings = HttpSettings(bootstrap=tuple(("127.0.0.1", port) for port in ports or [one.port for one in brokers]))
-    application = create_app(settings, clock=SystemClock(), rng=random.Random(3))
-    transport = httpx.ASGITransport(app=application)
-    async with (
-        application.router.lifespan_context(application),
-        httpx.AsyncClient(transport=transport, base_url="http://localhost") as http,
-    ):
-        yield Prometheus(http)
+def scraped(*brokers: RunningBroker) -> AbstractAsyncContextManager[Prometheus]:
+    return scraping.scraped(*brokers, read=RULES.read_text())
 
 
 class Storing:

@@ -41,6 +41,8 @@ def _scrapes() -> Scrapes:
         ('sum by (node) (rate(n_total{of="a"}[3m]))', {"1": 6 / 120}),
         ("increase(n_total[1m])", {}),
         ("absent", {}),
+        ("sum(up == bool 0)", {"": 1}),
+        ("topk(1, up)", {"2": 1}),
     ],
 )
 def test_an_expression_has_its_value(scrapes: Scrapes, expression: str, expected: dict[str, float]) -> None:

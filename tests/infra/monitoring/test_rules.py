@@ -11,6 +11,7 @@ import yaml
 
 from app.cli.commands import application
 from tests.support.metric_rows import documented_metrics
+from tests.support.promql import labels_read, metrics_read
 
 ROOT: Final = Path(__file__).parents[3]
 RUNBOOKS: Final = ROOT / "docs" / "runbooks"
@@ -28,18 +29,13 @@ OF_EACH: Final = {"node_id", "process", "le", "store"}
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.get("alert", rule.get("record")))
 def test_a_rule_reads_metrics_and_labels_that_there_are(rule: dict[str, Any]) -> None:
     known = documented_metrics()
-    text = re.sub(r'"[^"]*"', '""', rule["expr"])
-    read = {
-        re.sub("_(bucket|sum|count)$", "", name)
-        for name in re.findall(r"(?<![:\w])(?:firn|process)_\w+(?!:)\b", text)
-        if not re.search(rf":{name}|{name}:", text)
-    }
+    read = metrics_read(rule["expr"])
     assert read <= known.keys()
-    assert set(re.findall(r"\w+:\w+:\w+", text)) <= RECORDED
-    grouped = {label.strip() for labels in re.findall(r"by \(([^)]*)\)", text) for label in labels.split(",")}
-    matched = {label for braces in re.findall(r"\{([^}]*)\}", text) for label in re.findall(r"(\w+)\s*=", braces)}
+    assert set(re.findall(r"\w+:\w+:\w+", rule["expr"])) <= RECORDED
     if read:
-        assert grouped | matched <= OF_EACH.union(*(labels for name, (_, labels) in known.items() if name in read))
+        assert labels_read(rule["expr"]) <= OF_EACH.union(
+            *(labels for name, (_, labels) in known.items() if name in read)
+        )
 
 
 @pytest.mark.parametrize("name", ALERTS)
