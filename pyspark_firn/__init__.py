@@ -4,6 +4,7 @@ Spark finds this package by its name: where ``firn-broker[spark]`` is installed,
 
 - ``source``: ``FirnDataSource``, the face to Spark; ``options``: options of a read
 - ``batch``, ``streaming``: plan a batch read, a stream; ``snapshot``, ``planning``, ``splits``: from manifests to splits
+- ``registry``, ``registry_values``: values by the schemas of a registry
 - ``tasks``, ``reading``: a task reads a split; ``decoding``, ``columns``, ``batch_table``: chunks to Arrow
 - ``kernels``, ``compiling``, ``machine_code``, ``relocatable``: compiled loops; ``memory``: memory of a reader
 - ``writing``: ``WriteOptions`` and writes through brokers; ``session``: the store from synchronous code

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 HEADERS: Final = "headers"
+DATA: Final = "data"
+"""The column of decoded values, in the place of ``value``. The schema registry says its type."""
 KAFKA_COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 """The columns of ``format("kafka")``, in its order."""
 
@@ -57,9 +59,10 @@ ARROW_TYPES: Final[Mapping[str, pa.DataType]] = {
 }
 
 
-def struct_type(names: Sequence[str]) -> StructType:
-    """Spark's schema of these columns."""
-    return StructType([StructField(name, SPARK_TYPES[name]) for name in names])
+def struct_type(names: Sequence[str], data: DataType | None = None) -> StructType:
+    """Spark's schema of these columns. ``data``: the type of the column of decoded values."""
+    types = dict(SPARK_TYPES) if data is None else {**SPARK_TYPES, DATA: data}
+    return StructType([StructField(name, types[name]) for name in names])
 
 
 def arrow_schema(names: Sequence[str]) -> pa.Schema:
@@ -67,12 +70,13 @@ def arrow_schema(names: Sequence[str]) -> pa.Schema:
     return pa.schema([pa.field(name, ARROW_TYPES[name]) for name in names])
 
 
-def column_names(schema: StructType) -> tuple[str, ...]:
-    """Which columns a user's own schema asks for. Raises: ConfigError if it is not one of these columns as they are."""
+def column_names(schema: StructType, *, has_data: bool = False) -> tuple[str, ...]:
+    """Which columns a user's own schema asks for. ``has_data``: the column of decoded values is among those that there are, and its
+    type is checked elsewhere. Raises: ConfigError if it is not one of these columns as they are."""
     for field in schema.fields:
         if schema.names.count(field.name) > 1:
             raise ConfigError(f"The column {field.name!r} is in the schema more than once: name it once.")
-        known = SPARK_TYPES.get(field.name)
+        known = field.dataType if has_data and field.name == DATA else SPARK_TYPES.get(field.name)
         if known is None:
             raise ConfigError(f"There is no column {field.name!r}: a topic has {', '.join(SPARK_TYPES)}.")
         if field.dataType != known:

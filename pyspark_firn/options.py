@@ -17,7 +17,9 @@ from typing import Any, Final, TypeAlias
 from app.core.errors import ConfigError, clause
 from app.core.limits import MIB
 from app.metadata.image.image import INTERNAL_TOPICS
-from pyspark_firn.columns import HEADERS, KAFKA_COLUMNS, SPARK_TYPES
+from pyspark_firn.columns import DATA, HEADERS, KAFKA_COLUMNS, SPARK_TYPES
+from pyspark_firn.registry import LATEST as LATEST_VERSION
+from pyspark_firn.registry import RegistryOptions
 
 SPLIT_BYTES_MIN: Final = 1 * MIB
 DIGITS_MAX: Final = 18
@@ -104,8 +106,15 @@ class ReadOptions:
     fail_on_data_loss: bool = True
     max_bytes_per_trigger: int | None = None
     max_records_per_trigger: int | None = None
+    registry: RegistryOptions | None = None
+    """Where the schemas of values are; None: values are not decoded."""
 
 
+OF_REGISTRY: Final = (
+    "schema.registry.url", "schema.registry.subject", "schema.registry.version", "schema.registry.basic.auth.user.info",
+    "schema.registry.ssl.ca.location", "badValues",
+)  # fmt: skip
+REGISTRY_URL: Final = OF_REGISTRY[0]
 BOTH: Final = (
     "store", "subscribe", "subscribePattern", "assign", "startingOffsets", "startingTimestamp",
     "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "includeHeaders", "columns", "isolation", "tail",
@@ -146,16 +155,16 @@ _ALIKE: Final = 0.8
 
 def parse_columns(given: Mapping[str, str]) -> tuple[str, ...]:
     """The columns that a read with these options has. Raises: ConfigError."""
-    by_lower = {"columns": "columns", "includeheaders": "includeHeaders"}
+    by_lower = {"columns": "columns", "includeheaders": "includeHeaders", REGISTRY_URL: REGISTRY_URL}
     return _columns({by_lower[name.lower()]: value for name, value in given.items() if name.lower() in by_lower})
 
 
 def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     """Parse a user's options. Names are compared without case, as Spark does. Raises: ConfigError."""
-    known = {name.lower(): name for name in (*BOTH, *BATCH_ONLY, *STREAM_ONLY)}
+    known = {name.lower(): name for name in (*BOTH, *OF_REGISTRY, *BATCH_ONLY, *STREAM_ONLY)}
     unknown = [written for written in given if written.lower() not in known]
     if unknown:
-        raise ConfigError(_unknown(unknown, (*BOTH, *(STREAM_ONLY if streaming else BATCH_ONLY))))
+        raise ConfigError(_unknown(unknown, (*BOTH, *OF_REGISTRY, *(STREAM_ONLY if streaming else BATCH_ONLY))))
     options = {known[written.lower()]: value for written, value in given.items()}
     for name in BATCH_ONLY if streaming else STREAM_ONLY:
         if name in options:
@@ -180,6 +189,49 @@ def parse_read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOpti
         fail_on_data_loss=_flag(options, "failOnDataLoss", default=True),
         max_bytes_per_trigger=_bytes(options, "maxBytesPerTrigger", None, at_least=1),
         max_records_per_trigger=_count(options, "maxRecordsPerTrigger"),
+        registry=_registry(options),
+    )
+
+
+def parse_registry(given: Mapping[str, str]) -> RegistryOptions:
+    """The registry of a read that decodes values, before all other options are known. Raises: ConfigError."""
+    known = {name.lower(): name for name in (*OF_REGISTRY, "subscribe", "subscribePattern", "assign")}
+    found = _registry({known[name.lower()]: value for name, value in given.items() if name.lower() in known})
+    assert found is not None
+    return found
+
+
+def has_registry(given: Mapping[str, str]) -> bool:
+    """Whether a read with these options decodes values."""
+    return any(name.lower() == REGISTRY_URL for name in given)
+
+
+def _registry(options: Mapping[str, str]) -> RegistryOptions | None:
+    url, subject, version, user_info, ca_location, bad_values = (options.get(name, "").strip() for name in OF_REGISTRY)
+    if REGISTRY_URL not in options:
+        for name in OF_REGISTRY:
+            if name in options:
+                raise ConfigError(f"The option {name!r} needs {REGISTRY_URL}: write the address of a schema registry.")
+        return None
+    if not subject:
+        names = tuple(_subscription(options).names)
+        if len(names) != 1:
+            raise ConfigError(
+                "The option 'schema.registry.subject' is missing, and the read has not one topic alone: write the subject whose "
+                "schema gives the columns."
+            )
+        subject = f"{names[0]}-value"
+    if version and version != LATEST_VERSION and re.fullmatch("[1-9][0-9]{0,9}", version) is None:
+        raise ConfigError(f"The option 'schema.registry.version' is {version!r}: write a number or {LATEST_VERSION}.")
+    if bad_values not in ("", "fail", "null"):
+        raise ConfigError(f"The option 'badValues' is {bad_values!r}: write fail or null.")
+    return RegistryOptions(
+        url=url,
+        subject=subject,
+        version=version or LATEST_VERSION,
+        user_info=user_info,
+        ca_location=ca_location,
+        bad_is_null=bad_values == "null",
     )
 
 
@@ -323,15 +375,18 @@ def _time(name: str, text: str) -> int:
 
 def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
     headers = _flag(options, "includeHeaders", default=False)
+    decodes = REGISTRY_URL in options
     if "columns" not in options:
-        return (*KAFKA_COLUMNS, HEADERS) if headers else KAFKA_COLUMNS
+        usual = tuple(DATA if decodes and name == "value" else name for name in KAFKA_COLUMNS)
+        return (*usual, HEADERS) if headers else usual
     wanted = tuple(dict.fromkeys(name.strip() for name in options["columns"].split(",") if name.strip()))
-    by_lower = {name.lower(): name for name in SPARK_TYPES}
+    there = (*SPARK_TYPES, DATA) if decodes else tuple(SPARK_TYPES)
+    by_lower = {name.lower(): name for name in there}
     for name in wanted:
         if name.lower() not in by_lower:
-            raise ConfigError(f"There is no column {name!r}: a topic has {', '.join(SPARK_TYPES)}.")
+            raise ConfigError(f"There is no column {name!r}: a topic has {', '.join(there)}.")
     if not wanted:
-        raise ConfigError(f"The option 'columns' names none: a topic has {', '.join(SPARK_TYPES)}.")
+        raise ConfigError(f"The option 'columns' names none: a topic has {', '.join(there)}.")
     named = tuple(by_lower[name.lower()] for name in wanted)
     return (*named, HEADERS) if headers and HEADERS not in named else named
 

@@ -43,10 +43,15 @@ class FirnDataSource(Shipped, DataSource):
 
     @plainly()
     def schema(self) -> StructType:
-        from pyspark_firn.columns import struct_type
-        from pyspark_firn.options import parse_columns
+        from pyspark_firn.columns import DATA, struct_type
+        from pyspark_firn.options import parse_columns, parse_registry
 
-        return struct_type(parse_columns(self.options))
+        names = parse_columns(self.options)
+        if DATA not in names:
+            return struct_type(names)
+        from pyspark_firn.registry_values import data_type, reader_text
+
+        return struct_type(names, data_type(reader_text(parse_registry(self.options))))
 
     @plainly()
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -93,7 +98,11 @@ class FirnReader(Shipped, DataSourceReader):
         from pyspark_firn.columns import column_names
 
         self._options = options
-        self._columns = column_names(schema)
+        self._columns = column_names(schema, has_data=options.registry is not None)
+        if options.registry is not None:
+            from pyspark_firn.registry_values import with_reader
+
+            self._options = with_reader(options, schema)
 
     @plainly()
     def partitions(self) -> list[InputPartition]:

@@ -33,7 +33,7 @@ from app.metadata.manifest.manifest_state import ManifestState
 from pyspark_firn.batch import splits_of
 from pyspark_firn.columns import column_names
 from pyspark_firn.losses import Losses
-from pyspark_firn.options import ReadOptions, parse_read_options
+from pyspark_firn.options import ReadOptions, has_registry, parse_read_options
 from pyspark_firn.planning import PartitionRange, boundary_segments, segments_between
 from pyspark_firn.session import StoreSession
 from pyspark_firn.shadowing import Shipped
@@ -123,7 +123,8 @@ class FirnStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailable
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         self._given = given
-        self._columns = column_names(schema)
+        self._schema = schema
+        self._columns = column_names(schema, has_data=has_registry(given))
         self._session: StoreSession | None = None
         self._target: Position | None = None
         """The position where Trigger.AvailableNow stops."""
@@ -135,7 +136,12 @@ class FirnStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailable
     def _options(self) -> ReadOptions:
         """Parsed when Spark first asks for something: behind an error while a reader is made it shows one of its own
         (``reader`` unbound). Raises: ConfigError."""
-        return parse_read_options(self._given, streaming=True)
+        options = parse_read_options(self._given, streaming=True)
+        if options.registry is None:
+            return options
+        from pyspark_firn.registry_values import with_reader
+
+        return with_reader(options, self._schema)
 
     # --- positions --------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
+from pyspark_firn.columns import DATA
 from pyspark_firn.damage import naming_the_mend
 from pyspark_firn.losses import Losses
 from pyspark_firn.memory import keep_freed_memory
@@ -23,6 +24,18 @@ def read_split(options: ReadOptions, columns: Sequence[str], split: InputPartiti
     """The records of a split. Spark makes an empty split itself where planning found nothing to read."""
     if not isinstance(split, (StoredSplit, TailSplit)):
         return
+    if options.registry is None or DATA not in columns:
+        yield from _stored(options, columns, split)
+        return
+    from pyspark_firn.registry_values import RegistryValues  # few reads decode values
+
+    values = RegistryValues(options.registry, columns, split.topic, split.partition)
+    for batch in _stored(options, values.read_columns, split):
+        yield values.decoded(batch)
+
+
+def _stored(options: ReadOptions, columns: Sequence[str], split: StoredSplit | TailSplit) -> Iterator[pa.RecordBatch]:
+    """The records as they are stored."""
     keep_freed_memory()
     try:
         with StoreSession(options.store) as session:

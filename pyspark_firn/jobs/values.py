@@ -19,10 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from app.core.errors import ConfigError
+from pyspark_firn.columns import DATA
 from pyspark_firn.jobs.avro_indexes import Skip, indexes_check
 
-DATA: Final = "data"
-"""The column of decoded values, in the place of ``value``."""
 REASON: Final = "reason"
 SAMPLE_RECORDS: Final = 10_000
 """Records that a shape is inferred from."""
@@ -60,7 +59,7 @@ _AVRO_LOGICAL: Final[Mapping[tuple[str, str], pa.DataType]] = {
 FLOAT_MAX: Final = float(np.finfo(np.float32).max)
 DECIMAL_DIGITS_MAX: Final = 38
 """More have no place in Parquet as Spark and Iceberg know it."""
-_UNDECODABLE: Final = (
+UNDECODABLE: Final = (
     ValueError, TypeError, KeyError, IndexError, EOFError, OverflowError, RecursionError, struct.error,
 )  # fmt: skip
 """The errors that decoders raise for a bad value."""
@@ -111,7 +110,7 @@ def avro_shape(text: str) -> ValueShape:
     import fastavro
 
     try:
-        parsed = fastavro.parse_schema(_known_logical_types(json.loads(text)))
+        parsed = fastavro.parse_schema(known_logical_types(json.loads(text)))
     except (
         ValueError,
         KeyError,
@@ -165,13 +164,13 @@ def _inferred_type(values: Sequence[Any], depth: int) -> pa.DataType | None:
     return pa.float64() if kinds and kinds <= {int, float} else pa.string()
 
 
-def _known_logical_types(schema: Any) -> Any:
+def known_logical_types(schema: Any) -> Any:
     """An Avro schema without the logical types that have no column here, so that the decoder leaves their values unchanged."""
     if isinstance(schema, list):
-        return [_known_logical_types(one) for one in schema]
+        return [known_logical_types(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    named = {name: _known_logical_types(one) for name, one in schema.items()}
+    named = {name: known_logical_types(one) for name, one in schema.items()}
     kind, logical = named.get("type"), named.pop("logicalType", None)
     if isinstance(kind, str) and isinstance(logical, str):
         is_decimal = logical == "decimal" and kind in ("bytes", "fixed") and "precision" in named
@@ -267,7 +266,7 @@ class ValueDecoder:
         if shape.kind == "avro":
             import fastavro
 
-            self._avro = fastavro.parse_schema(_known_logical_types(json.loads(shape.avro)))
+            self._avro = fastavro.parse_schema(known_logical_types(json.loads(shape.avro)))
             self._check_indexes = indexes_check(self._avro)
 
     def split(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
@@ -279,7 +278,7 @@ class ValueDecoder:
             try:
                 decoded.append(None if value is None else self._decode(value))
                 reasons.append(None)
-            except _UNDECODABLE as error:
+            except UNDECODABLE as error:
                 decoded.append(None)
                 reasons.append(_reason(error))
         data = self._column(decoded, reasons)
