@@ -49,7 +49,7 @@ from app.http.rest_v3 import (
     share_groups,
     topics,
 )
-from app.http.schemas import components
+from app.http.schemas import components, describe_errors
 from app.http.serving import caller_of, counts_no_more, gateway_of
 
 if TYPE_CHECKING:
@@ -274,11 +274,12 @@ async def _client_left(request: Request, error: Exception) -> Response:
 
 
 def _complete_openapi(app: FastAPI) -> None:
-    """Add the schemas of bodies, to which the routes refer."""
+    """Add the schemas of bodies, to which the routes refer, and describe errors."""
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
         schema = generate()
+        describe_errors(schema)
         schema.setdefault("components", {}).setdefault("schemas", {}).update(components(_BODIES))
         return schema
 

@@ -11,8 +11,23 @@ from typing import Any, Final
 import msgspec
 
 from app.http.bodies import JSON_TYPE
+from app.http.errors import Error
 
 _REFERENCE: Final = "#/components/schemas/{name}"
+_OWN_ERROR: Final = "HTTPValidationError"
+REGISTRY_PATHS: Final = (
+    "/subjects",
+    "/schemas",
+    "/config",
+    "/mode",
+    "/compatibility",
+    "/contexts",
+    "/v1/metadata",
+    "/exporters",
+    "/dek-",
+)
+REGISTRY_TYPE: Final = "application/vnd.schemaregistry.v1+json"
+V2_TYPE: Final = "application/vnd.kafka.v2+json"
 
 
 def request_body(kind: type[msgspec.Struct], example: Any, *, description: str = "") -> dict[str, Any]:
@@ -29,6 +44,28 @@ def content_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
 def reference(kind: type[msgspec.Struct]) -> dict[str, str]:
     """Refers to the schema of a type, which ``components`` must be given too."""
     return {"$ref": _REFERENCE.format(name=kind.__name__)}
+
+
+def describe_errors(document: dict[str, Any]) -> None:
+    """Describe the errors of all routes in a generated document. FastAPI describes those of its own validation, and no route
+    answers so."""
+    for path, operations in document["paths"].items():
+        of_registry = path.startswith(REGISTRY_PATHS)
+        for operation in operations.values():
+            kinds = [JSON_TYPE]
+            if of_registry:
+                kinds.append(REGISTRY_TYPE)
+            elif any("(v2)" in tag for tag in operation.get("tags", ())):
+                kinds.append(V2_TYPE)
+            content = {kind: {"schema": reference(Error)} for kind in kinds}
+            responses = operation["responses"]
+            if _OWN_ERROR in str(responses.get("422")):
+                del responses["422"]
+            responses["4XX"] = {"description": "The request is refused.", "content": content}
+            responses["5XX"] = {"description": "The request was not served. Try again later.", "content": content}
+    schemas = document.get("components", {}).get("schemas", {})
+    for name in (_OWN_ERROR, "ValidationError"):
+        schemas.pop(name, None)
 
 
 def components(kinds: Iterable[type[msgspec.Struct]]) -> dict[str, Any]:

@@ -13,11 +13,12 @@ from starlette.responses import Response, StreamingResponse
 from app.core.extras import install_hint
 from app.core.turns import Portion
 from app.http.errors import Error
+from app.http.schemas import REGISTRY_TYPE
 from app.registry.record_json import shown_references
 from app.registry.refusals import Code, ParserMissing, RegistryRefusal
 from app.registry.view import Version
 
-MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
+MEDIA_TYPE: Final = REGISTRY_TYPE
 EXTRA: Final = "registry"
 T = TypeVar("T")
 WHOLE_MAX: Final = 100

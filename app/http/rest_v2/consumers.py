@@ -30,8 +30,8 @@ from app.http.read_budget import Held, PageBytes
 from app.http.registry.record_schemas import CONVERSION_FAILED, RecordSchemas
 from app.http.rest_v2.answers import V2Route, answered, responses_of
 from app.http.rest_v2.forms import ReadRecord, RecordUnreadable, shown
-from app.http.rest_v2.media import PLAIN_TYPES, V2_TYPE, chosen, embedded_type
-from app.http.schemas import reference
+from app.http.rest_v2.media import PLAIN_TYPES, chosen, embedded_type
+from app.http.schemas import V2_TYPE, reference
 from app.http.serving import caller_of, gateway_of
 
 router = APIRouter(prefix="/consumers", tags=["Consumers (v2)"], default_response_class=Response, route_class=V2Route)

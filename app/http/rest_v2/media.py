@@ -11,8 +11,8 @@ from typing import Final
 
 from app.http.bodies import JSON_TYPE
 from app.http.consumers.settings import Format
+from app.http.schemas import V2_TYPE
 
-V2_TYPE: Final = "application/vnd.kafka.v2+json"
 PLAIN_TYPES: Final = (V2_TYPE, "application/vnd.kafka+json", JSON_TYPE)
 """Types that name no embedded format, the preferred one first."""
 ACCEPT_CHARS_MAX: Final = 8_000

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.http.consumers.settings import Format
-from app.http.rest_v2.media import PLAIN_TYPES, V2_TYPE, chosen, embedded_type, format_of
+from app.http.rest_v2.media import PLAIN_TYPES, chosen, embedded_type, format_of
+from app.http.schemas import V2_TYPE
 
 KAFKA, JSON = PLAIN_TYPES[1:]
 
