@@ -258,11 +258,14 @@ class AdminClient:
 
         return await self._retrying(ask, also_final=frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}))
 
-    async def describe_topics_configs(self, names: Sequence[str]) -> dict[str, list[ConfigEntry]]:
-        """Effective settings of some topics. Topics that were deleted meanwhile are left out, and those whose settings this user
-        may not see. Raises: RequestRejected, BrokerUnavailable."""
+    async def describe_topics_configs(
+        self, names: Sequence[str], settings: Sequence[str] | None = None
+    ) -> dict[str, list[ConfigEntry]]:
+        """Effective settings of some topics: all, or ``settings``. Topics that were deleted meanwhile are left out, and those whose
+        settings this user may not see. Raises: RequestRejected, BrokerUnavailable."""
+        keys = None if settings is None else list(settings)
         resources = [
-            DescribeConfigsResource(resource_type=ConfigResourceType.TOPIC, resource_name=name, configuration_keys=None)
+            DescribeConfigsResource(resource_type=ConfigResourceType.TOPIC, resource_name=name, configuration_keys=keys)
             for name in names
         ]
         request = DescribeConfigsRequest(resources=resources, include_synonyms=True)

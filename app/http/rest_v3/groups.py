@@ -215,7 +215,7 @@ async def get_assignment(
 # --- lags -----------------------------------------------------------------------------------------------------------
 
 
-class _Behind(NamedTuple):
+class Behind(NamedTuple):
     """How far a group is in a partition."""
 
     partition: TopicPartition
@@ -239,7 +239,7 @@ async def list_lags(cluster_id: str, consumer_group_id: str, request: Request) -
     committed = await gateway.groups.committed(view.group_id)
     partitions = await ordered(committed, Portion(), lambda partition: partition)
     part, after = part_of(page_of(request), partitions, lambda partition: partition)
-    found = await _behind(gateway, await _owners(view), committed, await _present(gateway, part))
+    found = await behind(gateway, await owners_in(view), committed, await present(gateway, part))
     path = f"{_path(cluster_id, view.group_id)}/lags"
     shaped = (_lag(request, cluster_id, view.group_id, one) for one in found)
     return await long_list(request, "KafkaConsumerLagList", path, shaped, next_link(request, after))
@@ -256,10 +256,10 @@ async def get_lag(
     gateway, view = await _found(request, cluster_id)
     partition = TopicPartition(topic_name, PartitionIndex(partition_id))
     committed = await gateway.groups.committed(view.group_id)
-    owners = await _owners(view)
+    owners = await owners_in(view)
     if partition not in committed and partition not in owners:
         raise RestError(404, f"Group {view.group_id} reads no partition {partition_id} of topic {topic_name}.")
-    (one,) = await _behind(gateway, owners, committed, [partition])
+    (one,) = await behind(gateway, owners, committed, [partition])
     return json_response(_lag(request, cluster_id, view.group_id, one))
 
 
@@ -274,7 +274,7 @@ async def get_lag_summary(cluster_id: str, consumer_group_id: str, request: Requ
     partitions = await ordered(committed, Portion(), lambda partition: partition)
     total, greatest = 0, None
     portion = Portion()
-    for one in await _behind(gateway, await _owners(view), committed, await _present(gateway, partitions)):
+    for one in await behind(gateway, await owners_in(view), committed, await present(gateway, partitions)):
         total += one.lag or 0
         if greatest is None or (one.lag or 0) > (greatest.lag or 0):
             greatest = one
@@ -283,26 +283,26 @@ async def get_lag_summary(cluster_id: str, consumer_group_id: str, request: Requ
     return json_response(_summary(request, cluster_id, view.group_id, greatest, total))
 
 
-async def _behind(
+async def behind(
     gateway: Gateway,
     owners: Mapping[TopicPartition, GroupMember],
     committed: Mapping[TopicPartition, Committed],
     partitions: Sequence[TopicPartition],
-) -> list[_Behind]:
+) -> list[Behind]:
     """How far the group is in some partitions. Raises: RequestRejected if one does not exist; BrokerUnavailable."""
-    found: list[_Behind] = []
+    found: list[Behind] = []
     for asked in slices(partitions, PARTITIONS_ASKED_MAX):
         ends = await gateway.cluster.list_offsets(dict.fromkeys(asked, LATEST))
         portion = Portion()
         for partition in asked:
             known = committed.get(partition)
             offset = None if known is None else known.offset
-            found.append(_Behind(partition, offset, ends[partition].offset, owners.get(partition)))
+            found.append(Behind(partition, offset, ends[partition].offset, owners.get(partition)))
         await portion.rest()
     return found
 
 
-async def _present(gateway: Gateway, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+async def present(gateway: Gateway, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
     """The partitions that still exist. Raises: RequestRejected, BrokerUnavailable."""
     portion = Portion()
     names: dict[str, None] = {}
@@ -317,7 +317,7 @@ async def _present(gateway: Gateway, partitions: Sequence[TopicPartition]) -> li
     return found
 
 
-async def _owners(view: GroupView) -> dict[TopicPartition, GroupMember]:
+async def owners_in(view: GroupView) -> dict[TopicPartition, GroupMember]:
     """The member to which each partition is assigned."""
     found: dict[TopicPartition, GroupMember] = {}
     portion = Portion()
@@ -430,7 +430,7 @@ def _assignment(
     )
 
 
-def _lag(request: Request, cluster_id: str, group_id: str, one: _Behind) -> ConsumerLag:
+def _lag(request: Request, cluster_id: str, group_id: str, one: Behind) -> ConsumerLag:
     topic, index = one.partition
     path = f"{_path(cluster_id, group_id)}/lags/{topic}/partitions/{index}"
     resource = f"kafka={cluster_id}/consumer-group={group_id}/lag={topic}/partition={index}"
@@ -449,7 +449,7 @@ def _lag(request: Request, cluster_id: str, group_id: str, one: _Behind) -> Cons
     )
 
 
-def _summary(request: Request, cluster_id: str, group_id: str, one: _Behind | None, total: int) -> LagSummary:
+def _summary(request: Request, cluster_id: str, group_id: str, one: Behind | None, total: int) -> LagSummary:
     path = _path(cluster_id, group_id)
     member = None if one is None else one.member
     topic, index = ("", 0) if one is None else one.partition
