@@ -17,11 +17,13 @@ import shutil
 import signal
 import socket
 import subprocess
+import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -452,11 +454,11 @@ def mib(count: float) -> str:
     return f"{count / 1048576:.1f} MiB"
 
 
-def run(directory: Path, show: Callable[[Console, Path], None] | None = None) -> int:
+def run(directory: Path, show: Callable[[Console, Path], None] | None = None, *, keep: bool = False) -> int:
     """Run the demo in ``directory`` (emptied first). Returns the exit code: 0 if all came back as it went in.
 
-    ``show``: another demo than the one of one broker. Raises: ConfigError if the demo's data or its Kafka client is not
-    installed.
+    ``show``: another demo than the one of one broker. ``keep``: the broker of the usual demo goes on until this process is
+    interrupted. Raises: ConfigError if the demo's data or its Kafka client is not installed.
     """
     if importlib.util.find_spec("confluent_kafka") is None:
         raise ConfigError(f"The demo's Kafka client is not installed: run {install_hint('demo')}.")
@@ -469,7 +471,7 @@ def run(directory: Path, show: Callable[[Console, Path], None] | None = None) ->
     directory.mkdir(parents=True)
     (directory / ".firn-demo").touch()
     try:
-        (show or _run)(console, directory)
+        (show or partial(_run, keep=keep))(console, directory)
     except DemoFailed as error:
         console.print(f"\n[bold red]FAILED[/] {error}")
         return 1
@@ -478,7 +480,7 @@ def run(directory: Path, show: Callable[[Console, Path], None] | None = None) ->
     return 0
 
 
-def _run(console: Console, root: Path) -> None:
+def _run(console: Console, root: Path, *, keep: bool = False) -> None:
     console.print("[bold]1. Real records[/]")
     table = flights_table()
     flights = to_flights(table)
@@ -514,6 +516,18 @@ def _run(console: Console, root: Path) -> None:
         )
         _ask(console, broker, table)
         _show_tiers(console, broker)
+        if keep:
+            _keep(console, broker)
+
+
+def _keep(console: Console, broker: _Broker) -> None:
+    """Leave the broker up until Ctrl-C or SIGTERM."""
+    console.print(f"\n[bold]The broker goes on.[/] Look at it in a browser: [link]http://{broker.http}/[/link]")
+    console.print(f"  Kafka is at {broker.bootstrap}. Press Ctrl-C to end it.", highlight=False)
+    if importlib.util.find_spec("jinja2") is None:
+        console.print(f"  The console is not installed: run {install_hint('console')}.", highlight=False, markup=False)
+    with suppress(KeyboardInterrupt):
+        threading.Event().wait()
 
 
 def fill_bucket(console: Console, root: Path, table: pa.Table) -> Path:
@@ -564,7 +578,8 @@ def _where_next(console: Console, root: Path) -> None:
         "Where to look next:\n"
         f"  find {root}/bucket | less    segments, manifests and the cluster log, as objects\n"
         f"  firn verify --store {(root / 'bucket').resolve().as_uri()}\n"
-        "  firn serve                     a broker of your own on 127.0.0.1:9092",
+        f"  firn demo --keep {root}    the same, and the broker stays up with its console for your browser\n"
+        "  firn serve                     a broker of your own on 127.0.0.1:9092, with the console on http://127.0.0.1:8080",
         highlight=False,
         soft_wrap=True,
     )

@@ -46,6 +46,11 @@ def test_two_brokers_are_no_demo(capfd: pytest.CaptureFixture[str]) -> None:
     assert "write 3" in capfd.readouterr().err
 
 
+def test_several_brokers_cannot_be_kept(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--brokers", "3", "--keep"]) != 0
+    assert "cannot be kept" in capfd.readouterr().err
+
+
 @pytest.mark.ci
 def test_a_demo_that_is_sent_sigterm_ends_its_broker(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", SERVING, str(tmp_path)], stdout=subprocess.PIPE, text=True)
