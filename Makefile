@@ -27,12 +27,12 @@ hooks:
 
 $(VENV)/.run: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "==> installing Firn and its demo into $(VENV)"
-	@$(PIP) install --constraint constraints.txt --editable '.[demo,registry]'
+	@$(PIP) install --constraint constraints.txt --editable '.[console,demo,registry]'
 	@touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python hooks
 	@echo "==> installing Firn with everything that its tests and linters need into $(VENV)"
-	@$(PIP) install --constraint constraints.txt --editable '.[demo,redis,registry,spark,test,lint]'
+	@$(PIP) install --constraint constraints.txt --editable '.[console,demo,redis,registry,spark,test,lint]'
 	@touch $@ $(VENV)/.run
 
 run: $(VENV)/.run ## Produce, tier, drop local, replay: the main job on 336,776 real records
@@ -40,7 +40,7 @@ run: $(VENV)/.run ## Produce, tier, drop local, replay: the main job on 336,776 
 
 $(VENV)/.spark: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "==> installing Firn with Spark into $(VENV)"
-	@$(PIP) install --constraint constraints.txt --editable '.[demo,registry,spark,bench]'
+	@$(PIP) install --constraint constraints.txt --editable '.[console,demo,registry,spark,bench]'
 	@touch $@
 
 spark-demo: $(VENV)/.spark ## Produce, tier, stop the broker, then ask the bucket with Spark: three answers and a plot

@@ -66,6 +66,7 @@ def test_the_wheel_holds_every_package_that_the_command_imports() -> None:
 
 
 OF_EXTRAS = {
+    "console": ("app/http/console/console.py",),
     "bench": ("pyspark_firn/tour.py",),
     "demo": ("app/demo.py", "app/cli/demo_brokers.py"),
     "redis": ("app/broker/start/process.py", "app/broker/quota_tokens.py", "app/metadata/peers/redis_liveness.py"),

@@ -471,9 +471,54 @@ V2_ROUTES: dict[tuple[str, str], Served] = {
         INSTANCES,
     ),
 }
+CONSOLE = "http/console/"
+PAGES = Served(
+    "names and numbers are looked up, texts of a filter are bounded; nothing is changed, and each text of others is escaped",
+    (
+        DOOR,
+        f"{CONSOLE}test_pages.py::test_each_page_has_the_policy_of_content_and_runs_nothing_inline",
+        f"{CONSOLE}test_messages.py::test_hostile_records_are_text",
+        f"{CONSOLE}test_topics.py::test_a_page_of_a_topic_that_there_is_not_is_404",
+    ),
+)
+LOGINS = Served(
+    "a form has the token of its session; the broker decides about the credential; a cookie counts for the console alone",
+    (
+        DOOR,
+        f"{CONSOLE}test_logins.py::test_a_form_without_the_token_of_its_session_changes_nothing",
+        f"{CONSOLE}test_logins.py::test_a_session_counts_for_the_console_alone",
+        f"{CONSOLE}test_logins.py::test_a_login_leads_to_pages_of_the_console_alone",
+    ),
+)
+CONSOLE_ROUTES = {
+    **dict.fromkeys(
+        (
+            ("GET", f"/console{path}")
+            for path in (
+                "",
+                "/live",
+                "/topics",
+                "/topics/{topic_name}",
+                "/topics/{topic_name}/messages",
+                "/topics/{topic_name}/partitions",
+                "/topics/{topic_name}/settings",
+                "/topics/{topic_name}/partitions/{partition_id}/messages/{offset}",
+                "/topics/{topic_name}/partitions/{partition_id}/messages/{offset}/value",
+                "/groups",
+                "/groups/{group_id}",
+                "/assets/{name}",
+            )
+        ),
+        PAGES,
+    ),
+    ("GET", "/console/login"): LOGINS,
+    ("POST", "/console/login"): LOGINS,
+    ("POST", "/console/logout"): LOGINS,
+}
 HTTP_ROUTES = {
     **V2_ROUTES,
-    ("GET", "/"): NOTHING,
+    **CONSOLE_ROUTES,
+    ("GET", "/"): PAGES,
     ("GET", "/docs"): NOTHING,
     ("GET", "/openapi.json"): NOTHING,
     ("GET", "/metrics"): NOTHING,

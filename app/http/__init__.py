@@ -4,6 +4,7 @@
 - ``rest_v3/``, ``rest_v2/``: their routes; ``consumers/``: consumer instances of REST v2; ``registry/``: the schema registry
 - ``compactions``, ``costs``, ``drains``, ``metrics``, ``documentation``: other routes; ``health``: the broker's health
 - ``front``: before all routes; ``direct_routes``: frequent requests, past FastAPI's router
+- ``console/``: pages for people
 - ``pages``, ``record_rendering``, ``read_budget``: reads of records
 - ``record_json``, ``json_stream``, ``bodies``, ``body_budget``, ``content_encoding``, ``errors``: bodies and responses
 - ``schemas``: their types in OpenAPI

@@ -25,6 +25,14 @@ from app.http import compactions, costs, documentation, drains, metrics
 from app.http.access import Access
 from app.http.bodies import JSON_TYPE, ClientLeft, json_response
 from app.http.body_budget import BodyBudget
+from app.http.console import groups as console_groups
+from app.http.console import logins as console_logins
+from app.http.console import messages as console_messages
+from app.http.console import overview as console_overview
+from app.http.console import topics as console_topics
+from app.http.console.console import Console
+from app.http.console.rendering import ConsoleRoute
+from app.http.console.sessions import accepts_html
 from app.http.consumers.table import ConsumerInstances, InstanceLimits
 from app.http.direct_routes import DirectRoutes
 from app.http.errors import REFUSED, Error, RestAnswer, RestError, answer_of
@@ -73,6 +81,8 @@ _ROUTES: Final = (
     consumers_v2,
 )
 """Modules with a router, and with the types of their bodies. The first route whose path matches is taken."""
+_PAGES: Final = (console_overview, console_topics, console_messages, console_groups, console_logins)
+"""Modules of the console with a router."""
 _BODIES: Final = (Error, *(body for module in _ROUTES for body in module.BODIES), *schema_registry.BODIES)
 """Types of bodies whose schemas are in the OpenAPI document."""
 
@@ -148,11 +158,14 @@ def create_app(
     )
     app.state.health = HealthListener()
     app.state.body_budget = BodyBudget()
+    app.state.console = Console(clock)
     for module in _ROUTES:
         app.include_router(module.router)
     app.include_router(costs.router)
     app.include_router(drains.router)
-    app.add_api_route("/", _welcome, include_in_schema=False)
+    for page in _PAGES:
+        app.include_router(page.router)
+    app.router.add_api_route("/", _welcome, include_in_schema=False, route_class_override=ConsoleRoute)
     app.add_api_route("/docs", _documentation, include_in_schema=False)
     app.add_api_route("/healthz", _healthz, tags=["Health"], summary="Whether this process runs")
     app.add_api_route(
@@ -187,9 +200,12 @@ def _direct() -> list[APIRoute]:
 
 
 async def _welcome(request: Request) -> Response:
+    """The console for browsers, else links for programs."""
+    if accepts_html(request.scope["headers"]):
+        return await console_overview.overview(request)
     base = request.base_url
     links = {"clusters": f"{base}v3/clusters", "documentation": f"{base}docs", "metrics": f"{base}metrics"}
-    return JSONResponse({"name": "Firn", "version": __version__, **links})
+    return JSONResponse({"name": "Firn", "version": __version__, **links}, headers={"vary": "Accept"})
 
 
 async def _documentation(request: Request) -> Response:

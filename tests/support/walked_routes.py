@@ -65,10 +65,12 @@ Route = tuple[str, str]
 Entry = Callable[[Place], Iterator[Sent]]
 
 
-def _get(path: str, *statuses: int) -> Entry:
+def _get(path: str, *statuses: int, headers: Mapping[str, str] = {}) -> Entry:
     def made(on: Place) -> Iterator[Sent]:
         filled = on.filled(path)
         yield Sent("as it is", filled, statuses=frozenset(statuses or (200,)))
+        if headers:
+            yield Sent("as a page", filled, headers=headers, statuses=frozenset(statuses or (200,)))
         long = "x" * 40_000
         yield Sent(
             "a long query", f"{filled}{'&' if '?' in filled else '?'}q={long}", statuses=frozenset(statuses or (200,))
@@ -121,6 +123,31 @@ def _admin(path: str, *good: tuple[str, Callable[[], bytes]]) -> Entry:
         yield Sent("in gzip", filled, lambda: gzip.compress(bytes(50 * MIB)), GZIP, ANY)
 
     return made
+
+
+def _form(path: str) -> Entry:
+    def made(on: Place) -> Iterator[Sent]:
+        for label, body in (
+            ("many fields", _whole(b"a=1&", 1_000_000, b"", b"")),
+            ("a short form of many fields", _whole(b"a&", 30_000, b"", b"")),
+            ("escapes", _whole(b"%C3%A4", 30_000, b"user=", b"")),
+            ("zeros", lambda: bytes(1_000_000)),
+        ):
+            yield Sent(
+                label,
+                path,
+                body,
+                {"Content-Type": "application/x-www-form-urlencoded"},
+                frozenset({303, 400, 403, 413}),
+            )
+
+    return made
+
+
+def _console_group(on: Place) -> Iterator[Sent]:
+    yield Sent("many members", f"/console/groups/{on.group}")
+    yield Sent("many lags", f"/console/groups/{on.lagging}")
+    yield Sent("a long group", f"/console/groups/{'x' * 40_000}", statuses=BAD | NOT_FOUND)
 
 
 def _new_topic(name: Callable[[int], str]) -> Callable[[], bytes]:
@@ -413,7 +440,26 @@ WALKED_ROUTES: Final[Mapping[Route, Entry]] = {
     ("GET", "/topics/{topic_name}/partitions/{partition_id}/offsets"): _get("/topics/{topic}/partitions/{partition}/offsets"),
     ("POST", "/topics/{topic_name}"): _produced("/topics/{topic}"),
     ("POST", "/topics/{topic_name}/partitions/{partition_id}"): _produced("/topics/{topic}/partitions/0"),
-    ("GET", "/"): _get("/"),
+    ("GET", "/"): _get("/", headers={"Accept": "text/html"}),
+    ("GET", "/console"): _get("/console", 303),
+    ("GET", "/console/live"): _get("/console/live"),
+    ("GET", "/console/topics"): _get("/console/topics?internal=1", 200, 400),
+    ("GET", "/console/topics/{topic_name}"): _get("/console/topics/{topic}?partition={partition}"),
+    ("GET", "/console/topics/{topic_name}/messages"): _get("/console/topics/{topic}/messages?partition={partition}&contains=x"),
+    ("GET", "/console/topics/{topic_name}/partitions"): _get("/console/topics/{topic}/partitions"),
+    ("GET", "/console/topics/{topic_name}/settings"): _get("/console/topics/{topic}/settings"),
+    ("GET", "/console/topics/{topic_name}/partitions/{partition_id}/messages/{offset}"): _get(
+        "/console/topics/{topic}/partitions/0/messages/0", 200, 404
+    ),
+    ("GET", "/console/topics/{topic_name}/partitions/{partition_id}/messages/{offset}/value"): _get(
+        "/console/topics/{topic}/partitions/0/messages/0/value", 200, 404
+    ),
+    ("GET", "/console/groups"): _get("/console/groups", 200, 400),
+    ("GET", "/console/groups/{group_id}"): _console_group,
+    ("GET", "/console/assets/{name}"): _get("/console/assets/none.css", 404),
+    ("GET", "/console/login"): _get("/console/login", 303),
+    ("POST", "/console/login"): _form("/console/login"),
+    ("POST", "/console/logout"): _form("/console/logout"),
     ("GET", "/docs"): _get("/docs"),
     ("GET", "/openapi.json"): _get("/openapi.json"),
     ("GET", "/healthz"): _get("/healthz"),

@@ -1,0 +1,9 @@
+"""The console: pages for people at ``/`` and ``/console``, made from the requests that their reader may send (ADR 0047).
+
+- ``console``: ``Console``, its state in a process; ``rendering``: pages, their headers and errors, static files
+- ``sessions``: ``Sessions``, logins of browsers; ``logins``: the pages to log in and out
+- ``overview``, ``topics``, ``messages``, ``groups``: pages; ``reading``: records for a page
+- ``formats``, ``timeline``: texts and drawings (pure)
+
+``templates/`` has the HTML, ``assets/`` the style sheet, the script and the icon.
+"""

@@ -1,0 +1,126 @@
+// The console works without this file. With it: keys, buttons that copy, and numbers that move.
+const LIVE_MS = 2000
+const POINTS = 60
+
+// --- keys
+
+const typing = (target) => target instanceof Element && target.closest("input, select, textarea")
+let after_g = false
+
+function rows() {
+  return [...document.querySelectorAll("tr[data-row]")]
+}
+
+function step(by) {
+  const all = rows()
+  if (!all.length) return
+  const at = all.findIndex((row) => row.classList.contains("here"))
+  const next = Math.min(all.length - 1, Math.max(0, at + by))
+  all.forEach((row) => row.classList.remove("here"))
+  all[next].classList.add("here")
+  all[next].scrollIntoView({ block: "nearest" })
+  all[next].querySelector("a")?.focus({ preventScroll: true })
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey) return
+  if (typing(event.target)) {
+    if (event.key === "Escape") event.target.blur()
+    return
+  }
+  if (after_g) {
+    after_g = false
+    const link = document.querySelector(`nav a[data-go="${CSS.escape(event.key)}"]`)
+    if (link) {
+      event.preventDefault()
+      location.assign(link.href)
+    }
+    return
+  }
+  if (event.key === "g") after_g = true
+  else if (event.key === "j") step(1)
+  else if (event.key === "k") step(-1)
+  else if (event.key === "?") document.querySelector("#keys").showModal()
+  else if (event.key === "/") {
+    const search = document.querySelector("[data-search]")
+    if (search) {
+      event.preventDefault()
+      search.focus()
+      search.select()
+    }
+  }
+})
+
+// --- buttons that copy
+
+for (const button of document.querySelectorAll("[data-copy]")) {
+  if (!navigator.clipboard) break // a page without TLS that is not of this machine has none
+  button.hidden = false
+  button.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(button.dataset.copy)
+    button.textContent = "Copied"
+    setTimeout(() => (button.textContent = "Copy"), 1500)
+  })
+}
+
+// --- numbers that move
+
+function rate(value, unit) {
+  if (unit === "B/s") {
+    for (const [size, name] of [[2 ** 30, "GiB/s"], [2 ** 20, "MiB/s"], [2 ** 10, "KiB/s"]])
+      if (value >= size) return `${(value / size).toFixed(1)} ${name}`
+    return `${Math.round(value)} B/s`
+  }
+  for (const [size, name] of [[1e6, "M"], [1e3, "k"]]) if (value >= size) return `${(value / size).toFixed(1)} ${name} ${unit}`
+  return `${Math.round(value)} ${unit}`
+}
+
+const seen = {}
+let last = null
+
+function show(counters, seconds) {
+  for (const element of document.querySelectorAll("[data-rate]")) {
+    const name = element.dataset.rate
+    element.textContent = rate(Math.max(0, (counters[name] - last[name]) / seconds), element.dataset.unit)
+    element.classList.remove("old")
+    element.title = ""
+  }
+  for (const chart of document.querySelectorAll("[data-spark]")) {
+    const name = chart.dataset.spark
+    const points = (seen[name] ??= [])
+    points.push(Math.max(0, (counters[name] - last[name]) / seconds))
+    if (points.length > POINTS) points.shift()
+    const most = Math.max(1, ...points)
+    const place = (value, index) => `${120 - (points.length - 1 - index) * (120 / (POINTS - 1))},${23 - 21 * (value / most)}`
+    chart.firstElementChild.setAttribute("points", points.map(place).join(" "))
+  }
+}
+
+async function look(url) {
+  let at = performance.now()
+  for (;;) {
+    if (document.visibilityState === "visible") {
+      try {
+        const response = await fetch(url, { headers: { accept: "application/json" }, redirect: "error" })
+        if (response.status === 401 || response.status === 403) return
+        if (response.ok) {
+          const { counters } = await response.json()
+          const now = performance.now()
+          if (last) show(counters, (now - at) / 1000)
+          last = counters
+          at = now
+        }
+      } catch {
+        const age = Math.round((performance.now() - at) / 1000)
+        for (const element of document.querySelectorAll("[data-rate]")) {
+          element.classList.add("old")
+          element.title = `${age} s old`
+        }
+      }
+    }
+    await new Promise((done) => setTimeout(done, LIVE_MS))
+  }
+}
+
+const live = document.querySelector("[data-live]")
+if (live && live.dataset.live) look(live.dataset.live)

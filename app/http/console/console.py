@@ -1,0 +1,98 @@
+"""The state of the console in a process. Nothing of it is loaded before the first page.
+
+Tests: ``tests/http/console/test_pages.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from app.core.seams import Clock
+from app.http.console import formats
+from app.http.console.sessions import Sessions
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+FOLDER: Final = Path(__file__).parent
+ASSETS: Final = "/console/assets/"
+_KINDS: Final = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """A static file."""
+
+    kind: str
+    content: bytes
+
+
+class Console:
+    """Templates and static files, loaded when the first page is asked for, and the sessions."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.sessions = Sessions()
+        self._environment: Environment | None = None
+        self._assets: Mapping[str, Asset] = {}
+
+    @cached_property
+    def installed(self) -> bool:
+        """Whether the extra ``console`` is there."""
+        return importlib.util.find_spec("jinja2") is not None
+
+    async def environment(self) -> Environment:
+        """The templates. They are compiled in a thread, because that takes longer than a portion."""
+        if self._environment is not None:
+            return self._environment
+        assets, environment = await asyncio.to_thread(_load)
+        self._assets, self._environment = assets, environment
+        return environment
+
+    async def asset(self, name: str) -> Asset | None:
+        """The static file of that name, which has the hash of its content."""
+        if not self._assets:
+            await self.environment()
+        return self._assets.get(name)
+
+
+def _load() -> tuple[Mapping[str, Asset], Environment]:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup, escape
+
+    assets: dict[str, Asset] = {}
+    urls: dict[str, str] = {}
+    for path in sorted((FOLDER / "assets").iterdir()):
+        content = path.read_bytes()
+        name = f"{path.stem}.{sha256(content).hexdigest()[:12]}{path.suffix}"
+        assets[name] = Asset(_KINDS[path.suffix], content)
+        urls[path.name] = ASSETS + name
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        auto_reload=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "size": formats.size,
+        "number": formats.number,
+        "duration": formats.duration,
+        "instant": formats.instant,
+        "readable": formats.readable,
+        "part": lambda text: quote(text, safe=""),
+        "breakable": lambda text: escape(formats.readable(text)).replace(".", Markup(".<wbr>")),
+    }
+    environment.globals |= {"urls": urls, "many": formats.many, "ago": formats.ago}
+    for name in environment.list_templates():
+        environment.get_template(name)
+    return assets, environment

@@ -1,0 +1,135 @@
+"""The pages to log in and out. They are there only where callers log in.
+
+Tests: ``tests/http/console/test_logins.py``.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl
+
+from fastapi import APIRouter, Request
+from starlette.responses import RedirectResponse, Response
+
+from app.core.errors import BrokerUnavailable
+from app.core.limits import HTTP_BODY_TIMEOUT_MS, KIB
+from app.http.bodies import whole_body
+from app.http.body_budget import BodyBudget
+from app.http.console.console import ASSETS
+from app.http.console.rendering import GUARDED, ConsoleRoute, console_of, page, session_of
+from app.http.console.sessions import is_console, set_cookie
+from app.http.credentials import Credential, NotACredential, read_authorization
+from app.http.errors import RestAnswer, RestError
+
+if TYPE_CHECKING:
+    from app.http.callers import Callers
+
+router = APIRouter(include_in_schema=False, route_class=ConsoleRoute, default_response_class=Response)
+
+ADDRESS: Final = "firn.address"
+"""Where a request's scope has the address of its client, where callers log in (``app/http/login.py``)."""
+FORM_BYTES_MAX: Final = 32 * KIB
+FIELDS_MAX: Final = 20
+WRONG: Final = "The user, the password or the token is wrong."
+IMMUTABLE: Final = "public, max-age=31536000, immutable"
+
+
+async def form_of(request: Request) -> dict[str, str]:
+    """The fields of a form of the console. Raises: RestError 400, 403 if it is no form of this console, 413; ClientLeft."""
+    budget: BodyBudget = request.app.state.body_budget
+    with budget.whole.page() as held:  # a form to log in has no caller yet, whose part of the budget it could take
+        body = await whole_body(request, bytes_max=FORM_BYTES_MAX, idle_timeout_ms=HTTP_BODY_TIMEOUT_MS, held=held)
+    try:
+        fields = dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MAX))
+    except ValueError:
+        raise RestError(400, "The body is no form of the console.") from None
+    if not console_of(request).sessions.is_form_token(session_of(request), fields.get("form_token", "")):
+        raise RestError(403, "The form is not of this session. Open its page again, and send it from there.")
+    return fields
+
+
+def next_of(text: str) -> str:
+    """Where to go after a login: a page of the console, or the first one."""
+    path = text.partition("?")[0].partition("#")[0]
+    safe = text.startswith("/") and "\\" not in text and text.isprintable() and is_console(path) and "//" not in path
+    return text if safe else "/"
+
+
+def credential_of(fields: dict[str, str]) -> Credential | None:
+    """The credential that a form has, None if it cannot be one."""
+    if token := fields.get("token", "").strip():
+        header = b"Bearer " + token.encode()
+    else:
+        user = fields.get("user", "")
+        if ":" in user:
+            return None
+        header = b"Basic " + b64encode(f"{user}:{fields.get('password', '')}".encode())
+    try:
+        return read_authorization([header])
+    except NotACredential:
+        return None
+
+
+@router.get("/console/login")
+async def show_login(request: Request) -> Response:
+    wanted = next_of(request.query_params.get("next", "/"))
+    if request.app.state.callers is None or session_of(request) is not None:
+        return RedirectResponse(wanted, 303, headers=dict(GUARDED))
+    return await _login_page(request, wanted)
+
+
+async def _login_page(request: Request, wanted: str, status: int = 200, message: str = "") -> Response:
+    callers: Callers = request.app.state.callers
+    try:
+        offered = await callers.mechanisms()
+    except BrokerUnavailable as error:
+        callers.tell_unavailable(error)
+        offered, message, status = (), "No broker can be reached, so nobody can log in. Try again later.", 503
+    return await page(
+        request, "login", status_code=status, next=wanted, message=message, tokens="OAUTHBEARER" in offered, section=""
+    )
+
+
+@router.post("/console/login")
+async def log_in(request: Request) -> Response:
+    if request.app.state.callers is None:
+        return RedirectResponse("/", 303, headers=dict(GUARDED))
+    from app.http.callers import CallerRefused
+
+    fields = await form_of(request)
+    wanted = next_of(fields.get("next", "/"))
+    callers: Callers = request.app.state.callers
+    credential = credential_of(fields)
+    if credential is None:
+        return await _login_page(request, wanted, 401, WRONG)
+    try:
+        async with callers.serving(credential, request.scope.get(ADDRESS, "")):
+            pass
+    except CallerRefused as refusal:
+        refused: RestAnswer = refusal.answer
+        return await _login_page(request, wanted, refused.status, WRONG if refused.status == 401 else refused.message)
+    console = console_of(request)
+    if (before := session_of(request)) is not None:
+        console.sessions.end(before)
+    name = console.sessions.begin(credential, fields.get("user", "") or "token")
+    headers = {**GUARDED, "cache-control": "no-store", "set-cookie": set_cookie(request.scope, name)}
+    return RedirectResponse(wanted, 303, headers=headers)
+
+
+@router.post("/console/logout")
+async def log_out(request: Request) -> Response:
+    await form_of(request)
+    session = session_of(request)
+    if session is not None:
+        console_of(request).sessions.end(session)
+    headers = {**GUARDED, "cache-control": "no-store", "set-cookie": set_cookie(request.scope, None)}
+    return RedirectResponse("/console/login", 303, headers=headers)
+
+
+@router.get(ASSETS + "{name}")
+async def asset(name: str, request: Request) -> Response:
+    found = await console_of(request).asset(name)
+    if found is None:
+        raise RestError(404, "There is no such file.")
+    return Response(found.content, headers={**GUARDED, "cache-control": IMMUTABLE}, media_type=found.kind)

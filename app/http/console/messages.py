@@ -1,0 +1,168 @@
+"""The tab of a topic with its messages, and the page of one of them.
+
+The broker decides whether the caller may read, as for each other Fetch. Tests: ``tests/http/console/test_messages.py``.
+"""
+
+from __future__ import annotations
+
+import shlex
+from datetime import UTC, datetime
+from typing import Final
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from app.client.cluster import EARLIEST, LATEST
+from app.core.errors import BrokerUnavailable, RequestRejected
+from app.core.units import Offset, PartitionIndex, TopicPartition
+from app.http.console.reading import Browse, browse
+from app.http.console.rendering import GUARDED, ConsoleRoute
+from app.http.console.topics import found_topic, number_in, topic_page
+from app.http.errors import RestError
+from app.http.gateway import Gateway
+from app.http.pages import batch_records, reader
+
+router = APIRouter(include_in_schema=False, route_class=ConsoleRoute, default_response_class=Response)
+
+COUNT_DEFAULT: Final = 50
+COUNT_MAX: Final = 200
+OFFSET_MAX: Final = 2**63 - 1
+FILTER_CHARS_MAX: Final = 1_000
+RAW_ROUNDS_MAX: Final = 20
+"""Requests for one record. Its batch may be compacted away, or come slowly from the bucket."""
+
+
+def moment_of(text: str) -> int:
+    """Milliseconds since 1970 of a time in UTC: ``2024-05-06T07:08:09``, ``2024-05-06``, or a number. Raises: RestError 400."""
+    if text.isascii() and text.isdecimal() and len(text) < 17:
+        return int(text)
+    try:
+        found = datetime.fromisoformat(text.strip().removesuffix(" UTC"))
+        return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise RestError(
+            400, "The time must be of the form 2024-05-06T07:08:09 (UTC), or milliseconds since 1970."
+        ) from None
+
+
+async def _ends(gateway: Gateway, partition: TopicPartition) -> tuple[int, int]:
+    """The first offset, and one past the last that readers of committed records see."""
+    first = await gateway.cluster.list_offsets({partition: EARLIEST})
+    last = await gateway.cluster.list_offsets({partition: LATEST}, read_committed=True)
+    return first[partition].offset, last[partition].offset
+
+
+def _partition(request: Request, topic_name: str, count: int) -> TopicPartition:
+    index = number_in(request, "partition", 0, 2**31 - 1)
+    if index >= count:
+        raise RestError(404, f"Topic {topic_name} has no partition {index}.")
+    return TopicPartition(topic_name, PartitionIndex(index))
+
+
+@router.get("/console/topics/{topic_name}/messages")
+async def list_messages(topic_name: str, request: Request) -> Response:
+    gateway, topic = await found_topic(request)
+    query = request.query_params
+    partition = _partition(request, topic_name, len(topic.partitions))
+    count = max(1, number_in(request, "count", COUNT_DEFAULT, COUNT_MAX))
+    key, contains = query.get("key", ""), query.get("contains", "")
+    if len(key) > FILTER_CHARS_MAX or len(contains) > FILTER_CHARS_MAX:
+        raise RestError(400, f"A filter has {FILTER_CHARS_MAX} characters at most.")
+    first, end = await _ends(gateway, partition)
+    time_text = query.get("time", "").strip()
+    if time_text:
+        found = await gateway.cluster.list_offsets({partition: moment_of(time_text)}, read_committed=True)
+        at = found[partition].offset
+        offset = end if at < 0 else at
+    else:
+        offset = number_in(request, "offset", max(first, end - count), OFFSET_MAX)
+    offset = min(max(offset, first), end)
+    wanted = Browse(
+        partition=partition,
+        offset=offset,
+        count=count,
+        key=key.encode() if key else None,
+        contains=contains.encode() if contains else None,
+    )
+    read = await browse(gateway, wanted)
+    return await topic_page(
+        request,
+        "messages",
+        topic,
+        partition=partition.partition,
+        offset=offset,
+        first=first,
+        end=end,
+        count=count,
+        key=key,
+        contains=contains,
+        time=time_text,
+        read=read,
+        tier=await _tier_of(gateway, partition, offset),
+        before=max(first, offset - count) if offset > first else None,
+        command=f"firn consume {shlex.quote(topic_name)} --partition {partition.partition} --from {offset} --count {count}",
+        address=f"/v3/clusters/{await gateway.cluster_id()}/topics/{topic_name}/partitions/{partition.partition}/records"
+        f"?offset={offset}&count={count}",
+    )
+
+
+async def _tier_of(gateway: Gateway, partition: TopicPartition, offset: int) -> str:
+    """Where the records at an offset lie: ``bucket`` or ``local``; empty if no broker says it."""
+    try:
+        answer = await gateway.admin.tier_answer_of(await gateway.cluster.leader(partition), [partition.topic])
+    except (BrokerUnavailable, RequestRejected):
+        return ""
+    for one in answer.partitions:
+        if one.partition == partition.partition:
+            return "bucket" if offset < one.local_start_offset else "local"
+    return ""
+
+
+@router.get("/console/topics/{topic_name}/partitions/{partition_id}/messages/{offset}")
+async def show_message(topic_name: str, partition_id: int, offset: int, request: Request) -> Response:
+    gateway, topic = await found_topic(request)
+    if not 0 <= partition_id < len(topic.partitions):
+        raise RestError(404, f"Topic {topic_name} has no partition {partition_id}.")
+    partition = TopicPartition(topic_name, PartitionIndex(partition_id))
+    first, end = await _ends(gateway, partition)
+    read = None
+    if first <= offset < end:
+        read = await browse(gateway, Browse(partition=partition, offset=offset, count=1, whole=True))
+    if read is None or not read.records:
+        raise RestError(404, f"Partition {partition_id} of topic {topic_name} has no record at offset {offset}.")
+    (record,) = read.records
+    return await topic_page(
+        request,
+        "message",
+        topic,
+        partition=partition_id,
+        record=record,
+        exact=record.offset == offset,
+        following=record.offset + 1 if record.offset + 1 < end else None,
+        tier=await _tier_of(gateway, partition, record.offset),
+        command=f"firn consume {shlex.quote(topic_name)} --partition {partition_id} --from {record.offset} --count 1",
+    )
+
+
+@router.get("/console/topics/{topic_name}/partitions/{partition_id}/messages/{offset}/value")
+async def save_value(topic_name: str, partition_id: int, offset: int, request: Request) -> Response:
+    gateway, topic = await found_topic(request)
+    if not 0 <= partition_id < len(topic.partitions):
+        raise RestError(404, f"Topic {topic_name} has no partition {partition_id}.")
+    partition = TopicPartition(topic_name, PartitionIndex(partition_id))
+    async with reader(gateway, read_committed=True) as consumer:
+        consumer.assign({partition: Offset(offset)})
+        for _ in range(RAW_ROUNDS_MAX):
+            for batch in await consumer.fetch_once(partition, max_wait_ms=500):
+                for record in await batch_records(batch):
+                    if record.offset == offset:
+                        headers = {
+                            **GUARDED,
+                            "cache-control": "no-store",
+                            "content-disposition": f'attachment; filename="offset-{offset}.bin"',
+                        }
+                        return Response(record.value or b"", headers=headers, media_type="application/octet-stream")
+                    break
+            if consumer.position(partition) > offset:
+                break
+    raise RestError(404, f"Partition {partition_id} of topic {topic_name} has no record at offset {offset}.")

@@ -1,0 +1,164 @@
+"""Records for a page: so many that fit a filter, of which the beginning of each is kept.
+
+A page reads ``SCANNED_BYTES_MAX`` at most, for ``SCAN_MS_MAX`` at most, and then says how far it came. A record keeps
+``PREVIEW_BYTES`` of its value, so a page of 200 records of any size has a bounded length.
+
+Tests: ``tests/http/console/test_messages.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final, NamedTuple
+
+import msgspec
+
+from app.core.limits import KIB, MIB
+from app.core.turns import Portion
+from app.core.units import Offset, TopicPartition
+from app.http.console.formats import readable
+from app.http.gateway import Gateway
+from app.http.pages import FETCH_WAIT_MS_MAX, batch_records, reader
+from app.records.record import Record
+
+SCANNED_BYTES_MAX: Final = 64 * MIB
+SCAN_MS_MAX: Final = 8_000
+PREVIEW_BYTES: Final = 400
+KEY_BYTES: Final = 120
+HEADERS_MAX: Final = 8
+WHOLE_BYTES_MAX: Final = 256 * KIB
+"""Of a value on the page of one record."""
+WHOLE_HEADERS_MAX: Final = 200
+HEX_BYTES: Final = 48
+
+
+class Text(NamedTuple):
+    """A key, a value or a header's value, as a page shows it."""
+
+    text: str
+    kind: str
+    """``text``, ``json``, ``binary`` or ``null``."""
+    bytes: int
+    cut: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A record of a page."""
+
+    offset: int
+    timestamp: int
+    key: Text
+    value: Text
+    headers: tuple[tuple[str, Text], ...]
+    headers_left: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Browse:
+    """What a page asks for."""
+
+    partition: TopicPartition
+    offset: int
+    count: int
+    key: bytes | None = None
+    """Only records with this key."""
+    contains: bytes | None = None
+    """Only records whose value has these bytes."""
+    read_committed: bool = True
+    whole: bool = False
+    """Whether values are kept up to ``WHOLE_BYTES_MAX``."""
+
+
+@dataclass(slots=True)
+class Browsed:
+    """The records that were found, and how far the search came."""
+
+    records: list[Shown] = field(default_factory=list)
+    next_offset: int = 0
+    scanned: int = 0
+    at_end: bool = False
+
+
+def text_of(data: bytes | None, limit: int, *, pretty: bool = False) -> Text:
+    """Bytes as text if they are UTF-8, else in hexadecimal. ``pretty``: JSON with line breaks."""
+    if data is None:
+        return Text("null", "null", 0, False)
+    cut = len(data) > limit
+    part = data[:limit]
+    try:
+        text = part.decode()
+    except UnicodeDecodeError as error:
+        if not cut or error.start < len(part) - 3:  # not just a character that the cut has split
+            return Text(part[:HEX_BYTES].hex(" "), "binary", len(data), len(data) > HEX_BYTES)
+        text = part[: error.start].decode()
+    is_json = text[:1] in ("{", "[") and not cut
+    if is_json:
+        try:
+            formatted = msgspec.json.format(part, indent=2 if pretty else -1)
+        except (msgspec.MsgspecError, RecursionError):
+            is_json = False
+        else:
+            text = formatted.decode() if pretty else text
+    return Text(readable(text), "json" if is_json else "text", len(data), cut)
+
+
+def shown_of(record: Record, *, whole: bool) -> Shown:
+    """A record for a page."""
+    headers_max = WHOLE_HEADERS_MAX if whole else HEADERS_MAX
+    headers = tuple(
+        (readable(name[:KEY_BYTES]), text_of(value, KEY_BYTES)) for name, value in islice(record.headers, headers_max)
+    )
+    return Shown(
+        record.offset,
+        record.timestamp,
+        text_of(record.key, WHOLE_BYTES_MAX if whole else KEY_BYTES),
+        text_of(record.value, WHOLE_BYTES_MAX if whole else PREVIEW_BYTES, pretty=whole),
+        headers,
+        len(record.headers) - len(headers),
+    )
+
+
+def fits(record: Record, wanted: Browse) -> bool:
+    """Whether a filter lets a record through."""
+    if wanted.key is not None and record.key != wanted.key:
+        return False
+    return wanted.contains is None or (record.value is not None and wanted.contains in record.value)
+
+
+async def browse(gateway: Gateway, wanted: Browse) -> Browsed:
+    """The records of a page.
+
+    Raises: RequestRejected (OFFSET_OUT_OF_RANGE, TOPIC_AUTHORIZATION_FAILED…), BrokerUnavailable, CorruptionError, RestError 429.
+    """
+    found = Browsed(next_offset=wanted.offset)
+    loop = asyncio.get_running_loop()
+    ends_s = loop.time() + SCAN_MS_MAX / 1000
+    async with reader(gateway, read_committed=wanted.read_committed) as consumer:
+        consumer.assign({wanted.partition: Offset(wanted.offset)})
+        portion = Portion()
+        wait_ms = 0
+        while True:
+            for batch in await consumer.fetch_once(wanted.partition, max_wait_ms=wait_ms):
+                records: Iterator[Record] = await batch_records(batch)
+                for record in records:
+                    if len(found.records) >= wanted.count:
+                        return found
+                    size = len(record.value or b"")
+                    found.scanned += size + len(record.key or b"")
+                    if fits(record, wanted):
+                        found.records.append(shown_of(record, whole=wanted.whole))
+                    found.next_offset = record.offset + 1
+                    if portion.spent_by() or (size > KIB and portion.spent()):
+                        await portion.rest()
+                found.next_offset = max(found.next_offset, int(batch.header.end_offset))
+            found.next_offset = max(found.next_offset, int(consumer.position(wanted.partition)))
+            end = consumer.visible_end(wanted.partition)
+            found.at_end = end is not None and consumer.position(wanted.partition) >= end
+            full = len(found.records) >= wanted.count or found.scanned >= SCANNED_BYTES_MAX
+            if found.at_end or full or loop.time() >= ends_s:
+                return found
+            wait_ms = FETCH_WAIT_MS_MAX

@@ -1,0 +1,136 @@
+"""Pages: their headers, their errors, and how they are made in portions.
+
+Every name, key, value and header is text that others wrote. HTML is made from it by templates that escape it, and the policy of
+content lets no script and no style run that is not a file of this server.
+
+Tests: ``tests/http/console/test_pages.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from html import escape
+from typing import Any, Final
+from urllib.parse import quote
+
+from fastapi import Request
+from fastapi.routing import APIRoute
+from starlette.responses import RedirectResponse, Response
+
+from app import __version__
+from app.core.errors import FirnError
+from app.core.extras import install_hint
+from app.core.turns import each
+from app.http.console.console import Console
+from app.http.console.sessions import ROOT, Session, accepts_html, set_cookie
+from app.http.errors import RestAnswer, RestError, answer_of
+from app.http.serving import caller_of, counts_no_more, gateway_of
+
+SESSION: Final = "firn.session"
+"""Where a request's scope has its session (``app/http/login.py``)."""
+HTML: Final = "text/html; charset=utf-8"
+GUARDED: Final[Mapping[str, str]] = {
+    "content-security-policy": (
+        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+"""Headers of every response of the console."""
+_TITLES: Final = {
+    400: "That cannot be asked",
+    401: "Log in first",
+    403: "You have no right to that",
+    404: "That is not there",
+    429: "Too many read at once",
+    503: "No broker can say",
+}
+
+
+def console_of(request: Request) -> Console:
+    found: Console = request.app.state.console
+    return found
+
+
+def session_of(request: Request) -> Session | None:
+    """The session of a request that has logged in by it."""
+    found: Session | None = request.scope.get(SESSION)
+    return found
+
+
+async def page(request: Request, template: str, *, status_code: int = 200, **values: Any) -> Response:
+    """A page, made in portions."""
+    console = console_of(request)
+    session = session_of(request)
+    made = (await console.environment()).get_template(f"{template}.html")
+    known = {
+        "version": __version__,
+        "now_ms": int(console.clock.now_ms()),
+        "user": session.user if session else "",
+        "logs_in": request.app.state.callers is not None,
+        "form_token": console.sessions.form_token(session),
+        "path": request.url.path,
+    }
+    pieces: list[str] = []
+    await each(pieces.append, made.generate(**known, **values))
+    headers = {**GUARDED, "cache-control": "no-store", "vary": "Accept, Cookie"}
+    return Response("".join(pieces), status_code, headers=headers, media_type=HTML)
+
+
+def not_installed() -> Response:
+    """The page of a server without the extra."""
+    command = escape(install_hint("console"))
+    text = (
+        "<!doctype html><html lang=en><meta charset=utf-8><title>Firn</title><h1>Firn</h1>"
+        "<p>The console is not installed here. Install it with this command, and start the server again.</p>"
+        f"<pre>{command}</pre><p>HTTP API: <a href=/docs>/docs</a>. Metrics: <a href=/metrics>/metrics</a>.</p></html>"
+    )
+    return Response(text, 200, headers={**GUARDED, "cache-control": "no-store", "vary": "Accept"}, media_type=HTML)
+
+
+async def refused(request: Request, answer: RestAnswer) -> Response:
+    """The page of a request that failed."""
+    title = _TITLES.get(answer.status, "That failed")
+    response = await page(request, "error", status_code=answer.status, title=title, message=answer.message, section="")
+    for name, value in answer.headers().items():
+        response.headers[name] = value
+    return response
+
+
+def to_login(request: Request) -> Response:
+    """The way to the page to log in, and back. It ends the session of the request."""
+    asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    headers = {**GUARDED, "cache-control": "no-store", "set-cookie": set_cookie(request.scope, None)}
+    return RedirectResponse(f"/console/login?next={quote(asked, safe='')}", 303, headers=headers)
+
+
+class ConsoleRoute(APIRoute):
+    """A page of the console. Its errors are pages, too; a login that has ended leads to the page to log in."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handled(request: Request) -> Response:
+            console = console_of(request)
+            if not console.installed and (request.url.path != ROOT or accepts_html(request.scope["headers"])):
+                return not_installed()
+            try:
+                return await handle(request)
+            except (FirnError, RestError) as error:
+                caller = caller_of(request)
+                if caller is not None and counts_no_more(caller, error):
+                    session = session_of(request)
+                    if session is None:
+                        raise  # a header of this request had the credential
+                    request.app.state.callers.end(caller)
+                    console.sessions.end(session)
+                    return to_login(request)
+                if isinstance(error, FirnError):
+                    gateway_of(request).tell(self.path, error)
+                return await refused(request, answer_of(error))
+
+        return handled

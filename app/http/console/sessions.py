@@ -1,0 +1,138 @@
+"""Logins of browsers: a cookie names a session, and the session has the credential that its user typed (ADR 0047, CS).
+
+The cookie counts for pages of the console alone, so no page elsewhere and no other program can use it for REST.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, Final
+
+from app.http.credentials import Credential
+
+SESSIONS_MAX: Final = 200
+"""As many as callers. A new one takes the place of the one that was unused longest."""
+IDLE_S: Final = 3_600.0
+LIFETIME_S: Final = 12 * 3_600.0
+ROOT: Final = "/"
+BELOW: Final = "/console"
+OPEN: Final = ("/console/login", "/console/assets/")
+"""Beginnings of paths that need no caller: the page to log in, and static files."""
+_COOKIE_CHARS_MAX: Final = 4_096
+
+
+@dataclass(slots=True)
+class Session:
+    """The login of one browser."""
+
+    key: bytes
+    """The digest of its name."""
+    credential: Credential = field(repr=False)
+    user: str
+    began_s: float
+    used_s: float
+
+
+def is_console(path: str) -> bool:
+    """Whether a page of the console may be at this path. ``/`` is both: the console's for a browser."""
+    return path in (ROOT, BELOW) or path.startswith(BELOW + "/")
+
+
+def is_open(path: str) -> bool:
+    """Whether the console serves this path to everybody."""
+    return path.startswith(OPEN)
+
+
+def accepts_html(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether a request asks for HTML by name, as browsers do when their user goes to a page."""
+    return any(name == b"accept" and b"text/html" in value.lower() for name, value in headers)
+
+
+def cookie_name(scope: Any) -> str:
+    """Browsers share cookies between the ports of a host, so the name has the port. With TLS its prefix makes browsers refuse the
+    cookie of any other host."""
+    server = scope.get("server")
+    port = server[1] if server else 0
+    return f"__Host-firn-{port}" if scope.get("scheme") == "https" else f"firn-{port}"
+
+
+def cookie_of(scope: Any) -> str | None:
+    """The name of the session that a request brings."""
+    wanted = cookie_name(scope)
+    for name, value in scope["headers"]:
+        if name == b"cookie" and len(value) <= _COOKIE_CHARS_MAX:
+            for part in value.decode("latin-1").split(";"):
+                key, _, text = part.strip().partition("=")
+                if key == wanted and text:
+                    return str(text)
+    return None
+
+
+def set_cookie(scope: Any, name: str | None) -> str:
+    """The ``Set-Cookie`` header that begins a session, or ends it if ``name`` is None. It lives as long as the browser runs."""
+    secure = "; Secure" if scope.get("scheme") == "https" else ""
+    ends = "; Max-Age=0" if name is None else ""
+    return f"{cookie_name(scope)}={name or ''}; Path=/; HttpOnly; SameSite=Strict{secure}{ends}"
+
+
+class Sessions:
+    """All of a process, in memory: a restart ends them."""
+
+    def __init__(
+        self, *, sessions_max: int = SESSIONS_MAX, idle_s: float = IDLE_S, lifetime_s: float = LIFETIME_S
+    ) -> None:
+        self._sessions_max = sessions_max
+        self._idle_s = idle_s
+        self._lifetime_s = lifetime_s
+        self._known: OrderedDict[bytes, Session] = OrderedDict()
+        """The one that was used longest ago first."""
+        self._forms = secrets.token_bytes(32)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def begin(self, credential: Credential, user: str) -> str:
+        """A new session for a credential that a broker has accepted. Returns: its name, for the cookie."""
+        name = secrets.token_urlsafe(32)
+        now_s = asyncio.get_running_loop().time()
+        key = sha256(name.encode()).digest()
+        while len(self._known) >= self._sessions_max:
+            self._known.popitem(last=False)
+        self._known[key] = Session(key, credential, user, now_s, now_s)
+        return name
+
+    def find(self, scope: Any) -> Session | None:
+        """The session of a request to the console, which counts as a use of it; None without one, or if it has ended."""
+        name = cookie_of(scope)
+        if name is None:
+            return None
+        key = sha256(name.encode("latin-1")).digest()
+        session = self._known.get(key)
+        if session is None:
+            return None
+        now_s = asyncio.get_running_loop().time()
+        if now_s - session.used_s >= self._idle_s or now_s - session.began_s >= self._lifetime_s:
+            self.end(session)
+            return None
+        session.used_s = now_s
+        self._known.move_to_end(key)
+        return session
+
+    def end(self, session: Session) -> None:
+        """Its credential counts no more, or its user has left."""
+        self._known.pop(session.key, None)
+
+    # --- forms ----------------------------------------------------------------------------------------------------------
+
+    def form_token(self, session: Session | None) -> str:
+        """What each form of the console has in it, so that a form of no other page counts. It belongs to the session."""
+        return hmac.new(self._forms, session.key if session else b"", "sha256").hexdigest()
+
+    def is_form_token(self, session: Session | None, token: str) -> bool:
+        return hmac.compare_digest(self.form_token(session).encode(), token.encode())

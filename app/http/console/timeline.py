@@ -1,0 +1,221 @@
+"""The drawing of where a partition's history lies: three lanes of blocks over time or over offsets. Pure.
+
+The lanes are the bucket, the write-ahead log and the local disk. Positions are parts of the width in percent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
+
+from app.core.turns import Steps
+from app.http.console.formats import instant, many, size
+from app.wire.private import PartitionTierStatus, SegmentInfo
+
+BLOCKS_MAX: Final = 240
+"""Neighbours are drawn as one block while it is narrower than a block of so many. So a lane has twice as many at most."""
+SEGMENTS_A_STEP: Final = 200
+GAP: Final = 0.08
+"""Percent between two blocks."""
+LEAST: Final = 0.25
+"""Percent of the width that each block has at least."""
+TICKS: Final = 5
+
+Tier = Literal["bucket", "wal", "local"]
+Axis = Literal["time", "offset"]
+LANES: Final[tuple[tuple[Tier, str], ...]] = (("bucket", "Bucket"), ("wal", "Write-ahead log"), ("local", "Local disk"))
+
+
+@dataclass(slots=True)
+class Block:
+    """Neighbouring segments of one tier."""
+
+    tier: Tier
+    x: float
+    width: float
+    base_offset: int
+    end_offset: int
+    bytes: int
+    segments: int
+    begins_ms: int
+    ends_ms: int
+    growing: bool
+
+    @property
+    def title(self) -> str:
+        """The words of a block."""
+        parts = [f"offsets {self.base_offset:,} to {self.end_offset - 1:,}", size(self.bytes)]
+        if self.segments > 1:
+            parts.append(many(self.segments, "segment"))
+        if self.ends_ms >= 0:
+            parts.append(f"{instant(self.begins_ms)[:19]} to {instant(self.ends_ms)[:19]} UTC")
+        if self.growing:
+            parts.append("still growing")
+        return " · ".join(parts)
+
+
+class Mark(NamedTuple):
+    """A line across the lanes, or a tick of the axis."""
+
+    x: float
+    text: str
+
+
+@dataclass(slots=True)
+class Timeline:
+    """The drawing, and its words."""
+
+    axis: Axis
+    lanes: list[tuple[Tier, str, list[Block]]] = field(default_factory=list)
+    ticks: list[Mark] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    bytes: dict[str, int] = field(default_factory=dict)
+    next: list[str] = field(default_factory=list)
+    """What retention does next, in sentences."""
+
+
+class _Span(NamedTuple):
+    segment: SegmentInfo
+    begins_ms: int
+    ends_ms: int
+
+
+def timeline_steps(
+    segments: Sequence[SegmentInfo],
+    status: PartitionTierStatus,
+    *,
+    axis: Axis,
+    write_ahead: bool,
+    now_ms: int,
+    retention_ms: int,
+    local_retention_ms: int,
+) -> Steps[Timeline]:
+    """The drawing of a partition. ``write_ahead``: whether its records are durable in a write-ahead log. Times of retention are -1
+    for none."""
+    spans = yield from _spans(segments)
+    has_times = bool(spans) and spans[-1].ends_ms > spans[0].begins_ms >= 0
+    drawn = Timeline("time" if axis == "time" and has_times else "offset")
+    if not spans:
+        drawn.lanes = [(tier, name, []) for tier, name in LANES if tier != "wal" or write_ahead]
+        return drawn
+    if drawn.axis == "time":
+        first, last = spans[0].begins_ms, max(span.ends_ms for span in spans)
+    else:
+        first, last = spans[0].segment.base_offset, spans[-1].segment.end_offset
+    scale = 100 / (last - first)
+    lanes: dict[Tier, list[Block]] = {"bucket": [], "wal": [], "local": []}
+    for place, span in enumerate(spans):
+        segment = span.segment
+        begin, end = (
+            (span.begins_ms, span.ends_ms) if drawn.axis == "time" else (segment.base_offset, segment.end_offset)
+        )
+        x, width = (begin - first) * scale, max(0.0, end - begin) * scale
+        tiers: list[Tier] = []
+        if segment.tier in ("remote", "both"):
+            tiers.append("bucket")
+        if segment.tier in ("local", "both"):
+            tiers.append("local")
+        if segment.tier == "local" and write_ahead:
+            tiers.append("wal")
+        for tier in tiers:
+            stored = segment.stored_bytes if tier == "bucket" and segment.stored_bytes else segment.size_bytes
+            drawn.bytes[tier] = drawn.bytes.get(tier, 0) + stored
+            _add(lanes[tier], tier, x, width, span, stored)
+        if not place % SEGMENTS_A_STEP:
+            yield
+    for tier, name in LANES:
+        if tier != "wal" or write_ahead:
+            for block in lanes[tier]:
+                block.width = max(LEAST, block.width - GAP)
+                block.x = min(block.x, 100 - block.width)
+            drawn.lanes.append((tier, name, lanes[tier]))
+            yield
+    drawn.ticks = _ticks(drawn.axis, first, last)
+    _mark(drawn, spans, status, first, scale, now_ms, retention_ms, local_retention_ms)
+    return drawn
+
+
+def _spans(segments: Sequence[SegmentInfo]) -> Steps[list[_Span]]:
+    """Each segment that has an offset, with its times. The local log knows no least timestamp: such a segment begins where the one
+    before ends."""
+    found: list[_Span] = []
+    at = -1
+    for place, segment in enumerate(segments):
+        if segment.end_offset <= segment.base_offset:
+            continue
+        ends = segment.max_timestamp if segment.max_timestamp >= 0 else at
+        begins = segment.min_timestamp if segment.min_timestamp >= 0 else (at if at >= 0 else ends)
+        found.append(_Span(segment, min(begins, ends), ends))
+        at = max(at, ends)
+        if not place % SEGMENTS_A_STEP:
+            yield
+    return found
+
+
+def _add(lane: list[Block], tier: Tier, x: float, width: float, span: _Span, stored: int) -> None:
+    segment = span.segment
+    growing = segment.state == "ACTIVE"
+    last = lane[-1] if lane else None
+    joins = last is not None and last.end_offset == segment.base_offset and x + width - last.x < 100 / BLOCKS_MAX
+    if joins and last is not None:
+        last.width = max(last.width, x + width - last.x)
+        last.end_offset, last.ends_ms = segment.end_offset, max(last.ends_ms, span.ends_ms)
+        last.bytes, last.segments, last.growing = last.bytes + stored, last.segments + 1, growing
+        return
+    ends = segment.end_offset
+    lane.append(Block(tier, x, width, segment.base_offset, ends, stored, 1, span.begins_ms, span.ends_ms, growing))
+
+
+def _ticks(axis: Axis, first: int, last: int) -> list[Mark]:
+    found = []
+    for place in range(TICKS):
+        part = place / (TICKS - 1)
+        value = int(first + (last - first) * part)
+        if axis == "offset":
+            text = f"{value:,}"
+        else:
+            length = 10 if last - first > 4 * 86_400_000 else 16 if last - first > 600_000 else 19
+            text = instant(value)[:length]
+        found.append(Mark(100 * part, text))
+    return found
+
+
+def _mark(
+    drawn: Timeline,
+    spans: Sequence[_Span],
+    status: PartitionTierStatus,
+    first: int,
+    scale: float,
+    now_ms: int,
+    retention_ms: int,
+    local_retention_ms: int,
+) -> None:
+    def put(value: float, text: str) -> None:
+        x = (value - first) * scale
+        if 0 <= x <= 100:
+            drawn.marks.append(Mark(x, text))
+
+    if drawn.axis == "offset":
+        if status.log_start_offset > first:
+            put(status.log_start_offset, "log start")
+        if status.last_stable_offset < status.high_watermark:
+            put(status.last_stable_offset, "stable offset")
+    else:
+        if retention_ms > 0:
+            put(now_ms - retention_ms, "retention")
+        if local_retention_ms > 0:
+            put(now_ms - local_retention_ms, "local retention")
+    rolled = [span for span in spans if span.segment.state != "ACTIVE"]
+    if retention_ms > 0 and rolled:
+        _foretell(drawn, rolled[0], retention_ms, now_ms, "Retention deletes")
+    kept = [span for span in rolled if span.segment.tier == "both"]
+    if local_retention_ms > 0 and kept:
+        _foretell(drawn, kept[0], local_retention_ms, now_ms, "Local retention takes off the disk")
+
+
+def _foretell(drawn: Timeline, span: _Span, after_ms: int, now_ms: int, what: str) -> None:
+    offsets = f"offsets {span.segment.base_offset:,} to {span.segment.end_offset - 1:,}"
+    due_ms = span.ends_ms + after_ms
+    when = "at its next look" if due_ms <= now_ms else f"at {instant(due_ms)[:19]} UTC"
+    drawn.next.append(f"{what} {offsets} {when}.")

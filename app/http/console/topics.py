@@ -1,0 +1,259 @@
+"""Pages of topics: the list, and of one topic its timeline, its partitions and its settings.
+
+A list asks for the numbers of the topics that it shows, and of no other. Tests: ``tests/http/console/test_topics.py``.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from app.client.admin import ConfigEntry
+from app.client.cluster import TopicView
+from app.core.errors import BrokerUnavailable, RequestRejected
+from app.core.turns import Portion, ordered, run
+from app.core.units import PartitionIndex, TopicPartition
+from app.http.console.formats import setting
+from app.http.console.rendering import ConsoleRoute, console_of, page
+from app.http.console.timeline import Axis, timeline_steps
+from app.http.errors import RestError
+from app.http.gateway import Gateway
+from app.http.serving import gateway_of
+from app.wire.config_resources import ConfigResourceType
+from app.wire.private import PartitionTierStatus
+
+router = APIRouter(include_in_schema=False, route_class=ConsoleRoute, default_response_class=Response)
+
+TOPICS_A_PAGE: Final = 50
+PARTITIONS_A_PAGE: Final = 200
+PARTITIONS_SUMMED_MAX: Final = 5_000
+"""Of the topics of one page. Beyond them their bytes are not asked for."""
+QUERY_CHARS_MAX: Final = 300
+_SHOWN: Final = ("retention.ms", "cleanup.policy", "firn.durability", "remote.storage.enable")
+
+
+@dataclass(slots=True)
+class TopicBytes:
+    """The bytes of a topic by tier, as the leaders of its partitions tell them."""
+
+    remote: int = 0
+    local: int = 0
+    lag: int = 0
+    records: int = 0
+    tiered: bool = False
+
+
+async def found_topic(request: Request) -> tuple[Gateway, TopicView]:
+    """The topic that the path names, as of now. Raises: RequestRejected, BrokerUnavailable."""
+    gateway = gateway_of(request)
+    return gateway, await gateway.admin.describe_topic(request.path_params["topic_name"])
+
+
+def number_in(request: Request, name: str, default: int, most: int) -> int:
+    """A parameter of the query. Raises: RestError 400."""
+    text = request.query_params.get(name, "")
+    if not text:
+        return default
+    if text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= most:
+        return int(text)
+    raise RestError(400, f"The parameter {name} must be a number from 0 to {most}.")
+
+
+async def _bytes_of(gateway: Gateway, topics: Sequence[TopicView]) -> Mapping[str, TopicBytes] | None:
+    """The bytes of some topics; None if a broker that leads some of them does not respond, or if they have too many partitions."""
+    if not topics or sum(len(topic.partitions) for topic in topics) > PARTITIONS_SUMMED_MAX:
+        return None
+    try:
+        answers = await gateway.admin.tier_answers([topic.name for topic in topics])
+    except (BrokerUnavailable, RequestRejected):
+        return None  # the page says that they are missing
+    found: dict[str, TopicBytes] = {}
+    portion = Portion()
+    for answer in answers.values():
+        for one in answer.partitions:
+            own = found.setdefault(one.topic, TopicBytes())
+            own.remote += one.remote_bytes
+            own.local += one.local_bytes
+            own.lag += one.lag_bytes
+            own.records += max(0, one.high_watermark - one.log_start_offset)
+            own.tiered |= one.tiered
+            if portion.spent_by():
+                await portion.rest()
+    return found
+
+
+def state_of(topic: TopicView) -> str:
+    """What hurts in a topic, in a phrase; empty if all is well."""
+    without = sum(one.leader is None for one in topic.partitions)
+    if without:
+        return f"{without:,} without a leader"
+    behind = sum(len(one.in_sync_replicas) < len(one.replicas) for one in topic.partitions)
+    return f"{behind:,} not in sync" if behind else ""
+
+
+@router.get("/console/topics")
+async def list_topics(request: Request) -> Response:
+    gateway = gateway_of(request)
+    query = request.query_params
+    wanted, after, internal = query.get("q", ""), query.get("after", ""), query.get("internal") == "1"
+    if len(wanted) > QUERY_CHARS_MAX or len(after) > QUERY_CHARS_MAX:
+        raise RestError(400, f"A filter has {QUERY_CHARS_MAX} characters at most.")
+    view = await gateway.admin.describe_cluster()
+    portion = Portion()
+    fitting: list[TopicView] = []
+    for topic in view.topics.values():
+        if wanted in topic.name and (internal or not topic.internal):
+            fitting.append(topic)
+        if portion.spent_by():
+            await portion.rest()
+    fitting = await ordered(fitting, portion, lambda topic: topic.name)
+    begin = bisect_right(fitting, after, key=lambda topic: topic.name) if after else 0
+    shown = fitting[begin : begin + TOPICS_A_PAGE]
+    rows = []
+    numbers = await _bytes_of(gateway, shown)
+    settings = await gateway.admin.describe_topics_configs([topic.name for topic in shown], _SHOWN) if shown else {}
+    for topic in shown:
+        values = {entry.name: entry.value or "" for entry in settings.get(topic.name, ())}
+        rows.append(
+            {
+                "topic": topic,
+                "replicas": max((len(one.replicas) for one in topic.partitions), default=0),
+                "bytes": None if numbers is None else numbers.get(topic.name, TopicBytes()),
+                "state": state_of(topic),
+                "settings": values,
+                "retention": setting("retention.ms", values.get("retention.ms")),
+            }
+        )
+    return await page(
+        request,
+        "topics",
+        section="topics",
+        rows=rows,
+        count=len(fitting),
+        total=len(view.topics),
+        first=begin + 1,
+        query=wanted,
+        internal=internal,
+        after=shown[-1].name if begin + TOPICS_A_PAGE < len(fitting) else "",
+        begun=begin > 0,
+        missing=numbers is None and bool(shown),
+    )
+
+
+# --- one topic ------------------------------------------------------------------------------------------------------
+
+
+async def _status_of(gateway: Gateway, topic: TopicView) -> dict[int, PartitionTierStatus] | None:
+    """The state of the tiers of each partition; None as in ``_bytes_of``."""
+    if len(topic.partitions) > PARTITIONS_SUMMED_MAX:
+        return None
+    try:
+        answers = await gateway.admin.tier_answers([topic.name])
+    except (BrokerUnavailable, RequestRejected):
+        return None
+    return {one.partition: one for answer in answers.values() for one in answer.partitions}
+
+
+def _milliseconds(entries: Mapping[str, ConfigEntry], name: str) -> int:
+    entry = entries.get(name)
+    text = (entry.value if entry else None) or "-1"
+    return int(text) if text.removeprefix("-").isdecimal() else -1
+
+
+async def settings_of(gateway: Gateway, name: str) -> dict[str, ConfigEntry] | None:
+    """The settings of a topic; None if the caller may not see them."""
+    try:
+        found = await gateway.admin.describe_configs(ConfigResourceType.TOPIC, name, documentation=True)
+    except RequestRejected:
+        return None
+    return {entry.name: entry for entry in found}
+
+
+@router.get("/console/topics/{topic_name}")
+async def show_timeline(topic_name: str, request: Request) -> Response:
+    gateway, topic = await found_topic(request)
+    index = number_in(request, "partition", 0, 2**31 - 1)
+    if index >= len(topic.partitions):
+        raise RestError(404, f"Topic {topic_name} has no partition {index}.")
+    axis: Axis = "offset" if request.query_params.get("by") == "offset" else "time"
+    statuses = await _status_of(gateway, topic)
+    status = None if statuses is None else statuses.get(index)
+    drawn = None
+    entries = await settings_of(gateway, topic_name) or {}
+    durability = entries.get("firn.durability")
+    if status is not None:
+        segments = await gateway.admin.tier_segments(TopicPartition(topic_name, PartitionIndex(index)))
+        local_ms = _milliseconds(entries, "local.retention.ms")
+        retention_ms = _milliseconds(entries, "retention.ms")
+        steps = timeline_steps(
+            segments,
+            status,
+            axis=axis,
+            write_ahead=durability is not None and durability.value == "object",
+            now_ms=int(console_of(request).clock.now_ms()),
+            retention_ms=retention_ms,
+            local_retention_ms=retention_ms if local_ms == -2 else local_ms,
+        )
+        drawn = await run(steps)
+    total = TopicBytes()
+    for one in (statuses or {}).values():
+        total.remote += one.remote_bytes
+        total.local += one.local_bytes
+        total.lag += one.lag_bytes
+        total.records += max(0, one.high_watermark - one.log_start_offset)
+    return await topic_page(
+        request,
+        "timeline",
+        topic,
+        partition=index,
+        drawn=drawn,
+        status=status,
+        by=axis,
+        sums=total if statuses is not None else None,
+    )
+
+
+@router.get("/console/topics/{topic_name}/partitions")
+async def list_partitions(topic_name: str, request: Request) -> Response:
+    gateway, topic = await found_topic(request)
+    begin = number_in(request, "from", 0, 2**31 - 1)
+    statuses = await _status_of(gateway, topic)
+    shown = topic.partitions[begin : begin + PARTITIONS_A_PAGE]
+    rows = [{"view": one, "status": (statuses or {}).get(one.index)} for one in shown]
+    following = begin + PARTITIONS_A_PAGE
+    return await topic_page(
+        request,
+        "partitions",
+        topic,
+        rows=rows,
+        begin=begin,
+        following=following if following < len(topic.partitions) else 0,
+        missing=statuses is None,
+    )
+
+
+@router.get("/console/topics/{topic_name}/settings")
+async def list_settings(topic_name: str, request: Request) -> Response:
+    gateway, topic = await found_topic(request)
+    found = await gateway.admin.describe_configs(ConfigResourceType.TOPIC, topic_name, documentation=True)
+    changed = [entry for entry in found if entry.source == "DYNAMIC_TOPIC_CONFIG"]
+    others = [entry for entry in found if entry.source != "DYNAMIC_TOPIC_CONFIG"]
+    return await topic_page(request, "settings", topic, changed=changed, others=others, setting=setting)
+
+
+async def topic_page(request: Request, tab: str, topic: TopicView, **values: Any) -> Response:
+    """A tab of the page of a topic."""
+    return await page(
+        request,
+        f"topic_{tab}",
+        section="topics",
+        tab=tab,
+        topic=topic,
+        state=state_of(topic),
+        **values,
+    )

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pytest
+
+from app.http.console.formats import ago, duration, instant, many, number, readable, setting, size
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (3_328_599_655, "3.1 GiB"), (150 * 2**20, "150 MiB")],
+)
+def test_a_size_is_in_units_of_1024(count: int, text: str) -> None:
+    assert size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"), [(0, "0 ms"), (999, "999 ms"), (1_500, "1.5 s"), (90_000, "1.5 min"), (604_800_000, "7 d")]
+)
+def test_a_duration_is_in_its_largest_unit(ms: int, text: str) -> None:
+    assert duration(ms) == text
+
+
+def test_numbers_have_groups_and_nouns() -> None:
+    assert (number(336_776), many(1, "topic"), many(1_200, "topic"), many(0, "entry", "entries")) == (
+        "336,776",
+        "1 topic",
+        "1,200 topics",
+        "0 entries",
+    )
+
+
+def test_a_timestamp_is_shown_in_utc_whatever_it_is() -> None:
+    assert instant(1_372_636_800_007) == "2013-07-01 00:00:00.007"
+    assert instant(-1) == ""
+    assert instant(2**62) == f"{2**62} ms"
+    assert (ago(5_000, 5_400), ago(0, 7_200_000), ago(10_000, 0)) == ("now", "2 h ago", "in 10 s")
+
+
+def test_hidden_characters_are_named() -> None:
+    assert readable("a\u202eb\x00\u200bc\n") == "a⟨202E⟩b⟨0000⟩⟨200B⟩c\n"
+    assert readable("Grüße 冰 🧊") == "Grüße 冰 🧊"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("retention.ms", "604800000", "7 d"),
+        ("retention.ms", "-1", "without a limit"),
+        ("segment.bytes", "1073741824", "1.0 GiB"),
+        ("cleanup.policy", "delete", ""),
+        ("min.insync.replicas", "1", ""),
+        ("retention.ms", None, ""),
+        ("retention.ms", "9" * 40, ""),
+    ],
+)
+def test_the_value_of_a_setting_has_its_unit_in_words(name: str, value: str | None, text: str) -> None:
+    assert setting(name, value) == text

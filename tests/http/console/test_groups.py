@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import httpx
+from fastapi import FastAPI
+
+from app.core.units import PartitionIndex, TopicPartition
+from app.http.gateway import Gateway
+
+
+async def committed(application: FastAPI, group: str, offset: int) -> None:
+    gateway: Gateway = application.state.gateway
+    await gateway.groups.commit(group, {TopicPartition("t", PartitionIndex(0)): offset})
+
+
+async def test_groups_are_listed_and_each_has_its_lag(
+    http: httpx.AsyncClient, cluster: str, application: FastAPI
+) -> None:
+    assert "There is no group that you may see." in (await http.get("/console/groups")).text
+    await http.post(f"{cluster}/topics", json={"topic_name": "t"})
+    for value in range(5):
+        assert (await http.post(f"{cluster}/topics/t/records", json={"value": {"data": value}})).is_success
+    await committed(application, "team/a <b>", 2)
+    await committed(application, "other", 5)
+    listed = (await http.get("/console/groups")).text
+    assert "team/a &lt;b&gt;" in listed
+    assert '/console/groups/team%2Fa%20%3Cb%3E"' in listed
+    assert "team/a" not in (await http.get("/console/groups?q=oth")).text
+    one = await http.get("/console/groups/team%2Fa%20%3Cb%3E")
+    assert one.status_code == 200, one.text
+    assert '<td data-label="Lag" class="n">3</td>' in one.text
+    assert "/console/topics/t/messages?partition=0&amp;offset=2" in one.text
+    assert "3 records" in one.text
+
+
+async def test_a_group_that_there_is_not_is_404(http: httpx.AsyncClient, cluster: str) -> None:
+    assert (await http.get("/console/groups/none")).status_code == 404

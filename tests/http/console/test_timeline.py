@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from app.core.turns import whole
+from app.http.console.timeline import BLOCKS_MAX, Timeline, timeline_steps
+from app.wire.private import PartitionTierStatus, SegmentInfo
+
+HOUR = 3_600_000
+
+
+def segment(place: int, tier: str, *, state: str = "ROLLED", start: int = 0) -> SegmentInfo:
+    """Segment ``place`` has 100 offsets, and the records of an hour."""
+    begins = start + place * HOUR
+    base = place * 100
+    return SegmentInfo(tier, base, base + 100, 1_000, begins + HOUR, state, min_timestamp=begins, stored_bytes=500)
+
+
+def status(end: int) -> PartitionTierStatus:
+    return PartitionTierStatus("t", 0, 1, 0, 0, 0, 0, end, end, end, 0, 0, 0, 0, 0, 0, 0, "idle")
+
+
+def drawn(*segments: SegmentInfo, **options: Any) -> Timeline:
+    given = {"axis": "time", "write_ahead": False, "now_ms": 0, "retention_ms": -1, "local_retention_ms": -1} | options
+    return whole(timeline_steps(segments, status(len(segments) * 100), **given))
+
+
+def lane(timeline: Timeline, tier: str) -> list[tuple[int, int]]:
+    return [(one.base_offset, one.end_offset) for name, _, blocks in timeline.lanes if name == tier for one in blocks]
+
+
+def test_each_segment_lies_in_the_lanes_of_its_tiers() -> None:
+    found = drawn(segment(0, "remote"), segment(1, "both"), segment(2, "local", state="ACTIVE"))
+    assert lane(found, "bucket") == [(0, 100), (100, 200)]
+    assert lane(found, "local") == [(100, 200), (200, 300)]
+    assert [name for name, _, _ in found.lanes] == ["bucket", "local"]
+    assert found.bytes == {"bucket": 1_000, "local": 2_000}
+
+
+def test_records_that_no_segment_in_the_bucket_has_lie_in_the_write_ahead_log() -> None:
+    found = drawn(segment(0, "both"), segment(1, "local", state="ACTIVE"), write_ahead=True)
+    assert lane(found, "wal") == [(100, 200)]
+
+
+def test_blocks_fill_the_width_and_stay_within_it() -> None:
+    found = drawn(*(segment(place, "remote") for place in range(10)))
+    (blocks,) = (blocks for name, _, blocks in found.lanes if name == "bucket")
+    assert blocks[0].x == 0
+    assert all(0 <= one.x <= one.x + one.width <= 100 for one in blocks)
+    assert round(blocks[5].x) == 50
+
+
+def test_thousands_of_segments_are_drawn_as_few_blocks_that_cover_all_offsets() -> None:
+    found = drawn(*(segment(place, "remote") for place in range(5_000)))
+    blocks = lane(found, "bucket")
+    assert len(blocks) <= 2 * BLOCKS_MAX
+    assert blocks[0][0] == 0
+    assert blocks[-1][1] == 500_000
+    assert all(left[1] == right[0] for left, right in pairwise(blocks))
+
+
+def test_without_times_the_axis_has_offsets() -> None:
+    found = drawn(SegmentInfo("local", 0, 50, 10, -1, "ACTIVE"))
+    assert found.axis == "offset"
+    assert [tick.text for tick in found.ticks][::4] == ["0", "50"]
+
+
+def test_a_partition_without_segments_has_empty_lanes() -> None:
+    assert [blocks for _, _, blocks in drawn().lanes] == [[], []]
+
+
+def test_the_next_deletion_is_foretold() -> None:
+    found = drawn(
+        segment(0, "both"),
+        segment(1, "local", state="ACTIVE"),
+        now_ms=2 * HOUR,
+        retention_ms=5 * HOUR,
+        local_retention_ms=HOUR // 2,
+    )
+    assert found.next == [
+        "Retention deletes offsets 0 to 99 at 1970-01-01 06:00:00 UTC.",
+        "Local retention takes off the disk offsets 0 to 99 at its next look.",
+    ]

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import re
+
+import httpx
+import pytest
+
+HTML = {"accept": "text/html"}
+
+
+async def made(http: httpx.AsyncClient, cluster: str, *names: str, partitions: int = 1) -> None:
+    for name in names:
+        response = await http.post(f"{cluster}/topics", json={"topic_name": name, "partitions_count": partitions})
+        assert response.status_code == 201, response.text
+
+
+def named(text: str) -> list[str]:
+    return re.findall(r'<a href="/console/topics/[^"/?]+">([^<]+)</a>', text.replace("<wbr>", ""))
+
+
+async def test_the_list_has_pages_that_together_have_each_topic_once(
+    http: httpx.AsyncClient, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.http.console.topics.TOPICS_A_PAGE", 3)
+    wanted = [f"t{index}" for index in range(7)]
+    await made(http, cluster, *wanted)
+    found: list[str] = []
+    url: str | None = "/console/topics"
+    pages = 0
+    while url is not None:
+        text = (await http.get(url)).text
+        found += named(text)
+        pages += 1
+        link = re.search(r'rel="next" href="([^"]+)"', text)
+        url = link[1].replace("&amp;", "&") if link else None
+    assert (found, pages) == (wanted, 3)
+
+
+async def test_a_filter_shows_the_topics_with_a_part_of_a_name(http: httpx.AsyncClient, cluster: str) -> None:
+    await made(http, cluster, "orders.eu", "orders.us", "flights")
+    assert named((await http.get("/console/topics?q=orders")).text) == ["orders.eu", "orders.us"]
+    nothing = (await http.get("/console/topics?q=<script>")).text
+    assert "&lt;script&gt;" in nothing
+    assert "<script>" not in nothing
+    assert (await http.get("/console/topics", params={"q": "x" * 1000})).status_code == 400
+
+
+async def test_a_topic_has_its_timeline_partitions_and_settings(http: httpx.AsyncClient, cluster: str) -> None:
+    await made(http, cluster, "flights", partitions=3)
+    record = {"partition_id": 1, "value": {"type": "STRING", "data": "x" * 5000}}
+    assert (await http.post(f"{cluster}/topics/flights/records", json=record)).status_code == 200
+    timeline = (await http.get("/console/topics/flights?partition=1&by=offset")).text
+    assert "/console/topics/flights/messages?partition=1&amp;offset=0" in timeline
+    assert "Local disk" in timeline
+    empty = (await http.get("/console/topics/flights?partition=0")).text
+    assert "Partition 0 has no record yet." in empty
+    partitions = (await http.get("/console/topics/flights/partitions")).text
+    assert re.findall(r"\?partition=(\d)", partitions) == ["0", "1", "2"]
+    assert (await http.put(f"{cluster}/topics/flights/configs/retention.ms", json={"value": "86400000"})).is_success
+    settings = (await http.get("/console/topics/flights/settings")).text
+    own = settings[: settings.index("As in the cluster")]
+    assert "retention.ms" in own
+    assert "1 d" in own
+    assert "segment.bytes" not in own
+    assert "segment.bytes" in settings
+
+
+async def test_a_page_of_a_topic_that_there_is_not_is_404(http: httpx.AsyncClient, cluster: str) -> None:
+    await made(http, cluster, "flights")
+    for end in (
+        "",
+        "/messages",
+        "/partitions",
+        "/settings",
+        "/partitions/0/messages/0",
+        "/partitions/0/messages/0/value",
+    ):
+        response = await http.get(f"/console/topics/none{end}")
+        assert response.status_code == 404, end
+    assert (await http.get("/console/topics/flights?partition=1")).status_code == 404
+    assert (await http.get("/console/topics/flights?partition=x")).status_code == 400
+    assert (await http.get("/console/topics/flights/messages?partition=1")).status_code == 404
+    assert (await http.get("/console/topics/flights/partitions/0/messages/0")).status_code == 404
