@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from struct import Struct
 from typing import Any, Final
 
@@ -14,10 +15,19 @@ SIZE: Final = Struct(">i")
 
 def frame(*parts: Buffer) -> bytes:
     """The parts of one request or response as a frame, size prefix first. Raises: ValueError beyond 2³¹ − 1 bytes."""
+    return b"".join((_size_of(parts), *parts))
+
+
+def framed(*parts: bytes) -> list[bytes]:
+    """As ``frame``, not joined: the size prefix, and the parts as they are."""
+    return [_size_of(parts), *parts]
+
+
+def _size_of(parts: Sequence[Buffer]) -> bytes:
     size = sum(map(len, parts))
     if size > 0x7FFF_FFFF:
         raise ValueError(f"a frame of {size} bytes")
-    return b"".join((SIZE.pack(size), *parts))
+    return SIZE.pack(size)
 
 
 def request_frame(key: int, version: int, correlation_id: int, client_id: str | None, message: Any) -> bytes:

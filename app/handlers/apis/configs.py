@@ -15,6 +15,7 @@ from app.configs.describing import DescribedConfig, describe_broker
 from app.configs.validation import TierMustBeEmpty
 from app.configs.without_effect import GROUP_WITHOUT_EFFECT, TOPIC_WITHOUT_EFFECT, told
 from app.core.errors import ErrorCode, FirnError, RequestRejected
+from app.core.turns import run
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.mutations import Refusal, each, refusal, repeated
 from app.handlers.base.portions import Split
@@ -178,7 +179,7 @@ async def alter_configs(
     """Replace all overrides of each resource. A setting that is not named goes back to its default."""
     del request
     resources = [(resource.resource_type, resource.resource_name) for resource in message.resources]
-    twice = repeated(resources)
+    twice = await run(repeated(resources))
 
     async def replace(resource: full.AlterConfigsResource) -> Mapping[str, str]:
         key = (resource.resource_type, resource.resource_name)
@@ -235,7 +236,7 @@ async def incremental_alter_configs(
     """Change some overrides of each resource and leave the others (KIP-339)."""
     del request
     resources = [(resource.resource_type, resource.resource_name) for resource in message.resources]
-    twice = repeated(resources)
+    twice = await run(repeated(resources))
 
     async def change(resource: incremental.AlterConfigsResource) -> Mapping[str, str]:
         key = (resource.resource_type, resource.resource_name)

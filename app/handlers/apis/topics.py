@@ -10,7 +10,7 @@ from app.configs.without_effect import TOPIC_WITHOUT_EFFECT, told
 from app.coordinator.topics import INTERNAL, topic_configs
 from app.core.errors import ErrorCode, RequestRejected
 from app.core.limits import PARTITIONS_MADE_MAX, PARTITIONS_PER_TOPIC_MAX
-from app.core.turns import Portion
+from app.core.turns import STRIDE, Portion, Steps, run
 from app.core.units import NO_TOPIC_ID
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.mutations import Refusal, each, repeated
@@ -50,9 +50,16 @@ DUPLICATE: Final = Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
 
 async def create_topics(context: TopicsView, request: Request, message: CreateTopicsRequest) -> CreateTopicsResponse:
     """Make each topic, or with ``validate_only`` see whether it could be made; -1 is a default of the broker."""
-    twice = repeated(topic.name for topic in message.topics)
-    asked = [topic for topic in message.topics if topic.name not in twice]
-    made = sum(_made(len(topic.assignments) or _count(context, topic.num_partitions)) for topic in asked)
+    portion = Portion()
+    twice = await run(repeated(topic.name for topic in message.topics), portion)
+    asked: list[CreatableTopic] = []
+    made = 0
+    for topic in message.topics:
+        if topic.name not in twice:
+            asked.append(topic)
+            made += _made(len(topic.assignments) or _count(context, topic.num_partitions))
+        if portion.spent_by():
+            await portion.rest()
     if made > PARTITIONS_MADE_MAX:
         return refuse_create_topics(request, message, ErrorCode.POLICY_VIOLATION, _too_many(made))
     share = _Share(context, request, strict_from=6)
@@ -85,7 +92,6 @@ async def create_topics(context: TopicsView, request: Request, message: CreateTo
 
     answers = await each(asked, create)
     results = [_refused(name, DUPLICATE.code, DUPLICATE.sentence) for name in sorted(twice)]
-    portion = Portion()
     described: dict[frozenset[tuple[str, str]], list[CreatableTopicConfigs]] = {}
     for topic, answer in zip(asked, answers, strict=True):
         if isinstance(answer, Refusal):
@@ -180,11 +186,8 @@ async def delete_topics(context: TopicsView, request: Request, message: DeleteTo
 
     A topic that is named more than once is answered once and stays, as in Apache Kafka.
     """
-    states = (
-        message.topics
-        if request.api_version >= TOPIC_STATES_FROM
-        else [DeleteTopicState(name=name) for name in message.topic_names]
-    )
+    portion = Portion()
+    states = await run(_states(request, message), portion)
     if not context.config.delete_topic_enable:
         return refuse_delete_topics(
             request,
@@ -193,7 +196,7 @@ async def delete_topics(context: TopicsView, request: Request, message: DeleteTo
             "Topics cannot be deleted: delete.topic.enable is false.",
         )
     image = context.image
-    asked, responses = _told_apart(image, states)
+    asked, responses = await run(_told_apart(image, states), portion)
     share = _Share(context, request, strict_from=5)
 
     async def delete(state: DeleteTopicState) -> TopicImage:
@@ -210,13 +213,27 @@ async def delete_topics(context: TopicsView, request: Request, message: DeleteTo
             responses.append(DeletableTopicResult(state.name, state.topic_id, answer.code, answer.sentence))
         else:
             responses.append(DeletableTopicResult(answer.name, answer.topic_id))
+        if portion.spent_by():
+            await portion.rest()
     return DeleteTopicsResponse(responses=responses, throttle_time_ms=share.throttle_time_ms)
+
+
+def _states(request: Request, message: DeleteTopicsRequest) -> Steps[list[DeleteTopicState]]:
+    """The topics of a request of any version, in steps."""
+    if request.api_version >= TOPIC_STATES_FROM:
+        return message.topics
+    states: list[DeleteTopicState] = []
+    for number, name in enumerate(message.topic_names):
+        if number % STRIDE == 0:
+            yield
+        states.append(DeleteTopicState(name=name))
+    return states
 
 
 def _told_apart(
     image: ClusterImage, states: Sequence[DeleteTopicState]
-) -> tuple[list[DeleteTopicState], list[DeletableTopicResult]]:
-    """The topics that a request names once and in one way, and the refusals of the others."""
+) -> Steps[tuple[list[DeleteTopicState], list[DeletableTopicResult]]]:
+    """The topics that a request names once and in one way, and the refusals of the others, in steps."""
     refused: list[DeletableTopicResult] = []
 
     def refuse(name: str | None, topic_id: UUID, sentence: str) -> None:
@@ -224,7 +241,9 @@ def _told_apart(
 
     by_name: list[DeleteTopicState] = []
     by_id: list[DeleteTopicState] = []
-    for state in states:
+    for number, state in enumerate(states):
+        if number % STRIDE == 0:
+            yield
         if state.name is not None and state.topic_id != NO_TOPIC_ID:
             refuse(state.name, state.topic_id, "You may not specify both topic name and topic id.")
         elif state.name is not None:
@@ -233,8 +252,8 @@ def _told_apart(
             by_id.append(state)
         else:
             refuse(None, NO_TOPIC_ID, "Neither topic name nor id were specified.")
-    names_twice = repeated(state.name for state in by_name)
-    ids_twice = repeated(state.topic_id for state in by_id)
+    names_twice = yield from repeated(state.name for state in by_name)
+    ids_twice = yield from repeated(state.topic_id for state in by_id)
     for name in names_twice:
         refuse(name, NO_TOPIC_ID, DUPLICATE.sentence)
     for topic_id in ids_twice:
@@ -242,7 +261,9 @@ def _told_apart(
     ids = {state.topic_id for state in by_id}
     in_both_ways = set()
     asked = []
-    for state in by_name:
+    for number, state in enumerate(by_name):
+        if number % STRIDE == 0:
+            yield
         topic = None if state.name is None else image.topic(state.name)
         if state.name in names_twice:
             continue
@@ -277,13 +298,18 @@ async def create_partitions(
     context: TopicsView, request: Request, message: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
     """Raise each topic's partition count, or with ``validate_only`` see whether it could be raised."""
-    twice = repeated(topic.name for topic in message.topics)
-    asked = [topic for topic in message.topics if topic.name not in twice]
-    made = sum(
-        _made(topic.count - len(before.partitions))
-        for topic in asked
-        if topic.count <= PARTITIONS_PER_TOPIC_MAX and (before := context.image.topic(topic.name)) is not None
-    )
+    portion = Portion()
+    twice = await run(repeated(topic.name for topic in message.topics), portion)
+    asked: list[CreatePartitionsTopic] = []
+    made = 0
+    for topic in message.topics:
+        if topic.name not in twice:
+            asked.append(topic)
+            before = context.image.topic(topic.name)
+            if topic.count <= PARTITIONS_PER_TOPIC_MAX and before is not None:
+                made += _made(topic.count - len(before.partitions))
+        if portion.spent_by():
+            await portion.rest()
     if made > PARTITIONS_MADE_MAX:
         return refuse_create_partitions(request, message, ErrorCode.POLICY_VIOLATION, _too_many(made))
     share = _Share(context, request, strict_from=3)
@@ -308,6 +334,8 @@ async def create_partitions(
         if isinstance(answer, Refusal):
             result.error_code, result.error_message = answer.code, answer.sentence
         results.append(result)
+        if portion.spent_by():
+            await portion.rest()
     return CreatePartitionsResponse(results=results, throttle_time_ms=share.throttle_time_ms)
 
 

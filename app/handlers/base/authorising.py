@@ -10,15 +10,17 @@ Without an authorizer every caller has all rights, and a check costs one compari
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from app.configs import BrokerConfig
 from app.core.errors import ErrorCode, RequestRejected
+from app.core.turns import STRIDE, Steps, run, slices, whole
 from app.core.units import NO_TOPIC_ID
 from app.handlers.base.api import Api
+from app.handlers.base.portions import Handle, as_coroutine
 from app.security.acls import CLUSTER_NAME, Operation, ResourceType
 from app.security.authorizer import Authorizer, split_super_users
 from app.security.noting import note
@@ -65,8 +67,11 @@ GROUP_OPERATIONS: Final = sum(1 << operation for operation in (3, 6, 8, 10, 11))
 JUDGED_FROM: Final = 500
 """Resources of a request from which on a ``judge`` is worth its look at all rules. A request may name 50,000."""
 
-Finish = Callable[[Any], None]
-"""Completes a handler's response with the items that were taken out of the request."""
+STEPS_AT_ONCE: Final = 64
+"""Steps of the checks of a request that are done at once, of ``STRIDE`` names each: about 1 ms. The others are done in portions."""
+
+Finish = Callable[[Any], Iterable[None]]
+"""Completes a handler's response with the items that were taken out of the request, in steps."""
 
 
 class _Answered(Exception):
@@ -155,6 +160,11 @@ class Whole(NamedTuple):
     """Another operation on the cluster that is enough."""
     versions: tuple[int, int] = (0, 99)
 
+    def steps(self, asking: _Asking) -> Iterable[None]:
+        """Raises: RequestRejected."""
+        self.apply(asking)
+        return ()
+
     def apply(self, asking: _Asking) -> None:
         """Raises: RequestRejected."""
         if not self.versions[0] <= asking.request.api_version <= self.versions[1]:
@@ -184,17 +194,20 @@ class Each(NamedTuple):
     instead: Operation | None = None
     """An operation on the cluster that is enough for all."""
 
-    def apply(self, asking: _Asking) -> None:
+    def steps(self, asking: _Asking) -> Steps[None]:
         """Raises: _Answered."""
         items: Sequence[Any] | None = getattr(asking.message, self.items)
         if not items or (self.instead is not None and asking.may(self.instead, CLUSTER)):
             return
         allowed: list[Any] = []
         denied: list[Any] = []
+        many = len(items) > JUDGED_FROM
         allows: Callable[[str], bool] = partial(asking.may, self.operation, self.kind)
-        if len(items) > JUDGED_FROM:
-            allows = judge(asking.context, asking.request.caller, self.operation, self.kind)
-        for item in items:
+        for number, item in enumerate(items):
+            if many and number % STRIDE == 0:
+                yield
+                # The rules may have changed meanwhile.
+                allows = judge(asking.context, asking.request.caller, self.operation, self.kind)
             name = self._name_of(asking.context, item)
             if name is None or allows(name):
                 allowed.append(item)
@@ -202,7 +215,7 @@ class Each(NamedTuple):
                 denied.append(item)
                 asking.note(self.operation, self.kind, name)
         if denied:
-            asking.take_out(self.items, allowed, denied, self.into, FAILED[self.kind], self.operation)
+            yield from asking.take_out(self.items, allowed, denied, self.into, FAILED[self.kind], self.operation)
 
     def _name_of(self, context: ImageView, item: Any) -> str | None:
         """The name of an item; None if it is unknown: then the caller is told that there is no such id."""
@@ -228,28 +241,32 @@ class Listed(NamedTuple):
     instead: Operation | None = None
     """An operation on the cluster that is enough for all."""
 
-    def apply(self, asking: _Asking) -> None:
+    def steps(self, asking: _Asking) -> Iterable[None]:
         if self.instead is not None and asking.may(self.instead, CLUSTER):
-            return
+            return ()
 
-        def leave_out(response: Any) -> None:
-            allows = judge(asking.context, asking.request.caller, self.operation, self.kind)
-            found = getattr(response, self.items)
-            setattr(response, self.items, [one for one in found if allows(getattr(one, self.name))])
+        def leave_out(response: Any) -> Steps[None]:
+            kept: list[Any] = []
+            for some in slices(getattr(response, self.items), JUDGED_FROM):
+                allows = judge(asking.context, asking.request.caller, self.operation, self.kind)
+                kept += [one for one in some if allows(getattr(one, self.name))]
+                yield
+            setattr(response, self.items, kept)
 
         asking.finishes.append(leave_out)
+        return ()
 
 
 class Special(NamedTuple):
     """A check that needs a function of its own."""
 
-    gate: Callable[[_Asking], None]
+    gate: Callable[[_Asking], Iterable[None]]
     asks: tuple[tuple[Operation, ResourceType], ...]
     """All rights that it may ask for."""
 
-    def apply(self, asking: _Asking) -> None:
+    def steps(self, asking: _Asking) -> Iterable[None]:
         """Raises: RequestRejected, _Answered."""
-        self.gate(asking)
+        return self.gate(asking)
 
 
 class HandlerRight(NamedTuple):
@@ -260,8 +277,9 @@ class HandlerRight(NamedTuple):
     names: str
     """Which resources, in words."""
 
-    def apply(self, asking: _Asking) -> None:
-        pass
+    def steps(self, asking: _Asking) -> Iterable[None]:
+        del asking
+        return ()
 
 
 Entry = Whole | Each | Listed | Special | HandlerRight
@@ -290,23 +308,37 @@ class _Asking:
 
     def take_out(
         self, field: str, allowed: list[Any], denied: list[Any], into: str, code: ErrorCode, operation: Operation
-    ) -> None:
+    ) -> Steps[None]:
         """Go on with ``allowed`` alone, and answer ``denied`` with ``code``. Raises: _Answered if nothing is left."""
         refuse = self.api.refuse_each or self.api.refuse
         sentence = f"{self.request.caller.principal} is not allowed to {operation.name} it."
-        refused = refuse(self.request, replace(self.message, **{field: denied}), code, sentence)
+        refused: Any = None
+        for some in slices(denied, JUDGED_FROM):
+            more = refuse(self.request, replace(self.message, **{field: some}), code, sentence)
+            if refused is None:
+                refused = more
+            else:
+                getattr(refused, into).extend(getattr(more, into))
+            yield
         if not allowed:
-            for finish in self.finishes:
-                finish(refused)
+            yield from self.finish(refused)
             raise _Answered(refused)
         self.message = replace(self.message, **{field: allowed})
-        more = getattr(refused, into)
-        self.finishes.append(lambda response: getattr(response, into).extend(more))
+        self.finishes.append(lambda response: _join(getattr(response, into), getattr(refused, into)))
+
+    def checks(self, entries: Iterable[Entry]) -> Steps[None]:
+        """Ask for all rights. Raises: RequestRejected, _Answered."""
+        for entry in entries:
+            yield from entry.steps(self)
+
+    def finish(self, response: Any) -> Steps[None]:
+        """Complete the handler's response with the items that were taken out of the request."""
+        for finish in self.finishes:
+            yield from finish(response)
 
     def finished(self, response: Any) -> Any:
-        """The handler's response, completed with the items that were taken out of the request."""
-        for finish in self.finishes:
-            finish(response)
+        """As ``finish``, at once. Returns: the response."""
+        whole(self.finish(response))
         return response
 
     def refused(self, error: RequestRejected) -> Any:
@@ -323,13 +355,23 @@ def guarded(key: int, api: Api) -> Api:
         return api
     handle = api.handle
 
+    in_pieces = api.split is not None
+    """The request comes here in short pieces."""
+
     def ask_first(context: Context, request: Request, message: Any) -> Any | Awaitable[Any]:
         if context.authorizer is None:
             return handle(context, request, message)
         asking = _Asking(context, request, api, message)
+        checks = asking.checks(entries)
         try:
-            for entry in entries:
-                entry.apply(asking)
+            if in_pieces:
+                whole(checks)
+            else:
+                for _ in range(STEPS_AT_ONCE):
+                    next(checks)
+                return _ask_on(asking, checks, handle)
+        except StopIteration:
+            pass
         except _Answered as answered:
             return answered.response
         if not asking.finishes:
@@ -343,11 +385,31 @@ def guarded(key: int, api: Api) -> Api:
     return api._replace(handle=ask_first)
 
 
-async def _finished(asking: _Asking, work: Coroutine[Any, Any, Any]) -> Any:
+async def _ask_on(asking: _Asking, checks: Steps[None], handle: Handle) -> Any:
+    """Ask for the other rights of a long request in portions, and serve it."""
     try:
-        return asking.finished(await work)
+        await run(checks)
+    except _Answered as answered:
+        return answered.response
+    try:
+        answer = handle(asking.context, asking.request, asking.message)
     except RequestRejected as error:
         return asking.refused(error)
+    return await _finished(asking, as_coroutine(answer))
+
+
+async def _finished(asking: _Asking, work: Coroutine[Any, Any, Any]) -> Any:
+    try:
+        response = await work
+    except RequestRejected as error:
+        return asking.refused(error)
+    await run(asking.finish(response))
+    return response
+
+
+def _join(results: list[Any], more: Sequence[Any]) -> Iterable[None]:
+    results.extend(more)
+    return ()
 
 
 # --- special checks -------------------------------------------------------------------------------------------------
@@ -356,22 +418,20 @@ _COORDINATED: Final = {0: GROUP, 1: TRANSACTIONAL_ID}
 KEYS_IN_A_LIST_FROM: Final = 4
 
 
-def _find_coordinator(asking: _Asking) -> None:
+def _find_coordinator(asking: _Asking) -> Iterable[None]:
     kind = _COORDINATED.get(asking.message.key_type)
     if kind is None:
         # A share-partition, which only brokers ask for. The handler refuses every other type of key.
-        Whole(CLUSTER_ACTION).apply(asking)
-    elif asking.request.api_version < KEYS_IN_A_LIST_FROM:
-        Whole(DESCRIBE, kind, "key").apply(asking)
-    else:
-        Each(DESCRIBE, kind, "coordinator_keys", "coordinators").apply(asking)
+        return Whole(CLUSTER_ACTION).steps(asking)
+    if asking.request.api_version < KEYS_IN_A_LIST_FROM:
+        return Whole(DESCRIBE, kind, "key").steps(asking)
+    return Each(DESCRIBE, kind, "coordinator_keys", "coordinators").steps(asking)
 
 
-def _init_producer_id(asking: _Asking) -> None:
+def _init_producer_id(asking: _Asking) -> Iterable[None]:
     message, caller = asking.message, asking.request.caller
     if message.transactional_id is not None:
-        Whole(WRITE, TRANSACTIONAL_ID, "transactional_id").apply(asking)
-        return
+        return Whole(WRITE, TRANSACTIONAL_ID, "transactional_id").steps(asking)
     authorizer = asking.context.authorizer
     if (
         authorizer is not None
@@ -379,14 +439,17 @@ def _init_producer_id(asking: _Asking) -> None:
         and not authorizer.allows_any(caller.principal, caller.host, WRITE, TOPIC)
     ):
         raise refuse(asking.request, IDEMPOTENT_WRITE, CLUSTER)
+    return ()
 
 
-def _create_topics(asking: _Asking) -> None:
-    Each(CREATE, TOPIC, "topics", "topics", "name", instead=CREATE).apply(asking)
+def _create_topics(asking: _Asking) -> Steps[None]:
+    yield from Each(CREATE, TOPIC, "topics", "topics", "name", instead=CREATE).steps(asking)
 
-    def hide(response: Any) -> None:
+    def hide(response: Any) -> Steps[None]:
         """Remove the settings of topics whose settings the caller may not describe."""
-        for one in response.topics:
+        for number, one in enumerate(response.topics):
+            if number % STRIDE == 0:
+                yield
             if not one.error_code and not asking.may(DESCRIBE_CONFIGS, TOPIC, one.name):
                 one.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
                 one.configs, one.num_partitions, one.replication_factor = None, -1, -1
@@ -397,14 +460,16 @@ def _create_topics(asking: _Asking) -> None:
 TOPIC_STATES_FROM: Final = 6
 
 
-def _delete_topics(asking: _Asking) -> None:
+def _delete_topics(asking: _Asking) -> Steps[None]:
     if not asking.context.config.delete_topic_enable or asking.may(DELETE, CLUSTER):
         return
     image = asking.context.image
     field = "topics" if asking.request.api_version >= TOPIC_STATES_FROM else "topic_names"
     allowed: list[Any] = []
     denied: list[Any] = []
-    for state in getattr(asking.message, field):
+    for number, state in enumerate(getattr(asking.message, field)):
+        if number % STRIDE == 0:
+            yield
         named = state if isinstance(state, str) else state.name
         topic = image.topic(named) if named is not None else image.topic_by_id(state.topic_id)
         name = named if topic is None else topic.name
@@ -417,19 +482,21 @@ def _delete_topics(asking: _Asking) -> None:
             denied.append(replace(state, name=name) if told else state)
             asking.note(DELETE, TOPIC, name)
     if denied:
-        asking.take_out(field, allowed, denied, "responses", ErrorCode.TOPIC_AUTHORIZATION_FAILED, DELETE)
+        yield from asking.take_out(field, allowed, denied, "responses", ErrorCode.TOPIC_AUTHORIZATION_FAILED, DELETE)
 
 
 _CONFIGURED: Final = {2: TOPIC, 32: GROUP, 4: CLUSTER, 8: CLUSTER, 16: CLUSTER}
 """Kinds of config resource, and the kind of resource whose rights they need."""
 
 
-def _configs(operation: Operation, into: str) -> Callable[[_Asking], None]:
-    def apply(asking: _Asking) -> None:
+def _configs(operation: Operation, into: str) -> Callable[[_Asking], Steps[None]]:
+    def steps(asking: _Asking) -> Steps[None]:
         for kind in (TOPIC, GROUP, CLUSTER):
             allowed: list[Any] = []
             denied: list[Any] = []
-            for one in asking.message.resources:
+            for number, one in enumerate(asking.message.resources):
+                if number % STRIDE == 0:
+                    yield
                 name = CLUSTER_NAME if kind is CLUSTER else one.resource_name
                 if _CONFIGURED.get(one.resource_type) is not kind or asking.may(operation, kind, name):
                     allowed.append(one)
@@ -437,35 +504,40 @@ def _configs(operation: Operation, into: str) -> Callable[[_Asking], None]:
                     denied.append(one)
                     asking.note(operation, kind, name)
             if denied:
-                asking.take_out("resources", allowed, denied, into, FAILED[kind], operation)
+                yield from asking.take_out("resources", allowed, denied, into, FAILED[kind], operation)
 
-    return apply
+    return steps
 
 
-def _subscribe(asking: _Asking) -> None:
+def _subscribe(asking: _Asking) -> Steps[None]:
     """A member must be allowed to see all topics to which it subscribes."""
     names = asking.message.subscribed_topic_names
-    for name in names or ():
+    for number, name in enumerate(names or ()):
+        if number % STRIDE == 0:
+            yield
         if not asking.may(DESCRIBE, TOPIC, name):
             raise refuse(asking.request, DESCRIBE, TOPIC, name)
 
 
-def _describe_members(asking: _Asking) -> None:
+def _describe_members(asking: _Asking) -> Iterable[None]:
     """A caller must be allowed to see the topics that members are assigned. Otherwise the group is not described."""
 
-    def hide(response: Any) -> None:
+    def hide(response: Any) -> Steps[None]:
         for group in response.groups:
-            names = {
-                topic.topic_name
-                for member in group.members
-                for assignment in (member.assignment, getattr(member, "target_assignment", member.assignment))
-                for topic in assignment.topic_partitions
-            }
-            unseen = [name for name in sorted(names) if not asking.may(DESCRIBE, TOPIC, name)]
-            if not unseen:
+            names: set[str] = set()
+            for member in group.members:
+                for assignment in (member.assignment, getattr(member, "target_assignment", member.assignment)):
+                    names.update([topic.topic_name for topic in assignment.topic_partitions])
+                yield
+            seen = True
+            for number, name in enumerate(sorted(names)):
+                if number % STRIDE == 0:
+                    yield
+                if not asking.may(DESCRIBE, TOPIC, name):
+                    seen = False
+                    asking.note(DESCRIBE, TOPIC, name)
+            if seen:
                 continue
-            for name in unseen:
-                asking.note(DESCRIBE, TOPIC, name)
             blank = type(group)(group_id=group.group_id)
             for field in blank.__slots__:
                 setattr(group, field, getattr(blank, field))
@@ -473,14 +545,17 @@ def _describe_members(asking: _Asking) -> None:
             group.error_message = "The group has described topic(s) that the client is not authorized to describe."
 
     asking.finishes.append(hide)
+    return ()
 
 
-def _described_transactions(asking: _Asking) -> None:
-    def hide(response: Any) -> None:
+def _described_transactions(asking: _Asking) -> Iterable[None]:
+    def hide(response: Any) -> Steps[None]:
         for one in response.transaction_states:
             one.topics = [topic for topic in one.topics if asking.may(DESCRIBE, TOPIC, topic.topic)]
+            yield
 
     asking.finishes.append(hide)
+    return ()
 
 
 # --- the table ------------------------------------------------------------------------------------------------------

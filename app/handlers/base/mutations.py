@@ -8,11 +8,11 @@ for a store that does not answer).
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from app.core.errors import ErrorCode, FencedError, FirnError, LimitExceeded, StorageUnavailable, kafka_code
+from app.core.turns import STRIDE, Steps
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -62,6 +62,15 @@ async def each(
     return answers
 
 
-def repeated(keys: Iterable[T]) -> set[T]:
-    """Keys that are there more than once."""
-    return {key for key, count in Counter(keys).items() if count > 1}
+def repeated(keys: Iterable[T]) -> Steps[set[T]]:
+    """Keys that are there more than once, in steps."""
+    seen: set[T] = set()
+    twice: set[T] = set()
+    for number, key in enumerate(keys, start=1):
+        if key in seen:
+            twice.add(key)
+        else:
+            seen.add(key)
+        if number % STRIDE == 0:
+            yield
+    return twice

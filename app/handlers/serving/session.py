@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 from app.core.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, kafka_code
 from app.handlers.apis.passing_on import PASSED_ON, address_of, principal_of
 from app.handlers.base.context import Context, PassesOn
-from app.handlers.base.portions import LONG_FRAME_BYTES, as_coroutine, decode_long, encode_long, serve_split
+from app.handlers.base.portions import (
+    LONG_FRAME_BYTES,
+    as_coroutine,
+    decode_long,
+    encode_long,
+    free_long,
+    serve_split,
+)
 from app.handlers.base.request import Request
 from app.handlers.clients.client import Client, software_of
 from app.handlers.clients.produce_shape import PREFIX_START
@@ -327,9 +334,15 @@ class Session(Client):
                 self.fail(f"closing the connection of {self.peer}: {error}")
                 return
             answer = await encode_long(request, refused)
-        if not self.closed:
+        if self.closed:
+            return
+        if isinstance(answer, bytes):
             meter.response_bytes.value += len(answer)
             self.complete(slot, answer)
+            return
+        meter.response_bytes.value += sum(map(len, answer))
+        self.complete(slot, [*answer])
+        await free_long(result)
 
     async def _pass_on(
         self,
