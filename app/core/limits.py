@@ -44,6 +44,10 @@ PARTITIONS_PER_TOPIC_MAX: Final = 10_000
 """So that a topic is made by one entry of the cluster log: 10,000 records of about 100 bytes."""
 PARTITIONS_MADE_MAX: Final = 10_000
 """Partitions that one CreateTopics or CreatePartitions makes, in all of its topics. Kafka draws the same line."""
+SUBSCRIBED_TOPICS_MAX: Final = 30_000
+"""Topics to which the members of one group subscribe by name, in all of their different lists."""
+SUBSCRIBED_NAMES_MAX: Final = 10_000
+"""Topics to which one member subscribes by name."""
 TOPIC_NAME_CHARS_MAX: Final = 249
 """Kafka's limit: the directory name ``<topic>-<partition>`` must fit in 255 bytes."""
 

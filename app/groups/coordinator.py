@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Set
 from typing import TypeVar
 
@@ -16,7 +16,7 @@ from app.core.errors import ErrorCode, RequestRejected
 from app.core.faults import Faults, Limited
 from app.core.metrics import Registry
 from app.core.seams import Clock
-from app.core.turns import Portion
+from app.core.turns import Portion, run
 from app.core.units import BrokerId, PartitionIndex
 from app.groups.counters import GroupCounters
 from app.groups.memory import GroupMemory
@@ -56,13 +56,18 @@ class GroupCoordinator:
         self._unmatched: deque[Iterator[None]] = deque()
         """Changes of topics that expressions are still to be matched with, the oldest first."""
         self._to_match = asyncio.Event()
+        self._unassigned: OrderedDict[tuple[PartitionIndex, str], None] = OrderedDict()
+        """Large groups whose new target is to be computed."""
+        self._to_assign = asyncio.Event()
         counters = GroupCounters(registry)
         self.memory = GroupMemory(lambda: (shard.groups.account for _, shard in self.shell.shards()))
         """The memory that members of classic groups keep."""
         memory = self.memory
         self.shell: Coordinator[GroupShard] = Coordinator(
             CONSUMER_OFFSETS,
-            lambda partition: GroupShard(partition, config, rng, lambda: self.image, counters, memory),
+            lambda partition: GroupShard(
+                partition, config, rng, lambda: self.image, counters, memory, self._assign_later
+            ),
             broker_id=broker_id,
             partitions=partitions,
             clock=clock,
@@ -98,6 +103,7 @@ class GroupCoordinator:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.shell.run())
             tasks.create_task(self.match_rest())
+            tasks.create_task(self._assign_rest())
 
     def start(self, image: ClusterImage) -> None:
         """The logs are open: coordinate the partitions of ``image`` that this broker leads."""
@@ -154,6 +160,30 @@ class GroupCoordinator:
                     if portion.spent():
                         await portion.rest()
                 self._unmatched.popleft()
+
+    def _assign_later(self, partition: PartitionIndex, group_id: str) -> None:
+        self._unassigned[partition, group_id] = None
+        self._to_assign.set()
+
+    async def _assign_rest(self) -> None:
+        """Compute the targets of large groups, one after the other, until cancelled."""
+        while True:
+            await self._to_assign.wait()
+            self._to_assign.clear()
+            while self._unassigned:
+                (partition, group_id), _ = self._unassigned.popitem(last=False)
+                try:
+                    await self._assign(partition, group_id)
+                except RequestRejected as error:
+                    # The next heartbeat of a member asks for it again, here or at the next coordinator.
+                    self._log_line(f"the new assignment of group {group_id} is not written: {error}")
+
+    async def _assign(self, partition: PartitionIndex, group_id: str) -> None:
+        """Raises: RequestRejected if this broker does not coordinate the group, or the log takes nothing."""
+        steps = self.shell.look(partition, lambda shard: shard.computed(group_id, self.shell.loop_ms()))
+        if steps is not None:
+            computed = await run(steps)
+            self.shell.tell(partition, lambda shard, turn: shard.take(turn, group_id, computed))
 
     def _topics_deleted(self, names: Collection[str]) -> None:
         """Delete offsets of deleted topics. Offsets that cannot be deleted now are deleted when they expire."""

@@ -20,6 +20,7 @@ from app.coordinator.schemas.classic_group import GroupMetadataKey
 from app.coordinator.shell import Reply, Turn
 from app.core.errors import ErrorCode, RequestRejected
 from app.core.metrics import Registry
+from app.core.turns import Steps, whole
 from app.core.units import NO_PRODUCER_ID, NO_TIMESTAMP, Offset, PartitionIndex, TimestampMs
 from app.groups.classic.classic import ClassicGroup
 from app.groups.classic.classic_member import (
@@ -31,7 +32,16 @@ from app.groups.classic.classic_member import (
     metadata_bytes,
     protocol_bytes,
 )
-from app.groups.consumer.consumer import JOINING, LEAVING, ClientInfo, ConsumerGroup, Member, MemberTimer
+from app.groups.consumer.consumer import (
+    JOINING,
+    LEAVING,
+    AssignmentDue,
+    ClientInfo,
+    Computed,
+    ConsumerGroup,
+    Member,
+    MemberTimer,
+)
 from app.groups.consumer.consumer_records import KEY_TYPES, GroupEpoch, from_bytes, to_bytes
 from app.groups.consumer.subscriptions import ResolvedRegex, TopicPattern
 from app.groups.counters import GroupCounters
@@ -89,15 +99,18 @@ class GroupShard:
         image: Callable[[], ClusterImage] = ClusterImage,
         counters: GroupCounters | None = None,
         memory: GroupMemory | None = None,
+        assign_later: Callable[[PartitionIndex, str], None] | None = None,
     ) -> None:
         """``config``, ``image``: functions that return the broker's present settings and cluster image. ``counters`` and
-        ``memory``, which all shards of a broker share, are optional."""
+        ``memory``, which all shards of a broker share, are optional. ``assign_later``: has the target of a large group computed
+        (``computed``, ``take``); without it, it is computed in one turn."""
         self.partition = partition
         self.config = config
         self.image = image
         self.rng = rng
         self._counters = GroupCounters(Registry()) if counters is None else counters
         self._memory = GroupMemory() if memory is None else memory
+        self._assign_later = assign_later
         self.groups = GroupTable()
         self.offsets = OffsetStore()
         self._nameless: dict[str, ClassicGroup] = {}
@@ -201,6 +214,8 @@ class GroupShard:
                 self._counters.members_expired[GroupType.CLASSIC].value += count - len(group.members)
         elif isinstance(key, MemberTimer):
             self._consumer_member_due(turn, key)
+        elif isinstance(key, AssignmentDue):
+            self._assignment_due(turn, key)
         elif isinstance(key, ShareTimer):
             self._share_member_due(turn, key)
         elif isinstance(key, Chore):
@@ -315,6 +330,24 @@ class GroupShard:
         if group is not None:
             new.replaces = self.tombstones(group)
         return new
+
+    def _assignment_due(self, turn: Turn, key: AssignmentDue) -> None:
+        """A target is due that takes long to compute."""
+        if self._assign_later is not None:
+            self._assign_later(self.partition, key.group_id)
+        elif (steps := self.computed(key.group_id, turn.steady_ms)) is not None:
+            self.take(turn, key.group_id, whole(steps))
+
+    def computed(self, group_id: str, steady_ms: int) -> Steps[Computed] | None:
+        """As ``ConsumerGroup.computed``; None if there is no such group."""
+        group = self.groups.get(group_id)
+        return group.computed(self.image(), steady_ms) if isinstance(group, ConsumerGroup) else None
+
+    def take(self, turn: Turn, group_id: str, computed: Computed) -> None:
+        """As ``ConsumerGroup.take``; the group may be gone."""
+        group = self.groups.get(group_id)
+        if isinstance(group, ConsumerGroup) and group.take(turn, computed, self.image()):
+            self._counters.assignments[GroupType.CONSUMER].value += 1
 
     def _consumer_member_due(self, turn: Turn, key: MemberTimer) -> None:
         """A member of the consumer protocol has missed a time limit."""

@@ -26,7 +26,7 @@ ELEMENTS: Final[Mapping[int, int]] = {
     ApiKey.PRODUCE: 10_000,
     ApiKey.JOIN_GROUP: 1_000,
     ApiKey.SYNC_GROUP: 20_000,
-    ApiKey.LEAVE_GROUP: 20_000,
+    ApiKey.LEAVE_GROUP: 6_000,
     ApiKey.LIST_GROUPS: 1_000,
     ApiKey.LIST_TRANSACTIONS: 10_000,
     ApiKey.DESCRIBE_QUORUM: _FEW,

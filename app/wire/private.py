@@ -14,12 +14,15 @@ from uuid import UUID
 import msgspec
 
 from app.core.errors import ProtocolError, clause
+from app.core.limits import REQUEST_ELEMENTS_MAX
 from app.core.turns import drained
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 
 OFFLINE: Final = "offline"
 """The state of a partition that its broker cannot open; ``last_error`` says why, and everything else is not known."""
+REPLACED_AT_ONCE_MAX: Final = 10_000
+"""Segments that one job makes one of."""
 SEGMENTS_PER_ANSWER_MAX: Final = 10_000
 """For a partition with more, ask again from the end of the last one."""
 
@@ -87,7 +90,7 @@ SAMPLES_A_STEP: Final = 100
 class TierStatusRequest(msgspec.Struct, array_like=True, frozen=True):
     """FirnTierStatus: where the bytes of partitions are."""
 
-    topics: list[str] = []
+    topics: Annotated[list[str], msgspec.Meta(max_length=REQUEST_ELEMENTS_MAX)] = []
     """Empty is all."""
     replicas: bool = False
     """Whether the partitions that the broker follows are told as well."""
@@ -214,7 +217,7 @@ class TierReplaceRequest(msgspec.Struct, array_like=True, frozen=True):
     partition: int
     step: str
     """``begin`` before the upload, ``finish`` after it, ``give-up`` instead."""
-    inputs: list[bytes]
+    inputs: Annotated[list[bytes], msgspec.Meta(max_length=REPLACED_AT_ONCE_MAX)]
     """Ids of the segments to replace, in order."""
     segment_id: bytes
     """Of the new segment, 16 bytes. An older form had the segment's whole record here, key included, and no range after it:

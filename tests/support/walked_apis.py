@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from app.configs.client_metrics import Client
+from app.core.limits import PARTITIONS_PER_TOPIC_MAX
 from app.core.units import TopicId
 from app.metadata.peers.control import (
     RAISE_EPOCHS,
@@ -33,6 +34,7 @@ from app.wire.apikeys import ApiKey
 from app.wire.bounds import BYTES_MAX
 from app.wire.codec import encode_opaque, shape_of
 from app.wire.private import (
+    REPLACED_AT_ONCE_MAX,
     ClusterRequest,
     DrainRequest,
     ForwardedRequest,
@@ -51,6 +53,8 @@ from tests.support.schema_records import schema_key
 
 LONGEST_NAMES_MAX: Final = BYTES_MAX // 33_000
 """Names of 32,767 bytes that fit in the longest request of all APIs but Produce."""
+BEYOND: Final = 1_000_000
+"""Elements of a list that is longer than any request may have."""
 SHARING: Final = "sharing"
 NEWCOMER: Final = "00000000-0000-0000-0000-00000000ffff"
 NO_ID: Final = uuid.UUID(int=0)
@@ -351,10 +355,14 @@ WALKED: Final[Mapping[ApiKey, Entry]] = {
         lambda on, count: TierStatusRequest(_topics(on, count)),
         lambda on, count: TierStatusRequest([WIDE] * count, True),
         lambda on, count: TierStatusRequest([f"unknown-{index}" for index in range(count)]),
+        lambda on, count: TierStatusRequest(["x"] * BEYOND),
     ),
     ApiKey.FIRN_TIER_SEGMENTS: _private(lambda on, count: TierSegmentsRequest(WIDE, 0)),
     ApiKey.FIRN_TIER_REPLACE: _private(
-        lambda on, count: TierReplaceRequest(WIDE, 0, "begin", [b"i" * 16] * count, b"s" * 16, 0, 1)
+        lambda on, count: TierReplaceRequest(
+            WIDE, 0, "begin", [b"i" * 16] * min(count, REPLACED_AT_ONCE_MAX), b"s" * 16, 0, 1
+        ),
+        lambda on, count: TierReplaceRequest(WIDE, 0, "begin", [b"i" * 16] * count, b"s" * 16, 0, 1),
     ),
     ApiKey.FIRN_PLACE: _private(lambda on, count: PlaceRequest("x" * count, 0, NO_ID)),
     ApiKey.FIRN_DRAIN: _private(lambda on, count: DrainRequest("status")),
@@ -364,8 +372,12 @@ WALKED: Final[Mapping[ApiKey, Entry]] = {
     ApiKey.FIRN_CHANGE: _private(_raised),
     ApiKey.FIRN_HOLD: _private(
         lambda on, count: HoldRequest(
-            _cluster(on), HoldId(TopicId(on.ids[0]), 0, 0), 0, tuple((index, 0) for index in range(count))
+            _cluster(on),
+            HoldId(TopicId(on.ids[0]), 0, 0),
+            0,
+            tuple((index, 0) for index in range(min(count, PARTITIONS_PER_TOPIC_MAX))),
         ),
+        lambda on, count: HoldRequest(_cluster(on), HoldId(TopicId(on.ids[0]), 0, 0), 0, ((0, 0),) * BEYOND),
         lambda on, count: HoldRequest(_cluster(on), HoldId(TopicId(on.ids[0]), 0, 0), 0),
     ),
     ApiKey.FIRN_MANIFESTS: _private(
@@ -377,6 +389,7 @@ WALKED: Final[Mapping[ApiKey, Entry]] = {
         lambda on, count: LookRequest(_cluster(on), 0),
         lambda on, count: LookRequest(_cluster(on), 0, tuple((index, 0) for index in range(count))),
         lambda on, count: LookRequest(_cluster(on), 0, (), tuple((WIDE, 0, index, 0) for index in range(count))),
+        lambda on, count: LookRequest(_cluster(on), 0, ((0, 0),) * BEYOND),
     ),
     ApiKey.FIRN_PULSE: _private(lambda on, count: PulseRequest(_cluster(on), ABSENT, 0, True, 1000, 0, 1000)),
     ApiKey.FIRN_CLUSTER: _private(lambda on, count: ClusterRequest()),

@@ -8,6 +8,7 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812 (it is a class)
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from app.core.limits import SUBSCRIBED_TOPICS_MAX
 from app.groups.memory import PROTOCOL_BYTES
 
 if TYPE_CHECKING:
@@ -149,8 +150,6 @@ _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
 
 
-SUBSCRIBED_TOPICS_MAX: Final = 30_000
-"""Topics in the different lists of one group that are decoded in one turn: 10 ms of CPU (INV-15). Members may bring a million."""
 LISTS_COMPARED: Final = 4
 """Different lists that the next member's list is compared with. Members of one program send the same list."""
 

@@ -16,11 +16,13 @@ The order of members and of topics never depends on a hash: the same group gives
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final
 from uuid import UUID
+
+from app.core.turns import STRIDE, Steps, Stepwise
 
 Assignment = Mapping[UUID, frozenset[int]]
 """Partitions by topic id. Every topic has a partition. The mapping never changes, so members may share it."""
@@ -52,28 +54,32 @@ class MemberSpec:
 
 Members = Mapping[str, MemberSpec]
 Topics = Mapping[UUID, TopicSpec]
-Assignor = Callable[[Members, Topics], dict[str, Assignment]]
+Assigned = dict[str, Assignment]
+Assignor = Stepwise[[Members, Topics], Assigned]
 """Function from (members by id, all subscribed topics) to each member's partitions. A member with unchanged partitions gets the
-same object."""
+same object. ``steps`` does the same in steps, for groups that take long."""
 
 
-def assign_uniform(members: Members, topics: Topics) -> dict[str, Assignment]:
+@Stepwise
+def assign_uniform(members: Members, topics: Topics) -> Steps[Assigned]:
     """Balanced first, then sticky, then rack aware."""
     if not members:
         return {}
     first = next(iter(members.values())).topic_ids
     if all(member.topic_ids is first or member.topic_ids == first for member in members.values()):
-        return _assign_one_subscription(members, topics, first)
-    return _assign_many_subscriptions(members, topics)
+        return (yield from _assign_one_subscription(members, topics, first))
+    return (yield from _assign_many_subscriptions(members, topics))
 
 
-def assign_range(members: Members, topics: Topics) -> dict[str, Assignment]:
+@Stepwise
+def assign_range(members: Members, topics: Topics) -> Steps[Assigned]:
     """Runs of neighbouring partitions, in the same order of members for every topic."""
     order = sorted(members, key=lambda member_id: _place(member_id, members[member_id]))
     subscribers: dict[UUID, int] = defaultdict(int)
     for member in members.values():
         for topic_id in member.topic_ids:
             subscribers[topic_id] += 1
+        yield
     shares = {topic_id: divmod(topics[topic_id].partition_count, count) for topic_id, count in subscribers.items()}
     taken: dict[UUID, tuple[int, int]] = dict.fromkeys(subscribers, (0, 0))
     assigned: dict[str, Assignment] = {}
@@ -88,6 +94,7 @@ def assign_range(members: Members, topics: Topics) -> dict[str, Assignment]:
             if start < end:
                 partitions[topic_id] = frozenset(range(start, end))
         assigned[member_id] = member.owned if partitions == member.owned else partitions
+        yield
     return assigned
 
 
@@ -99,7 +106,7 @@ def _place(member_id: str, member: MemberSpec) -> tuple[bool, str]:
 # --- one subscription for all ---------------------------------------------------------------------------------------
 
 
-def _assign_one_subscription(members: Members, topics: Topics, topic_ids: frozenset[UUID]) -> dict[str, Assignment]:
+def _assign_one_subscription(members: Members, topics: Topics, topic_ids: frozenset[UUID]) -> Steps[Assigned]:
     total = sum(topics[topic_id].partition_count for topic_id in topic_ids)
     share, longer = divmod(total, len(members))
     assigned: dict[str, Assignment] = {}
@@ -108,6 +115,7 @@ def _assign_one_subscription(members: Members, topics: Topics, topic_ids: frozen
         kept = _still_there(member.owned, topic_ids)
         assigned[member_id] = kept
         counts[member_id] = sum(map(len, kept.values()))
+        yield
     order = sorted(members)
     # A longer share goes first to those who have it already: anything else would move partitions for nothing.
     order.sort(key=lambda member_id: counts[member_id] <= share)
@@ -119,9 +127,10 @@ def _assign_one_subscription(members: Members, topics: Topics, topic_ids: frozen
             assigned[member_id] = _keep(assigned[member_id], quota)
         elif missing > 0:
             room[member_id] = missing
+        yield
     if room:
-        free = _unowned(topics, topic_ids, assigned.values())
-        _deal(free, room, members, topics, assigned)
+        free = yield from _unowned(topics, topic_ids, assigned.values())
+        yield from _deal(free, room, members, topics, assigned)
     return assigned
 
 
@@ -149,14 +158,19 @@ def _gather(pairs: Iterable[tuple[UUID, int]]) -> Assignment:
     return {topic_id: frozenset(of_topic) for topic_id, of_topic in partitions.items()}
 
 
-def _unowned(topics: Topics, topic_ids: Iterable[UUID], assigned: Iterable[Assignment]) -> list[tuple[UUID, int]]:
+def _unowned(
+    topics: Topics, topic_ids: Iterable[UUID], assigned: Iterable[Assignment]
+) -> Steps[list[tuple[UUID, int]]]:
     """Partitions without an owner, in order."""
     owned: dict[UUID, list[frozenset[int]]] = {}
     for assignment in assigned:
         for topic_id, partitions in assignment.items():
             owned.setdefault(topic_id, []).append(partitions)
+        yield
     free: list[tuple[UUID, int]] = []
-    for topic_id in sorted(topic_ids):
+    for number, topic_id in enumerate(sorted(topic_ids)):
+        if number % STRIDE == 0:
+            yield
         rest = set(range(topics[topic_id].partition_count)).difference(*owned.get(topic_id, ()))
         free.extend((topic_id, partition) for partition in sorted(rest))
     return free
@@ -167,14 +181,16 @@ def _deal(
     room: dict[str, int],
     members: Members,
     topics: Topics,
-    assigned: dict[str, Assignment],
-) -> None:
+    assigned: Assigned,
+) -> Steps[None]:
     """Give every free partition to a member that needs one, in turn; first to members in a rack of a replica."""
     gained: dict[str, list[tuple[UUID, int]]] = defaultdict(list)
-    far = _deal_within_racks(free, room, members, topics, gained)
+    far = yield from _deal_within_racks(free, room, members, topics, gained)
     turn = sorted(room)
     at = 0
-    for pair in far:
+    for number, pair in enumerate(far):
+        if number % STRIDE == 0:
+            yield
         at %= len(turn)
         member_id = turn[at]
         gained[member_id].append(pair)
@@ -188,6 +204,7 @@ def _deal(
         for topic_id, partition in pairs:
             merged.setdefault(topic_id, set()).add(partition)
         assigned[member_id] = {topic_id: frozenset(partitions) for topic_id, partitions in merged.items()}
+        yield
 
 
 def _deal_within_racks(
@@ -196,7 +213,7 @@ def _deal_within_racks(
     members: Members,
     topics: Topics,
     gained: dict[str, list[tuple[UUID, int]]],
-) -> list[tuple[UUID, int]]:
+) -> Steps[list[tuple[UUID, int]]]:
     """Give partitions to members in a rack of one of their replicas. Returns: the remaining partitions."""
     in_rack: dict[str, list[str]] = defaultdict(list)
     for member_id in sorted(room):
@@ -206,7 +223,9 @@ def _deal_within_racks(
     if not in_rack:
         return list(free)
     far = []
-    for topic_id, partition in free:
+    for number, (topic_id, partition) in enumerate(free):
+        if number % STRIDE == 0:
+            yield
         racks = topics[topic_id].racks
         near = [in_rack[rack] for rack in racks[partition] if in_rack.get(rack)] if partition < len(racks) else []
         if not near:
@@ -271,17 +290,18 @@ class _Dealing:
         self._counts: list[int] = []
         self.holders: dict[UUID, dict[int, set[int]]] = {topic_id: {} for topic_id in topics}
         """Partitions by topic and member."""
+        self._peers: list[_Peers] = []
+        """Number of partitions of each member."""
+        self._readers: dict[UUID, list[_Peers]] = {topic_id: [] for topic_id in topics}
+
+    def begin(self, members: Members) -> Steps[None]:
+        """Look at what the members have and at what they read."""
         for place, member_id in enumerate(self.order):
             kept = _still_there(members[member_id].owned, members[member_id].topic_ids)
             self._counts.append(sum(map(len, kept.values())))
             for topic_id, partitions in kept.items():
                 self.holders[topic_id][place] = set(partitions)
-        self._peers: list[_Peers] = []
-        """Number of partitions of each member."""
-        self._readers: dict[UUID, list[_Peers]] = {topic_id: [] for topic_id in topics}
-        self._find_readers(members)
-
-    def _find_readers(self, members: Members) -> None:
+            yield
         racks = {rack for spec in self._topics.values() for replicas in spec.racks for rack in replicas}
         places: dict[tuple[frozenset[UUID], str | None], list[int]] = defaultdict(list)
         keys = []
@@ -289,17 +309,21 @@ class _Dealing:
             member = members[member_id]
             keys.append((member.topic_ids, member.rack_id if member.rack_id in racks else None))
             places[keys[-1]].append(place)
+            if place % STRIDE == 0:
+                yield
         peers = {key: _Peers(key[1], together, self._counts) for key, together in places.items()}
         self._peers = [peers[key] for key in keys]
         for (topic_ids, _), together in peers.items():
             for topic_id in topic_ids:
                 self._readers[topic_id].append(together)
+            yield
 
-    def topics_in_order(self) -> list[UUID]:
+    def topics_in_order(self) -> Steps[list[UUID]]:
         """Topics with few subscribers first, because members that read only these topics have no other choice."""
-        subscribers = {
-            topic_id: sum(len(peers.places) for peers in readers) for topic_id, readers in self._readers.items()
-        }
+        subscribers: dict[UUID, int] = {}
+        for topic_id, readers in self._readers.items():
+            subscribers[topic_id] = sum(len(peers.places) for peers in readers)
+            yield
         return sorted(self._topics, key=lambda topic_id: (subscribers[topic_id], topic_id))
 
     def deal(self, topic_id: UUID) -> None:
@@ -348,25 +372,34 @@ class _Dealing:
                 heappush(takers, self._peers[place].changed(place))
 
 
-def _assign_many_subscriptions(members: Members, topics: Topics) -> dict[str, Assignment]:
+def _assign_many_subscriptions(members: Members, topics: Topics) -> Steps[Assigned]:
     dealing = _Dealing(members, topics)
-    order = dealing.topics_in_order()
+    yield from dealing.begin(members)
+    order = yield from dealing.topics_in_order()
     for topic_id in order:
         dealing.deal(topic_id)
+        yield
     # Every move makes the sum of the squares of the counts smaller, so this comes to an end.
-    while sum(map(dealing.balance, order)):
-        pass
+    moved = True
+    while moved:
+        moved = False
+        for topic_id in order:
+            moved = dealing.balance(topic_id) or moved
+            yield
     after: list[dict[UUID, frozenset[int]]] = [{} for _ in dealing.order]
     for topic_id in order:
         for place, partitions in dealing.holders[topic_id].items():
             if partitions:
                 after[place][topic_id] = frozenset(partitions)
-    assigned: dict[str, Assignment] = {}
+        yield
+    assigned: Assigned = {}
     for member_id, partitions_now in zip(dealing.order, after, strict=True):
         before = members[member_id].owned
         assigned[member_id] = before if partitions_now == before else partitions_now
+        yield
     return assigned
 
 
-ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": assign_uniform, "range": assign_range}
+RANGE: Final = "range"
+ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": assign_uniform, RANGE: assign_range}
 """Assignors by the name that clients request (``group.remote.assignor``)."""

@@ -3,7 +3,8 @@
 Three numbers drive it. The **group epoch** rises when subscriptions or the subscribed topics change. The **target assignment**
 is computed again when its epoch is behind the group epoch, but not twice within ``group.consumer.assignment.interval.ms``
 (KIP-1263). So a thousand members that join together cost only a few assignments, and need not follow each of them. Until then
-all members continue towards the last target. The **member epoch** is the epoch of the target that a member has reached. Each
+all members continue towards the last target. The target of a large group is computed in portions, between requests (INV-15). The
+**member epoch** is the epoch of the target that a member has reached. Each
 member moves by itself, heartbeat by heartbeat (``reconciliation.py``). There is no barrier: a slow member delays only those
 that wait for its partitions.
 
@@ -23,8 +24,10 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from app.core.errors import ErrorCode, RequestRejected
+from app.core.limits import SUBSCRIBED_NAMES_MAX, SUBSCRIBED_TOPICS_MAX
+from app.core.turns import STRIDE, Steps, whole
 from app.core.units import TimestampMs
-from app.groups.consumer.assignors import ASSIGNORS, NO_PARTITIONS, Assignment, MemberSpec
+from app.groups.consumer.assignors import ASSIGNORS, NO_PARTITIONS, RANGE, Assignment, Assignor, MemberSpec
 from app.groups.consumer.consumer_records import (
     NOBODY,
     NOTHING_YET,
@@ -71,6 +74,8 @@ if TYPE_CHECKING:
     from app.coordinator.shell import Turn
     from app.metadata.image.image import ClusterImage, TopicImage
 
+ASSIGNED_AT_ONCE_MAX: Final = 5_000
+"""Members and subscribed topics of a group whose target a request computes: 10 ms or so. A larger one is computed in portions."""
 JOINING: Final = 0
 LEAVING: Final = -1
 LEAVING_FOR_A_WHILE: Final = -2
@@ -111,6 +116,23 @@ class MemberTimer(NamedTuple):
     member_id: str
 
 
+class AssignmentDue(NamedTuple):
+    """Key of a timer: a target that takes long to compute is due (``ConsumerGroup.computed``)."""
+
+    group_id: str
+
+
+class Computed(NamedTuple):
+    """A target that was computed in portions, while other requests changed the group."""
+
+    group: ConsumerGroup
+    epoch: int
+    """The group epoch for which it was computed."""
+    subscriptions: Mapping[str, Subscription]
+    """Of the members of that epoch."""
+    assigned: Mapping[str, Assignment]
+
+
 @dataclass(frozen=True, slots=True)
 class Member:
     """A member, as in the log."""
@@ -145,6 +167,8 @@ class ConsumerGroup:
         self.regexes: dict[str, ResolvedRegex] = {}
         self._static: dict[str, str] = {}
         """Member id by instance id."""
+        self._lists: dict[frozenset[str], tuple[frozenset[str], int]] = {}
+        """The different lists of topic names, and how many members subscribe to each. Members with equal lists share one."""
         self._name_users: Counter[str] = Counter()
         """Number of members by the topic names to which they subscribe by name."""
         self._regex_users: Counter[str] = Counter()
@@ -349,7 +373,11 @@ class ConsumerGroup:
                 epoch += 1
                 records.append(GroupEpoch(epoch, hashed))
         target_epoch = self.target_epoch
-        if epoch > target_epoch and (self.may_assign(turn.steady_ms) or self._has_only(replaced or member)):
+        due = epoch > target_epoch and (self.may_assign(turn.steady_ms) or self._has_only(replaced or member))
+        if due and self._takes_long(wanted):
+            # Until it is there, members go on with the target that they have.
+            turn.set_timer(AssignmentDue(self.group_id), 0)
+        elif due:
             if names is None:
                 names = self._names_after(before, wanted, regexes)
             target = self._new_target(member_id, wanted, target, replaced, epoch, names, regexes, image, records)
@@ -370,7 +398,9 @@ class ConsumerGroup:
 
     def epoch_within_reach(self, steady_ms: int) -> int:
         """The epoch of the target for which a member would be reconciled now."""
-        return self.epoch if self.may_assign(steady_ms) else self.target_epoch
+        if self.epoch > self.target_epoch and (not self.may_assign(steady_ms) or self._takes_long()):
+            return self.target_epoch
+        return self.epoch
 
     def _regexes_after(
         self,
@@ -411,6 +441,12 @@ class ConsumerGroup:
         names = set(self._name_users)
         names.difference_update(name for name in before.topic_names if self._name_users[name] <= 1)
         names |= after.topic_names
+        if len(names) > SUBSCRIBED_TOPICS_MAX and after.topic_names != before.topic_names:
+            raise RequestRejected(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"The members of group {self.group_id} would subscribe to {len(names)} topics by name, and "
+                f"{SUBSCRIBED_TOPICS_MAX} are allowed. Subscribe by a regular expression.",
+            )
         for regex, found in regexes.items():
             if self._regex_users[regex] or regex == after.topic_regex:
                 names |= found.topics
@@ -429,31 +465,78 @@ class ConsumerGroup:
         records: list[ConsumerGroupRecord],
     ) -> Assignment:
         """Compute the target assignment of a new epoch. Returns: the member's part of it."""
-        ids: dict[tuple[frozenset[str], str | None], frozenset[UUID]] = {}
-
-        def spec(subscription: Subscription, target: Assignment) -> MemberSpec:
-            key = (subscription.topic_names, subscription.topic_regex)
-            found = ids.get(key)
-            if found is None:
-                subscribed = subscription.topic_names | topics_of_regex(regexes, subscription.topic_regex)
-                found = ids[key] = topic_ids(subscribed, image)
-            return MemberSpec(found, target, subscription.instance_id, subscription.rack_id)
-
-        specs = {
-            other.member_id: spec(other.subscription, self.targets.get(other.member_id, NO_PARTITIONS))
-            for other in self.members.values()
-        }
+        subscriptions = {other.member_id: other.subscription for other in self.members.values()}
         if replaced is not None:
-            del specs[replaced.member_id]
-        specs[member_id] = spec(wanted, owned)
+            del subscriptions[replaced.member_id]
+        subscriptions[member_id] = wanted
+        targets: Mapping[str, Assignment] = {**self.targets, member_id: owned}
         assign = ASSIGNORS[self.assignor_with(wanted.server_assignor, self.members.get(member_id))]
-        assigned = assign(specs, topic_specs(names, image))
+        assigned = whole(_assignment(assign, subscriptions, targets, names, regexes, image))
         for other_id, partitions in assigned.items():
             had = owned if replaced is not None and other_id == member_id else self.targets.get(other_id)
             if had is None or (partitions is not had and partitions != had):
                 records.append(TargetOfMember(other_id, partitions))
         records.append(TargetEpoch(epoch))
         return assigned[member_id]
+
+    def _takes_long(self, wanted: Subscription = NOBODY) -> bool:
+        """Whether a new target takes longer to compute than a request may. ``wanted``: a subscription that is not counted yet."""
+        topics = [(len(names), users) for names, users in self._lists.values()]
+        topics += [(len(found.topics), self._regex_users[regex]) for regex, found in self.regexes.items()]
+        topics.append((len(wanted.topic_names), 1))
+        work = sum(count for count, _ in topics)
+        if self.assignor_with(wanted.server_assignor) == RANGE:  # which looks at each topic of each member
+            work += sum(count * users for count, users in topics) // 4
+        return work + len(self.members) > ASSIGNED_AT_ONCE_MAX
+
+    def computed(self, image: ClusterImage, steady_ms: int) -> Steps[Computed] | None:
+        """A target that takes too long for a request, in steps. Other requests may change the group meanwhile. None if no target is
+        due."""
+        if self.epoch <= self.target_epoch or not self.members or not self.may_assign(steady_ms):
+            return None
+        return self._computed(image)
+
+    def _computed(self, image: ClusterImage) -> Steps[Computed]:
+        epoch, regexes, targets = self.epoch, self.regexes, dict(self.targets)
+        subscriptions = {member.member_id: member.subscription for member in self.members.values()}
+        assign = ASSIGNORS[self.assignor_with()]
+        names = set(self._name_users)
+        for regex, found in regexes.items():
+            if self._regex_users[regex]:
+                names |= found.topics
+        assigned = yield from _assignment(assign, subscriptions, targets, names, regexes, image)
+        return Computed(self, epoch, subscriptions, assigned)
+
+    def take(self, turn: Turn, computed: Computed, image: ClusterImage) -> bool:
+        """Write a computed target. What has changed since is met by the next one: a member that has left has no part of it, a new
+        one has none yet, and a topic that a member does not read any more is read by nobody.
+
+        Returns: whether it was written. It is not if the group has a newer target, or was loaded or made anew.
+        Raises: RequestRejected, with nothing changed.
+        """
+        if computed.group is not self or self.target_epoch >= computed.epoch:
+            return False
+        records: list[ConsumerGroupRecord] = []
+        for member_id, partitions in computed.assigned.items():
+            before = computed.subscriptions[member_id]
+            member = self.members.get(member_id)
+            if member is None and before.instance_id is not None:
+                member = self.member_of_instance(before.instance_id)
+                if member is not None and member.member_id in computed.assigned:
+                    continue
+            if member is None:
+                continue
+            now = member.subscription
+            if now.topic_names is not before.topic_names or now.topic_regex != before.topic_regex:
+                read = topic_ids(now.topic_names | topics_of_regex(self.regexes, now.topic_regex), image)
+                if not read.issuperset(partitions):
+                    partitions = {topic_id: each for topic_id, each in partitions.items() if topic_id in read}
+            had = self.targets.get(member.member_id)
+            if had is None or (partitions is not had and partitions != had):
+                records.append(TargetOfMember(member.member_id, partitions))
+        records.append(TargetEpoch(computed.epoch))
+        self.write(turn, records)
+        return True
 
     def assignor_with(self, preferred: str | None = None, member: Member | None = None) -> str:
         """The assignor that most members request, if one member changes its request to ``preferred``."""
@@ -712,9 +795,14 @@ class ConsumerGroup:
         before = self.members.get(member.member_id)
         if before is not None:
             self._uncount(before)
-        self.members[member.member_id] = member
         subscription = member.subscription
-        self._name_users.update(subscription.topic_names)
+        names, users = self._lists.get(subscription.topic_names, (subscription.topic_names, 0))
+        self._lists[names] = (names, users + 1)
+        if names is not subscription.topic_names:
+            subscription = replace(subscription, topic_names=names)
+            member = replace(member, subscription=subscription)
+        self.members[member.member_id] = member
+        self._name_users.update(names)
         if subscription.topic_regex:
             self._regex_users[subscription.topic_regex] += 1
         if subscription.server_assignor is not None:
@@ -735,7 +823,10 @@ class ConsumerGroup:
     def _uncount(self, member: Member) -> None:
         """Remove a member from all derived state."""
         subscription = member.subscription
-        for name in subscription.topic_names:
+        names, users = self._lists.pop(subscription.topic_names)
+        if users > 1:
+            self._lists[names] = (names, users - 1)
+        for name in names:
             _decrease(self._name_users, name)
         if subscription.topic_regex:
             _decrease(self._regex_users, subscription.topic_regex)
@@ -806,6 +897,11 @@ def check_heartbeat(request: ConsumerGroupHeartbeatRequest, api_version: int, as
             raise _invalid("InstanceId can't be null.")
     elif epoch < LEAVING_FOR_A_WHILE:
         raise _invalid("MemberEpoch is invalid.")
+    if request.subscribed_topic_names is not None and len(request.subscribed_topic_names) > SUBSCRIBED_NAMES_MAX:
+        raise _invalid(
+            f"SubscribedTopicNames has {len(request.subscribed_topic_names)} names, and {SUBSCRIBED_NAMES_MAX} are allowed. "
+            "Subscribe by a regular expression."
+        )
     if request.server_assignor is not None and request.server_assignor not in assignors:
         raise RequestRejected(
             ErrorCode.UNSUPPORTED_ASSIGNOR,
@@ -837,6 +933,33 @@ def _decrease(counter: Counter[str], key: str) -> None:
     counter[key] -= 1
     if counter[key] <= 0:
         del counter[key]
+
+
+def _assignment(
+    assign: Assignor,
+    subscriptions: Mapping[str, Subscription],
+    targets: Mapping[str, Assignment],
+    names: Iterable[str],
+    regexes: Mapping[str, ResolvedRegex],
+    image: ClusterImage,
+) -> Steps[dict[str, Assignment]]:
+    """The assignment of a whole group, in steps. ``targets``: what members have; ``names``: all topics that they read."""
+    ids: dict[tuple[frozenset[str], str | None], frozenset[UUID]] = {}
+    specs: dict[str, MemberSpec] = {}
+    for number, (member_id, subscription) in enumerate(subscriptions.items()):
+        key = (subscription.topic_names, subscription.topic_regex)
+        found = ids.get(key)
+        if found is None:
+            subscribed = subscription.topic_names | topics_of_regex(regexes, subscription.topic_regex)
+            found = ids[key] = topic_ids(subscribed, image)
+            yield
+        specs[member_id] = MemberSpec(
+            found, targets.get(member_id, NO_PARTITIONS), subscription.instance_id, subscription.rack_id
+        )
+        if number % STRIDE == 0:
+            yield
+    topics = yield from topic_specs.steps(names, image)
+    return (yield from assign.steps(specs, topics))
 
 
 def _owned(request: ConsumerGroupHeartbeatRequest) -> Assignment | None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from app.core.errors import ErrorCode, RequestRejected
 from app.core.limits import REGEX_BYTES_MAX, REGEX_CACHE_MAX, REGEX_PROGRAM_SIZE_MAX
+from app.core.turns import STRIDE, Steps, Stepwise
 from app.core.units import TimestampMs
 from app.groups.consumer.assignors import TopicSpec
 from app.metadata.image.image import INTERNAL_TOPICS, ClusterImage, TopicImage
@@ -111,10 +112,13 @@ def _bad_pattern(regex: str, reason: str) -> RequestRejected:
     )
 
 
-def topic_specs(names: Iterable[str], image: ClusterImage) -> dict[UUID, TopicSpec]:
+@Stepwise
+def topic_specs(names: Iterable[str], image: ClusterImage) -> Steps[dict[UUID, TopicSpec]]:
     """The existing topics, for an assignor."""
     specs: dict[UUID, TopicSpec] = {}
-    for name in names:
+    for number, name in enumerate(names):
+        if number % STRIDE == 0:
+            yield
         topic = image.topic(name)
         if topic is not None:
             specs[topic.topic_id] = TopicSpec(len(topic.partitions), _racks(topic, image))

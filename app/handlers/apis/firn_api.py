@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
@@ -80,10 +79,6 @@ _OFFSETS_AND_BYTES: Final = (
 )
 
 
-METRIC_STEPS_AT_ONCE: Final = 64
-"""A step reads a partition, or one offset of a group: some tens of microseconds."""
-
-
 async def handle_metrics(context: OperatorView, request: Request, message: bytes) -> bytes:
     """Every sample of this process and, if it answers, of the store process. Raises: ProtocolError."""
     del request
@@ -120,14 +115,15 @@ async def _collected(registry: Registry) -> list[bytes]:
     """All samples, packed, by pieces: with many partitions and groups it takes longer than the loop may be held."""
     found: list[bytes] = []
     told: set[str] = set()
-    for step, sample in enumerate(registry.steps(), start=1):
+    portion = Portion()
+    for sample in registry.steps():
         if sample is not None:
             if sample.family in told:
                 sample = sample._replace(help="")
             told.add(sample.family)
             found.append(_packed(sample, "broker"))
-        if not step % METRIC_STEPS_AT_ONCE:
-            await asyncio.sleep(0)
+        if portion.spent():
+            await portion.rest()
     return found
 
 

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from struct import Struct
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Annotated, Final, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
 import msgspec
 
 from app.core.errors import BrokerUnavailable, ErrorCode, ProtocolError, clause
+from app.core.limits import PARTITIONS_PER_TOPIC_MAX, REQUEST_ELEMENTS_MAX
 from app.core.units import TopicId
 from app.metadata.image.image import BrokerImage
 from app.metadata.image.records import Endpoint
 from app.metadata.image.wal_ranges import WalRange
 from app.security.scram import ScramCredential
+
+LISTED: Final = msgspec.Meta(max_length=REQUEST_ELEMENTS_MAX)
+"""No list of a request is longer."""
 
 
 class RegisterRequest(msgspec.Struct, array_like=True, frozen=True):
@@ -115,9 +119,9 @@ class LookRequest(msgspec.Struct, array_like=True, frozen=True):
     cluster_id: str
     sequence: int
     """The entry of the cluster log that the asked broker must have applied (J46g)."""
-    producers: tuple[tuple[int, int], ...] = ()
+    producers: Annotated[tuple[tuple[int, int], ...], LISTED] = ()
     """Producer ids with open transactions, each with the epoch of one."""
-    doubts: tuple[tuple[str, int, int, int], ...] = ()
+    doubts: Annotated[tuple[tuple[str, int, int, int], ...], LISTED] = ()
     """Topic, partition, producer id and time: has the partition a marker of a decision of that time or later?"""
 
 
@@ -157,7 +161,7 @@ class HoldRequest(msgspec.Struct, array_like=True, frozen=True):
     hold: HoldId
     sequence: int
     """The entry of the cluster log that the leader must have applied before it answers, or before the hold ends."""
-    partitions: tuple[tuple[int, int], ...] = ()
+    partitions: Annotated[tuple[tuple[int, int], ...], msgspec.Meta(max_length=PARTITIONS_PER_TOPIC_MAX)] = ()
     """The topic's partitions that the leader leads, each with its leader epoch. Empty: the hold is over."""
 
 
@@ -182,7 +186,7 @@ class ManifestsRequest(msgspec.Struct, array_like=True, frozen=True):
     place: int
     """All entries before it were handed on, of all partitions."""
     wait_ms: int
-    asked: tuple[tuple[UUID, int, int], ...] = ()
+    asked: Annotated[tuple[tuple[UUID, int, int], ...], LISTED] = ()
     """Partitions, each with the number of the next entry that the follower lacks."""
 
 

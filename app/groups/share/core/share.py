@@ -53,6 +53,11 @@ if TYPE_CHECKING:
 
 SIMPLE: Final = "simple"
 """The only assignor."""
+SHARE_READS_MAX: Final = 6_000
+"""Topics to which the members of a share group subscribe, each counted for each member. Every member reads each of its topics, so
+an assignment costs 3 µs for each of them (INV-15)."""
+SHARE_NAMES_MAX: Final = 2_000
+"""Topics to which one member subscribes."""
 ASSIGNED_AT_ONCE_MAX: Final = 8
 """Up to this group size, a new member does not wait for ``group.share.assignment.interval.ms`` and then for its next heartbeat, 5 s
 later. Until then the earlier members would read alone."""
@@ -179,6 +184,8 @@ class ShareGroup:
             subscriptions = {other.member_id: other.subscription for other in self.members.values()} | {
                 member_id: wanted
             }
+            if bump:
+                _check_size(subscriptions.values())
             names = frozenset[str]().union(*(each.topic_names for each in subscriptions.values()))
             if looks_again:
                 hashed = metadata_hash(names, image)
@@ -362,6 +369,17 @@ class ShareGroup:
         return [to_bytes(self.group_id, record) for record in records]
 
 
+def _check_size(subscriptions: Iterable[ShareSubscription]) -> None:
+    """Raises: RequestRejected GROUP_MAX_SIZE_REACHED."""
+    lists = [len(each.topic_names) for each in subscriptions]
+    if sum(lists) > SHARE_READS_MAX:
+        raise RequestRejected(
+            ErrorCode.GROUP_MAX_SIZE_REACHED,
+            f"The members of the share group would subscribe to {sum(lists)} topics in sum, and {SHARE_READS_MAX} are allowed. Use "
+            "several groups.",
+        )
+
+
 def check_share_heartbeat(request: ShareGroupHeartbeatRequest) -> None:
     """Check a request by itself. Raises: RequestRejected INVALID_REQUEST."""
     if not request.member_id.strip():
@@ -376,6 +394,12 @@ def check_share_heartbeat(request: ShareGroupHeartbeatRequest) -> None:
         raise RequestRejected(ErrorCode.INVALID_REQUEST, "SubscribedTopicNames must be set in first request.")
     if request.member_epoch < LEAVING:
         raise RequestRejected(ErrorCode.INVALID_REQUEST, "MemberEpoch is invalid.")
+    names = request.subscribed_topic_names
+    if names is not None and len(names) > SHARE_NAMES_MAX:
+        raise RequestRejected(
+            ErrorCode.INVALID_REQUEST,
+            f"SubscribedTopicNames has {len(names)} names, and {SHARE_NAMES_MAX} are allowed. Use several groups.",
+        )
 
 
 def assign_shared(members: Mapping[str, MemberSpec], topics: Topics) -> dict[str, Assignment]:
