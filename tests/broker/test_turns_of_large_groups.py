@@ -1,4 +1,5 @@
-"""INV-15 for large groups: a classic group whose members join, take their assignments and expire, and a share group."""
+"""INV-15 for large groups: a classic group whose members join, take their assignments and expire, a share group, and a consumer
+group whose members read many topics each."""
 
 from __future__ import annotations
 
@@ -13,6 +14,8 @@ import pytest
 
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest
+from app.wire.apis.consumer_group_describe import ConsumerGroupDescribeRequest
+from app.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, TopicPartitions
 from app.wire.apis.describe_groups import DescribeGroupsRequest
 from app.wire.apis.heartbeat import HeartbeatRequest
 from app.wire.apis.join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -143,6 +146,66 @@ def share_life(members: int, on: Crowded, group: str, took_ms: dict[str, float])
             on.measured.hurry(120)
         described = on.ask(ApiKey.SHARE_GROUP_DESCRIBE, 1, ShareGroupDescribeRequest([group], False))
         assert described.groups[0].members == []
+
+
+def consumer_life(members: int, topics: int, assignor: str, on: Crowded, group: str, took_ms: dict[str, float]) -> None:
+    """Each member has a list of its own, and reads ``topics``."""
+    known = on.names["topic"]
+    epochs = dict.fromkeys([str(UUID(int=index + 1)) for index in range(members)], 0)
+    owned: dict[str, list[TopicPartitions]] = {member_id: [] for member_id in epochs}
+
+    def beat(line: Line, index: int, member_id: str) -> None:
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=group, member_id=member_id, member_epoch=epochs[member_id], topic_partitions=owned[member_id]
+        )
+        if not epochs[member_id]:
+            first = index % (len(known) - topics + 1)
+            request.rebalance_timeout_ms = 600_000
+            request.subscribed_topic_names = known[first : first + topics]
+            request.server_assignor = assignor
+        for _ in range(ASKED_AGAIN):
+            answer = on.ask_on(line, ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, request)
+            if answer.error_code not in LOADING:
+                break
+        assert answer.error_code == 0, answer
+        epochs[member_id] = answer.member_epoch
+        if answer.assignment is not None:
+            owned[member_id] = [
+                TopicPartitions(each.topic_id, each.partitions) for each in answer.assignment.topic_partitions
+            ]
+
+    with Line(on.broker.port) as line:
+        await_coordinator(lambda *message: on.ask(*message), group)
+        with measured(on, took_ms, "joining"):
+            for index, member_id in enumerate(epochs):
+                beat(line, index, member_id)
+        with measured(on, took_ms, "a new target"):
+            for _ in range(ASKED_AGAIN):
+                on.measured.hurry(2)  # past group.consumer.assignment.interval.ms
+                for index, member_id in enumerate(epochs):
+                    beat(line, index, member_id)
+                if sum(len(each.partitions) for parts in owned.values() for each in parts) >= topics + members - 1:
+                    break
+        read = [(each.topic_id, one) for parts in owned.values() for each in parts for one in each.partitions]
+        assert len(read) == len(set(read)) >= min(len(known), topics + members - 1)
+        with measured(on, took_ms, "a description"):
+            described = on.ask(ApiKey.CONSUMER_GROUP_DESCRIBE, 1, ConsumerGroupDescribeRequest([group], False))
+        assert len(described.groups[0].members) == members
+        with measured(on, took_ms, "expiry"):
+            on.measured.hurry(700)
+        described = on.ask(ApiKey.CONSUMER_GROUP_DESCRIBE, 1, ConsumerGroupDescribeRequest([group], False))
+        assert described.groups[0].members == []
+
+
+@pytest.mark.ci
+def test_no_event_of_a_consumer_group_with_many_lists_holds_the_loop(tmp_path: Path) -> None:
+    check(tmp_path, Sizes(1, 500, 1, 1, 1, 1, 1), partial(consumer_life, 40, 300, "range"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("assignor", ["uniform", "range"])
+def test_no_event_of_a_large_consumer_group_with_many_lists_holds_the_loop(tmp_path: Path, assignor: str) -> None:
+    check(tmp_path, Sizes(1, 1_500, 1, 1, 1, 1, 1), partial(consumer_life, 200, 1_200, assignor))
 
 
 @pytest.mark.ci

@@ -8,8 +8,17 @@ from uuid import UUID
 from app.configs import BrokerConfig
 from app.coordinator.records import GROUP_RECORDS
 from app.core.errors import ErrorCode, RequestRejected
+from app.core.turns import whole
 from app.core.units import TimestampMs
-from app.groups.consumer.consumer import ClientInfo, ConsumerGroup, MemberTimer, check_heartbeat
+from app.groups.consumer.consumer import (
+    ASSIGNED_AT_ONCE_MAX,
+    AssignmentDue,
+    ClientInfo,
+    Computed,
+    ConsumerGroup,
+    MemberTimer,
+    check_heartbeat,
+)
 from app.groups.consumer.consumer_records import from_bytes
 from app.groups.consumer.subscriptions import ResolvedRegex, TopicPattern
 from app.metadata.image.image import ClusterImage
@@ -27,11 +36,16 @@ CONFIG = BrokerConfig(group_consumer_assignment_interval_ms=0)
 class Coordinator:
     """One group, its log and its time."""
 
-    def __init__(self, image: ClusterImage, config: BrokerConfig = CONFIG) -> None:
+    def __init__(
+        self, image: ClusterImage, config: BrokerConfig = CONFIG, assigned_at_once_max: int = ASSIGNED_AT_ONCE_MAX
+    ) -> None:
         self.image = image
         self.config = config
         self.turn = FakeTurn()
         self.group = ConsumerGroup(GROUP, config)
+        self.group.assigned_at_once_max = assigned_at_once_max
+        self.computed: list[Computed] = []
+        """Targets that were computed between requests, and not taken yet."""
 
     def heartbeat(self, request: ConsumerGroupHeartbeatRequest, host: str = "/h") -> ConsumerGroupHeartbeatResponse:
         """Raises: RequestRejected."""
@@ -52,6 +66,9 @@ class Coordinator:
             key = self.turn.timers.pop_due(self.turn.now_ms)
             if key is None:
                 continue
+            if isinstance(key, AssignmentDue):
+                self.compute()
+                continue
             assert isinstance(key, MemberTimer)
             member = self.group.due(key)
             if member is not None:
@@ -60,9 +77,22 @@ class Coordinator:
         self.turn.now_ms = end
         return removed
 
+    def compute(self) -> None:
+        """Compute the target that is due, if one is."""
+        steps = self.group.computed(self.image, self.turn.steady_ms)
+        if steps is not None:
+            self.computed.append(whole(steps))
+
+    def take(self) -> None:
+        """Write the targets that were computed. Raises: RequestRejected."""
+        while self.computed:
+            self.group.take(self.turn, self.computed.pop(0), self.image)
+
     def restart(self) -> None:
         """Begin again with what is in the log."""
+        at_once = self.group.assigned_at_once_max
         self.group = loaded(self.turn.log, self.config)
+        self.group.assigned_at_once_max = at_once
         self.turn.timers = type(self.turn.timers)()
         self.group.loaded(self.turn)
 
@@ -163,6 +193,8 @@ def settle(coordinator: Coordinator, consumers: list[Consumer], rounds: int = 12
     for done in range(rounds):
         for consumer in consumers:
             consumer.live(coordinator)
+        coordinator.pass_time(0)
+        coordinator.take()
         if coordinator.group.state == "Stable":
             return done + 1
     raise AssertionError(f"not stable after {rounds} rounds: {coordinator.group.state}")

@@ -7,6 +7,7 @@ coordinator does not know of, and the log says what memory says. In the end, whe
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from hypothesis import settings
@@ -15,7 +16,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from app.configs import BrokerConfig
 from app.core.errors import ErrorCode, RequestRejected
-from app.groups.consumer.consumer import ConsumerGroup
+from app.groups.consumer.consumer import ASSIGNED_AT_ONCE_MAX, ConsumerGroup
 from tests.groups.bench import image_of, topic_id
 from tests.groups.consumers import Consumer, Coordinator, loaded, settle
 
@@ -43,10 +44,10 @@ class GroupMachine(RuleBasedStateMachine):
         self.made = 0
         self.sequence = 1
 
-    @initialize(interval_ms=st.sampled_from([0, 1000, 15_000]))
-    def assignments_are_computed_so_often(self, interval_ms: int) -> None:
+    @initialize(interval_ms=st.sampled_from([0, 1000, 15_000]), at_once=st.sampled_from([0, 3, ASSIGNED_AT_ONCE_MAX]))
+    def assignments_are_computed_so_often(self, interval_ms: int, at_once: int) -> None:
         config = BrokerConfig(group_consumer_assignment_interval_ms=interval_ms)
-        self.coordinator = Coordinator(image_of(self.topics), config)
+        self.coordinator = Coordinator(image_of(self.topics), config, at_once)
 
     def deliver(self, consumer: Consumer) -> Any:
         """A heartbeat arrives; the answer, or None if the consumer has to begin anew or the coordinator was not there."""
@@ -131,6 +132,21 @@ class GroupMachine(RuleBasedStateMachine):
     def time_passes(self, duration_ms: int) -> None:
         self.coordinator.pass_time(duration_ms)
 
+    @rule()
+    def a_target_is_computed(self) -> None:
+        self.coordinator.pass_time(0)
+
+    @rule(fails=st.booleans())
+    def computed_targets_are_taken(self, fails: bool) -> None:
+        group = self.coordinator.group
+        before = (dict(group.targets), group.target_epoch)
+        if fails:
+            self.coordinator.turn.refuse_with = ErrorCode.NOT_COORDINATOR
+        with suppress(RequestRejected):
+            self.coordinator.take()
+        self.coordinator.turn.refuse_with = None
+        assert not fails or (dict(group.targets), group.target_epoch) == before
+
     @rule(name=st.sampled_from(["a", "b", "c", "c2"]), count=st.integers(0, 5))
     def topics_change(self, name: str, count: int) -> None:
         if count == 0:
@@ -211,6 +227,7 @@ class GroupMachine(RuleBasedStateMachine):
             for consumer in consumers:
                 self.beat(consumer)
             self.coordinator.pass_time(10_000)
+            self.coordinator.take()
         if not consumers:
             assert self.coordinator.group.state == "Empty"
             return

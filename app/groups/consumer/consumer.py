@@ -185,6 +185,8 @@ class ConsumerGroup:
         """Records with which this group replaces another one. They are written together with its own first records."""
         self._regexes_due: dict[str, ResolvedRegex] = {}
         """Matches of expressions after a change of topics. The next heartbeat writes them."""
+        self.assigned_at_once_max = ASSIGNED_AT_ONCE_MAX
+        """Members and topics of which a request computes the target itself."""
         self._regexes_unchecked: set[str] = set()
         """Expressions that were loaded from the log and not matched against the topics since."""
 
@@ -487,7 +489,7 @@ class ConsumerGroup:
         work = sum(count for count, _ in topics)
         if self.assignor_with(wanted.server_assignor) == RANGE:  # which looks at each topic of each member
             work += sum(count * users for count, users in topics) // 4
-        return work + len(self.members) > ASSIGNED_AT_ONCE_MAX
+        return work + len(self.members) > self.assigned_at_once_max
 
     def computed(self, image: ClusterImage, steady_ms: int) -> Steps[Computed] | None:
         """A target that takes too long for a request, in steps. Other requests may change the group meanwhile. None if no target is

@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from app.coordinator.shell import Turn
 from app.core.errors import ErrorCode
+from app.core.turns import Portion, Steps, run
 from app.groups.consumer.assignors import NO_PARTITIONS, Assignment
 from app.groups.consumer.consumer import ClientInfo, ConsumerGroup, check_heartbeat
 from app.groups.consumer.consumer import Member as GroupMember
@@ -110,12 +111,17 @@ async def describe(
     context: GroupsView, request: Request, message: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
     """Describe each group by itself, with every member's present and target assignment."""
-    groups = await describe_each(
+    found = await describe_each(
         context,
         message.group_ids,
-        lambda shard, group_id: _described(shard.consumer_group(group_id), context.image),
+        lambda shard, group_id: _seen(shard.consumer_group(group_id)),
         lambda group_id, error: DescribedGroup(error_code=error.code, error_message=str(error), group_id=group_id),
     )
+    groups: list[DescribedGroup] = []
+    portion = Portion()
+    for one in found:
+        groups.append(one if isinstance(one, DescribedGroup) else await run(_described(one, context.image), portion))
+        await portion.rest_if_spent()
     for answer in groups:
         if message.include_authorized_operations and not answer.error_code:
             answer.authorized_operations = operations(
@@ -126,21 +132,40 @@ async def describe(
     return ConsumerGroupDescribeResponse(groups=groups)
 
 
-def _described(group: ConsumerGroup, image: ClusterImage) -> DescribedGroup:
-    return DescribedGroup(
+class _Seen(NamedTuple):
+    """A group at one moment. Its members never change, so they are described later, in portions."""
+
+    described: DescribedGroup
+    members: list[GroupMember]
+    targets: dict[str, Assignment]
+
+
+def _seen(group: ConsumerGroup) -> _Seen:
+    described = DescribedGroup(
         group_id=group.group_id,
         group_state=group.state,
         group_epoch=group.epoch,
         assignment_epoch=group.target_epoch,
         assignor_name=group.assignor_with(),
-        members=[
-            _described_member(member, group.targets.get(member.member_id, NO_PARTITIONS), image.topics_by_id)
-            for member in group.members.values()
-        ],
     )
+    return _Seen(described, list(group.members.values()), dict(group.targets))
 
 
-def _described_member(member: GroupMember, target: Assignment, topics: Mapping[UUID, TopicImage]) -> Member:
+def _described(seen: _Seen, image: ClusterImage) -> Steps[DescribedGroup]:
+    names: dict[frozenset[str], list[str]] = {}
+    for member in seen.members:
+        known = member.subscription.topic_names
+        if known not in names:
+            names[known] = sorted(known)
+        target = seen.targets.get(member.member_id, NO_PARTITIONS)
+        seen.described.members.append(_described_member(member, names[known], target, image.topics_by_id))
+        yield
+    return seen.described
+
+
+def _described_member(
+    member: GroupMember, names: list[str], target: Assignment, topics: Mapping[UUID, TopicImage]
+) -> Member:
     subscription = member.subscription
     return Member(
         member_id=member.member_id,
@@ -149,7 +174,7 @@ def _described_member(member: GroupMember, target: Assignment, topics: Mapping[U
         member_epoch=member.epoch,
         client_id=subscription.client_id,
         client_host=subscription.client_host,
-        subscribed_topic_names=sorted(subscription.topic_names),
+        subscribed_topic_names=names,
         subscribed_topic_regex=subscription.topic_regex or "",
         assignment=_described_assignment(member.current.assigned, topics),
         target_assignment=_described_assignment(target, topics),
