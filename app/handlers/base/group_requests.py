@@ -12,6 +12,7 @@ from app.handlers.base.request import Request
 from app.handlers.base.views import MembersView
 
 D = TypeVar("D")
+E = TypeVar("E")
 
 
 def client_host(request: Request) -> str:
@@ -23,16 +24,16 @@ async def describe_each(
     context: MembersView,
     group_ids: Iterable[str],
     describe_one: Callable[[GroupShard, str], D],
-    refused: Callable[[str, RequestRejected], D],
+    refused: Callable[[str, RequestRejected], E],
     *,
     nameless: bool = False,
-) -> list[D]:
+) -> list[D | E]:
     """Describe each group by itself, once.
 
     ``refused`` makes the answer for a group whose ``describe_one`` raises RequestRejected, or that this broker cannot look up.
     ``nameless`` as in ``GroupCoordinator.perform``.
     """
-    answers = []
+    answers: list[D | E] = []
     portion = Portion()
     for group_id in dict.fromkeys(group_ids):
         try:
