@@ -134,6 +134,28 @@ PRIVATE_APIS = {
             "schemas/test_shard.py::test_an_id_stands_for_one_schema",
         ),
     ),
+    ApiKey.FIRN_REQUESTS: Private(
+        private.RequestsRequest,
+        {
+            "step": "must be known",
+            "key": "looked up with the principal of the connection, never with one that a request names; 1 to 255 bytes",
+            "try_id": "16 bytes; another try of the same principal may take its reservation, which is a courtesy (ADR 0043, EO6)",
+            "partitions": "must exist, and the caller must have WRITE on each topic; so many are read at most",
+            "size_bytes": "only asks for room: the append counts the bytes that it writes",
+            "transactional_id": "must begin with the prefix of the connection's principal, and the coordinator must know it",
+            "producer_id": "held against the transaction of the id by its coordinator",
+            "producer_epoch": "held against the transaction of the id by its coordinator",
+            "result": "must be a result of this try; answers its own principal alone, with offsets that the caller named",
+            "offset": "any number: the fate of a record is told to brokers alone",
+        },
+        (
+            NO_REQUEST,
+            "broker/test_keyed_requests.py::test_two_principals_have_two_keys",
+            "broker/test_keyed_requests.py::test_a_new_key_needs_the_right_to_write_to_each_topic",
+            "broker/test_keyed_requests.py::test_a_result_is_appended_in_a_transaction_of_its_principal_alone",
+            "broker/test_keyed_requests.py::test_a_message_that_no_client_of_firn_sends_is_refused",
+        ),
+    ),
     ApiKey.FIRN_FORWARDED: Private(
         private.ForwardedRequest,
         {"address": "believed of connections from firn.trusted.proxies alone, once, before a login (ADR 0034, HF1)"},

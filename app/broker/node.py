@@ -38,6 +38,8 @@ from app.core.metrics import Registry, Sample
 from app.core.seams import BlockingPool, BootClock, Clock, shared_wait_s
 from app.core.turns import Portion
 from app.core.units import BrokerId, Offset, TopicIdPartition
+from app.exactly_once.coordinator import RequestCoordinator
+from app.exactly_once.record_fates import RecordFates, RequestsLink
 from app.groups.coordinator import GroupCoordinator
 from app.groups.share.share_coordinator import CoordinatorLink, ShareCoordinator
 from app.handlers.base.authorising import new_authorizer
@@ -125,7 +127,17 @@ PARTITIONS_NAMED_MAX: Final = 10
 """Partitions in one log line."""
 
 
-class NodeLink(ControlLink, FetchLink, ManifestLink, CoordinatorLink, TransactionLink, HoldLink, SchemasLink, Protocol):
+class NodeLink(
+    ControlLink,
+    FetchLink,
+    ManifestLink,
+    CoordinatorLink,
+    TransactionLink,
+    HoldLink,
+    SchemasLink,
+    RequestsLink,
+    Protocol,
+):
     """Reaches the other brokers of a cluster: as members, as leaders, and as coordinators."""
 
 
@@ -251,6 +263,7 @@ class Node:
         self.shares: ShareCoordinator = None  # type: ignore[assignment]
         self.transactions: TransactionCoordinator = None  # type: ignore[assignment]
         self.schemas: SchemaCoordinator = None  # type: ignore[assignment]
+        self.requests: RequestCoordinator = None  # type: ignore[assignment]
         self.schema_follower: SchemaFollower = None  # type: ignore[assignment]
         key = config.delegation_token_secret_key
         self._token_secrets = TokenSecrets(key) if key else None
@@ -466,6 +479,19 @@ class Node:
         )
         producer_ids = ProducerIds(member.controller)
         reads = PartitionReads(self.remote_reader, around.pool)
+        self.requests = RequestCoordinator(
+            config=self.cluster.effective_broker_config,
+            broker_id=BrokerId(config.node_id),
+            cluster=self.cluster,
+            controller=member.controller,
+            partitions=self.partitions.table,
+            reads=reads,
+            clock=around.clock,
+            registry=self.registry,
+            log_line=self._log_line,
+            faults=self.faults,
+            advance=self.remote_log_manager.advance_log_start,
+        )
         self.transactions = TransactionCoordinator(
             config,
             partitions=self.partitions.table,
@@ -478,7 +504,12 @@ class Node:
             others=self._other_brokers(),
             reads=reads,
             image=lambda: self.cluster.image,
+            results=self.requests,
         )
+        self.requests.end_of = self.transactions.end_by_hand
+        self.requests.fate_of = RecordFates(
+            BrokerId(config.node_id), self.requests, lambda: self.cluster.image, self._link
+        ).fate
         self.schemas = SchemaCoordinator(
             config=self.cluster.effective_broker_config,
             broker_id=BrokerId(config.node_id),
@@ -550,6 +581,7 @@ class Node:
             producer_ids=producer_ids,
             transactions=self.transactions,
             schemas=self.schemas,
+            requests=self.requests,
             schema_follower=self.schema_follower,
             groups=self.groups,
             shares=self.shares,
@@ -805,6 +837,7 @@ class Node:
         """Runs after the logs were updated, because coordinators need the logs."""
         self.transactions.follow(image)
         self.schemas.follow(image)
+        self.requests.follow(image)
 
     @property
     def endpoints(self) -> list[Endpoint]:
@@ -951,6 +984,8 @@ class Node:
                 background.append(tasks.create_task(self.transactions.run()))
                 self.schemas.follow(self.cluster.image)
                 background.append(tasks.create_task(self.schemas.run()))
+                self.requests.follow(self.cluster.image)
+                background.append(tasks.create_task(self.requests.run()))
                 background.append(tasks.create_task(self.schema_follower.run()))
                 if self.config.firn_spot_notice_endpoint:
                     background.append(tasks.create_task(self._ask_for_spot_notice()))

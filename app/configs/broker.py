@@ -348,6 +348,14 @@ class BrokerConfig:
         "connection is idle, new connections get responses to health checks only.",
         minimum=1,
     )
+    firn_http_idempotency_retention_ms: int = setting(
+        3_600_000,
+        _LONG,
+        "How long the result of an HTTP request with an Idempotency-Key is kept at least. A repeat within it gets the same "
+        "answer. A rate of r keys a second needs room for r times as many keys as there are seconds.",
+        minimum=60_000,
+        update=Update.CLUSTER_WIDE,
+    )
     firn_http_header_timeout_ms: int = setting(
         HTTP_HEADER_TIMEOUT_MS,
         _INT,

@@ -23,9 +23,11 @@ from app.records.builder import build_batch
 from app.records.control import EndTransactionMarker, parse_marker
 from app.records.record import iter_records, walk_records
 from app.records.varint import encode_varint
+from app.replication.reading import Awaited
 
 if TYPE_CHECKING:
     from app.replication.partition import Partition
+    from app.replication.reading import PartitionReads
 
 REPLAY_READ_BYTES: Final = 64 * KIB
 """Bytes read and decoded before the event loop serves other work: 1,000 to 2,000 records, a few milliseconds."""
@@ -127,9 +129,11 @@ class CoordinatedLog:
         """Whether this is the log of that very partition."""
         return self._partition is partition
 
-    async def replay(self, start: Offset | None = None) -> AsyncIterator[list[ReplayedBatch]]:
+    async def replay(
+        self, start: Offset | None = None, reads: PartitionReads | None = None
+    ) -> AsyncIterator[list[ReplayedBatch]]:
         """All records of the log from ``start`` on (None: from its start), in order, some batches at a time. The event loop serves
-        other work in between.
+        other work in between. ``reads``: for a topic that is not compacted, and so may have records in the store alone.
 
         Records that are appended meanwhile are included: the iteration ends only at the log end.
 
@@ -140,21 +144,47 @@ class CoordinatedLog:
         tries = 0
         while offset < log.log_end_offset:
             try:
-                read = await log.read_when_ready(offset, REPLAY_READ_BYTES, end_offset=log.log_end_offset)
-                data = read.try_read_now()
-                if data is None:
-                    data = await read.read_bytes()
+                if reads is not None and offset < log.local_log_start_offset:
+                    next_offset, data = await self._of_store(reads, offset)
+                else:
+                    read = await log.read_when_ready(offset, REPLAY_READ_BYTES, end_offset=log.log_end_offset)
+                    found = read.try_read_now()
+                    data = await read.read_bytes() if found is None else found
+                    next_offset = read.end_offset
             except StorageUnavailable:
                 tries += 1
                 if log.offline_error is not None or tries == REPLAY_TRIES_MAX:
                     raise
                 continue
             tries = 0
-            if read.end_offset <= offset:
+            if next_offset <= offset:
                 raise CorruptionError(f"{log.topic_partition} has nothing to read at offset {offset}, below its end.")
             yield decode_batches(bytes(data))
-            offset = read.end_offset
+            offset = next_offset
             await asyncio.sleep(0)
+
+    async def _of_store(self, reads: PartitionReads, offset: Offset) -> tuple[Offset, bytes | bytearray]:
+        """Batches below the local log start, and the offset after them. Raises: FirnError."""
+        log = self._log
+        while True:
+            read = await reads.read_when_ready(
+                log, offset, REPLAY_READ_BYTES, end_offset=log.local_log_start_offset, committed=False
+            )
+            if read.ranges:
+                return Offset(read.end_offset), await reads.take(read)
+            await until_at_hand(read.lacks, log.topic_partition)
+
+
+async def until_at_hand(lacks: object, partition: TopicPartition) -> None:
+    """Wait for bytes of the object store. ``lacks``: of a ``PartitionRead`` without bytes. Raises: StorageUnavailable."""
+    if not isinstance(lacks, Awaited):
+        raise StorageUnavailable(f"{partition} cannot be read now.")
+    ready = asyncio.Event()
+    forget = lacks.add(ready.set)
+    try:
+        await ready.wait()
+    finally:
+        forget()
 
 
 def decode_batches(data: bytes) -> list[ReplayedBatch]:

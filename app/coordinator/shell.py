@@ -65,6 +65,7 @@ from app.core.units import BrokerId, LeaderEpoch, Offset, PartitionIndex
 from app.core.wake import Wake
 from app.metadata.image.image import ClusterImage
 from app.replication.partition import Partition, PartitionTable
+from app.replication.reading import PartitionReads
 from app.replication.roles import Role
 
 LOADS_AT_ONCE: Final = 4
@@ -82,6 +83,7 @@ LOST: Final = {
     CONSUMER_OFFSETS.name: "offsets that groups committed last may be lost, and groups go on at older ones",
     TRANSACTION_STATE.name: "its open transactions are decided by their markers, and its transactional ids get new producer ids",
     SHARE_GROUP_STATE.name: "share groups may be given records again that they have acknowledged",
+    "__http_requests": "retries of keyed requests whose results are lost may be written again",
     "_schemas": "schemas that were registered last may be lost, and 1,000 ids are skipped",
 }
 """The consequence of losing the newest records of an internal topic."""
@@ -291,9 +293,11 @@ class Coordinator(Generic[S]):
         faults: Faults | None = None,
         stored_within_ms: int | None = None,
         hold: Callable[[Partition, S], bool] | None = None,
+        reads: PartitionReads | None = None,
     ) -> None:
         """``stored_within_ms``: how long a response may wait for its records to be stored. Without it there is no limit, and the
-        caller sees to that. ``hold`` says whether a shard that was read must not serve before it is admitted (``admit``)."""
+        caller sees to that. ``hold`` says whether a shard that was read must not serve before it is admitted (``admit``).
+        ``reads``: for a topic whose records may be in the store alone."""
         self.topic = topic
         self._new_shard = new_shard
         self._broker_id = broker_id
@@ -302,6 +306,7 @@ class Coordinator(Generic[S]):
         self._faults = faults if faults is not None else Faults(log_line)
         self._stored_within_ms = stored_within_ms
         self._hold = hold
+        self._reads = reads
         self._log_line = log_line
         self._seats: dict[PartitionIndex, _Seat[S]] = {}
         self._topic_id: UUID | None = None
@@ -804,7 +809,7 @@ class Coordinator(Generic[S]):
         begun = asyncio.get_running_loop().time()
         shard = self._new_shard(seat.partition)
         try:
-            async for batches in seat.log.replay():
+            async for batches in seat.log.replay(reads=self._reads):
                 if self._seats.get(seat.partition) is not seat:
                     return
                 for batch in batches:

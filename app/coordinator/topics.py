@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Final
 from app.configs import BrokerConfig, Durability, InternalDurability
 from app.core.errors import ErrorCode, RequestRejected, clause
 from app.core.limits import SEGMENT_BYTES_MIN
+from app.core.turns import Steps
 from app.core.units import PartitionIndex
 from app.metadata.changes.internal_topics import (
     CONSUMER_OFFSETS,
+    HTTP_REQUESTS,
     INTERNAL,
     SHARE_GROUP_STATE,
     TRANSACTION_STATE,
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CONSUMER_OFFSETS",
+    "HTTP_REQUESTS",
     "INTERNAL",
     "SHARE_GROUP_STATE",
     "TRANSACTION_STATE",
@@ -41,9 +44,12 @@ __all__ = [
     "ensure_topic",
     "name_hash",
     "partition_for",
+    "strongest",
     "topic_configs",
 ]
 
+LOOKED_AT_ONCE: Final = 500
+"""Topics of one step of ``strongest``: about 0.2 ms."""
 HASHED_CHARS_MAX: Final = 256
 """Code units that are hashed together. Hashes of longer names are not kept, because the names would be kept with them."""
 _POWERS: Final = tuple([pow(31, exponent, 1 << 32) for exponent in reversed(range(HASHED_CHARS_MAX))])
@@ -109,6 +115,24 @@ def _durability(config: BrokerConfig, image: ClusterImage) -> Durability | None:
     )
     by_default = config.firn_ephemeral or config.topic_defaults.firn_durability is Durability.OBJECT
     return Durability.OBJECT if of_others or by_default else None
+
+
+def strongest(config: BrokerConfig, image: ClusterImage) -> Steps[Durability]:
+    """The strongest durability that the cluster has in use: of its defaults, or of any topic. At least ``disk``, which every
+    cluster has. ``firn.internal.durability`` overrides it. Yields after every few topics."""
+    wanted = config.firn_internal_durability
+    if wanted is not InternalDurability.AUTO:
+        return Durability(wanted.value)
+    if image.level < OBJECT_LEVEL:
+        return Durability.DISK
+    if config.firn_ephemeral or config.topic_defaults.firn_durability is Durability.OBJECT:
+        return Durability.OBJECT
+    for place, topic in enumerate(image.topics_by_name.values()):
+        if topic.configs.get("firn.durability") == Durability.OBJECT:
+            return Durability.OBJECT
+        if place % LOOKED_AT_ONCE == LOOKED_AT_ONCE - 1:
+            yield
+    return Durability.DISK
 
 
 MADE_WITHIN_S: Final = 15.0

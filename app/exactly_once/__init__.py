@@ -9,5 +9,7 @@
 - ``deciding``: which open results count in a partition that may have lost its end; pure
 - ``attempt``: ``Attempt``, the steps of one keyed request in an HTTP process; pure
 - ``transactional_ids``: ``TransactionalIds``, which id a keyed request may use now; pure
+- ``coordinator``: ``RequestCoordinator``, look-ups, appends and expiry on the broker that leads a partition
+- ``record_fates``: ``RecordFates``, which asks other brokers for the fate of a record
 - ``strength``: whether a result partition is at least as durable as the data; pure
 """

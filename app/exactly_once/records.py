@@ -117,9 +117,7 @@ Decoded: TypeAlias = tuple[RequestKey, Result] | Tick
 
 def encode_result(key: RequestKey, result: Result) -> Encoded:
     """Key and value of a result. Raises: ValueError for a key, parts or places that no record can hold."""
-    principal = key.principal.encode()
-    if not 1 <= len(key.key) <= KEY_BYTES_MAX or len(principal) > PRINCIPAL_BYTES_MAX:
-        raise ValueError(f"A key has 1 to {KEY_BYTES_MAX} bytes, and a principal {PRINCIPAL_BYTES_MAX} at most.")
+    record_key = encode_key(key)
     _check(result.parts, result.places)
     value = bytearray(_HEAD.pack(VERSION, *result[:5]))
     value += _COUNT.pack(len(result.parts))
@@ -130,7 +128,15 @@ def encode_result(key: RequestKey, result: Result) -> Encoded:
     value += _COUNT.pack(len(runs))
     for run in runs:
         value += _RUN.pack(*run)
-    return _KIND.pack(Kind.RESULT) + _LENGTH.pack(len(principal)) + principal + key.key, bytes(value)
+    return record_key, bytes(value)
+
+
+def encode_key(key: RequestKey) -> bytes:
+    """The key of the record of a result. Raises: ValueError for a key that no record can hold."""
+    principal = key.principal.encode()
+    if not 1 <= len(key.key) <= KEY_BYTES_MAX or len(principal) > PRINCIPAL_BYTES_MAX:
+        raise ValueError(f"A key has 1 to {KEY_BYTES_MAX} bytes, and a principal {PRINCIPAL_BYTES_MAX} at most.")
+    return _KIND.pack(Kind.RESULT) + _LENGTH.pack(len(principal)) + principal + key.key
 
 
 def encode_tick(now_ms: int) -> Encoded:

@@ -144,6 +144,14 @@ class RequestShard:
         """The producers whose transactions have open results."""
         return list(self._by_producer)
 
+    def open_results(self) -> list[tuple[ProducerId, Offset]]:
+        """The producer and the offset of each open result."""
+        return [
+            (producer_id, self._open[request].offset)
+            for producer_id, requests in self._by_producer.items()
+            for request in requests
+        ]
+
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def look(self, request: RequestKey, try_id: bytes, steady_ms: int) -> Standing:

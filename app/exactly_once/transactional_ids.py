@@ -14,7 +14,8 @@ from collections import deque
 from hashlib import sha256
 from typing import Final, NamedTuple
 
-PREFIX: Final = "__http."
+from app.metadata.changes.internal_topics import KEYED_ID_PREFIX
+
 HASH_CHARS: Final = 32
 IDS_MAX: Final = 64
 """Keyed requests of one caller that one process serves side by side."""
@@ -24,7 +25,7 @@ SET_ASIDE_MS: Final = 60_000
 
 def prefix_of(principal: str) -> str:
     """The beginning of all transactional ids of a principal's keyed requests."""
-    return f"{PREFIX}{sha256(principal.encode()).hexdigest()[:HASH_CHARS]}."
+    return f"{KEYED_ID_PREFIX}{sha256(principal.encode()).hexdigest()[:HASH_CHARS]}."
 
 
 def may_use(principal: str, transactional_id: str) -> bool:
@@ -34,7 +35,7 @@ def may_use(principal: str, transactional_id: str) -> bool:
 
 def is_of_requests(transactional_id: str) -> bool:
     """Whether an id is one of keyed requests: it needs no access rule, and is refused to other principals."""
-    return transactional_id.startswith(PREFIX)
+    return transactional_id.startswith(KEYED_ID_PREFIX)
 
 
 class _Aside(NamedTuple):

@@ -11,9 +11,10 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from app.configs import BrokerConfig
-from app.coordinator.partition import CoordinatedLog
+from app.coordinator.partition import CoordinatedLog, until_at_hand
 from app.coordinator.shell import Coordinator, Turn
-from app.core.errors import ErrorCode, NotLeader, RequestRejected, StorageUnavailable, clause
+from app.coordinator.topics import strongest
+from app.core.errors import ErrorCode, NotLeader, RequestRejected, clause
 from app.core.faults import Faults
 from app.core.limits import KIB
 from app.core.metrics import Registry
@@ -24,11 +25,10 @@ from app.metadata.changes.internal_topics import InternalTopic
 from app.metadata.image.records import REGISTRY_LEVEL
 from app.records.batch import iter_headers
 from app.records.record import iter_records
-from app.replication.reading import Awaited
 from app.schemas.records import Meaning, RawRecord
 from app.schemas.reservations import Reservations
 from app.schemas.shard import Admitted, SchemaShard
-from app.schemas.strength import TOPIC, configs_of, strongest, weakness
+from app.schemas.strength import TOPIC, configs_of, weakness
 
 if TYPE_CHECKING:
     from app.metadata.controller.controller import Controller
@@ -305,7 +305,7 @@ class SchemaCoordinator:
         while offset < end and size < bytes_max:
             read = await self._reads.read_when_ready(log, offset, READ_BYTES, end_offset=end, committed=False)
             if not read.ranges:
-                await _until_at_hand(read.lacks)
+                await until_at_hand(read.lacks, log.topic_partition)
                 continue
             next_offset = read.end_offset
             data = memoryview(await self._reads.take(read))
@@ -327,18 +327,6 @@ class SchemaCoordinator:
 def history_of(partition: Partition) -> str:
     """Names the topic and its last loss of an end: within one history an offset has one record (SR1)."""
     return f"{partition.topic_id}:{partition.unclean_epoch}"
-
-
-async def _until_at_hand(lacks: object) -> None:
-    """Wait for bytes of the object store. Raises: StorageUnavailable."""
-    if not isinstance(lacks, Awaited):
-        raise StorageUnavailable(f"{TOPIC}-0 cannot be read now.")
-    ready = asyncio.Event()
-    forget = lacks.add(ready.set)
-    try:
-        await ready.wait()
-    finally:
-        forget()
 
 
 def leader_of(error: RequestRejected, image: ClusterImage) -> int:

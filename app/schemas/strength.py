@@ -8,33 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from app.configs import BrokerConfig, Durability, InternalDurability
-from app.core.turns import Steps
-from app.metadata.image.image import ClusterImage
-from app.metadata.image.records import OBJECT_LEVEL
+from app.configs import BrokerConfig, Durability
 
 TOPIC: Final = "_schemas"
-LOOKED_AT_ONCE: Final = 500
-"""Topics of one step: about 0.2 ms."""
 _ORDER: Final = (Durability.MEMORY, Durability.DISK, Durability.OBJECT)
-
-
-def strongest(config: BrokerConfig, image: ClusterImage) -> Steps[Durability]:
-    """The strongest durability that the cluster has in use: of its defaults, or of any topic. At least ``disk``, which every
-    cluster has. ``firn.internal.durability`` overrides it. Yields after every few topics."""
-    wanted = config.firn_internal_durability
-    if wanted is not InternalDurability.AUTO:
-        return Durability(wanted.value)
-    if image.level < OBJECT_LEVEL:
-        return Durability.DISK
-    if config.firn_ephemeral or config.topic_defaults.firn_durability is Durability.OBJECT:
-        return Durability.OBJECT
-    for place, topic in enumerate(image.topics_by_name.values()):
-        if topic.configs.get("firn.durability") == Durability.OBJECT:
-            return Durability.OBJECT
-        if place % LOOKED_AT_ONCE == LOOKED_AT_ONCE - 1:
-            yield
-    return Durability.DISK
 
 
 def configs_of(durability: Durability, config: BrokerConfig) -> dict[str, str]:

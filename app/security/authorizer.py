@@ -197,6 +197,17 @@ class Authorizer:
             self._keep(principal, host, what, allowed)
         return allowed
 
+    def allows_by_name(self, principal: str, host: str, operation: int, kind: int, name: str) -> bool:
+        """As ``allows``, if a rule names the resource itself: rules for all names or for a prefix do not suffice."""
+        if not self.allows(principal, host, operation, kind, name):
+            return False
+        by_principal = self._acls.get((kind, _LITERAL, name), {})  # type: ignore[call-overload]
+        return principal in self._super_users or any(
+            rule.permission != Permission.DENY and _includes(rule.operation, operation) and _is_from(rule.host, host)
+            for whose in (principal, EVERYBODY)
+            for rule in by_principal.get(whose, ())
+        )
+
     def _keep(self, principal: str, host: str, what: What, allowed: bool) -> None:
         decisions = self._decisions.get((principal, host))
         size = DECISION_BYTES + getsizeof(what[2])

@@ -9,25 +9,27 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from app.configs import BrokerConfig
+from app.coordinator.partition import ProducerIdAndEpoch
 from app.coordinator.shell import Coordinator, Turn
-from app.coordinator.topics import TRANSACTION_STATE
+from app.coordinator.topics import CONSUMER_OFFSETS, HTTP_REQUESTS, TRANSACTION_STATE
 from app.core.errors import ErrorCode, FirnError, RequestRejected, clause, copy_of
 from app.core.faults import Faults
 from app.core.metrics import Registry
 from app.core.seams import Clock
-from app.core.units import BrokerId, PartitionIndex, ProducerId, TopicPartition
+from app.core.units import BrokerId, PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from app.metadata.peers.control import LookRequest, LookResponse
 from app.transactions.counters import TransactionCounters
 from app.transactions.elsewhere import OtherBrokers
 from app.transactions.ending import Endings
 from app.transactions.looking import Looker
-from app.transactions.markers import MarkerWriter, PendingOffsets
+from app.transactions.markers import Marker, MarkerWriter, PendingRecords
 from app.transactions.metrics import show_transactions
 from app.transactions.recovery import Recovery, in_doubt
 from app.transactions.shard import TransactionShard
 from app.transactions.state import (
     AT_REST,
     PREPARED,
+    VERSION_2,
     ProducerIdentity,
     ProducerIdNeeded,
     Transaction,
@@ -71,7 +73,7 @@ class TransactionCoordinator:
         *,
         partitions: PartitionTable,
         producer_ids: ProducerIdSource,
-        offsets: PendingOffsets,
+        offsets: PendingRecords,
         clock: Clock,
         registry: Registry,
         log_line: Callable[[str], None],
@@ -79,9 +81,10 @@ class TransactionCoordinator:
         others: OtherBrokers | None = None,
         reads: PartitionReads | None = None,
         image: Callable[[], ClusterImage] | None = None,
+        results: PendingRecords | None = None,
     ) -> None:
-        """``others`` is None on a broker that is alone. Without ``reads`` and ``image`` no log is taken for one that lacks its end
-        (J46)."""
+        """``offsets`` and ``results`` hear of markers in the topics of offsets, and of results of keyed requests. ``others`` is
+        None on a broker that is alone. Without ``reads`` and ``image`` no log is taken for one that lacks its end (J46)."""
         self.others = others
         self._partitions = partitions
         self._counters = TransactionCounters(registry)
@@ -99,7 +102,8 @@ class TransactionCoordinator:
             hold=None if reads is None else self._held,
         )
         show_transactions(registry, lambda: (shard for _, shard in self._coordinator.shards()), clock)
-        self.markers = MarkerWriter(partitions, offsets, clock, self._counters)
+        pending = {CONSUMER_OFFSETS.name: offsets, **({} if results is None else {HTTP_REQUESTS.name: results})}
+        self.markers = MarkerWriter(partitions, pending, clock, self._counters)
         self._endings = Endings(
             self._coordinator, partitions, self.markers, log_line, faults, None if others is None else others.leaders
         )
@@ -120,6 +124,17 @@ class TransactionCoordinator:
         )
         self.refusal: RequestRejected | None = None
         """Why no transaction may begin now; None if they may. Open transactions may continue and end."""
+
+    def end_by_hand(
+        self, partition: TopicPartition, producer: ProducerIdAndEpoch, commit: bool
+    ) -> Awaitable[None] | None:
+        """Write the marker that a transaction lacks in a partition led here, while no coordinator will. ``producer``: of its
+        batches. Returns, and raises: as ``MarkerWriter.write``."""
+        log = self._partitions.require(*partition).log
+        entry = log.producers.entries.get(producer.producer_id)
+        epoch = -1 if entry is None else entry.coordinator_epoch
+        identity = ProducerIdentity(producer.producer_id, ProducerEpoch(producer.producer_epoch + 1))
+        return self.markers.write(Marker(identity, commit, max(epoch, 0), VERSION_2), partition)
 
     def _held(self, partition: Partition, shard: TransactionShard) -> bool:
         assert self._recovery is not None

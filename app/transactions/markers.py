@@ -5,11 +5,11 @@ Only the leader of a partition writes them. A repeated marker is harmless: it fi
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from app.configs import Durability
-from app.coordinator.topics import CONSUMER_OFFSETS, TRANSACTION_STATE
+from app.coordinator.topics import TRANSACTION_STATE
 from app.core.errors import ErrorCode, RequestRejected
 from app.core.seams import Clock
 from app.core.units import NO_TOPIC_ID, PartitionIndex, ProducerId, TopicId, TopicPartition
@@ -57,11 +57,11 @@ def check_still_coordinates(image: ClusterImage, marker: Marker) -> None:
         )
 
 
-class PendingOffsets(Protocol):
-    """Offsets committed in transactions, for coordinated partitions of ``__consumer_offsets``."""
+class PendingRecords(Protocol):
+    """Records written in transactions to an internal topic, in the memory of its coordinator: offsets, or results."""
 
     def complete_transaction(self, partition: PartitionIndex, producer_id: ProducerId, *, commit: bool) -> None:
-        """The marker is in the log: pending offsets now count, or are dropped. A repeated call does nothing."""
+        """The marker is in the log: pending records now count, or are dropped. A repeated call does nothing."""
         ...
 
 
@@ -71,13 +71,13 @@ class MarkerWriter:
     def __init__(
         self,
         partitions: PartitionTable,
-        offsets: PendingOffsets,
+        pending: Mapping[str, PendingRecords],
         clock: Clock,
         counters: TransactionCounters,
     ) -> None:
         self._counters = counters
         self._partitions = partitions
-        self._offsets = offsets
+        self._pending = pending
         self._clock = clock
 
     def write(
@@ -109,8 +109,9 @@ class MarkerWriter:
                 decision=marker.decision if decided >= 0 else b"",
             )
             self._counters.markers.value += 1
-        if partition.topic == CONSUMER_OFFSETS.name:
-            self._offsets.complete_transaction(partition.partition, marker.identity.producer_id, commit=marker.commit)
+        pending = self._pending.get(partition.topic)
+        if pending is not None:
+            pending.complete_transaction(partition.partition, marker.identity.producer_id, commit=marker.commit)
         return found.wait_stored_as_leader(log.log_end_offset)
 
     def refusal_stored(self, partition: TopicPartition) -> Awaitable[None] | None:

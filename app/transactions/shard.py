@@ -18,6 +18,7 @@ from app.core.errors import ErrorCode, RequestRejected
 from app.core.limits import KIB
 from app.core.turns import slices
 from app.core.units import PartitionIndex, ProducerId, TimestampMs, TopicPartition
+from app.metadata.changes.internal_topics import KEYED_ID_PREFIX
 from app.transactions import records, state
 from app.transactions.counters import TransactionCounters
 from app.transactions.state import BUSY, PREPARED, ProducerIdentity, Transaction, TransactionState
@@ -31,6 +32,10 @@ LOOKED_AT_ONCE: Final = 500
 DECODED_AT_ONCE: Final = 64
 """Ids of a list that are decoded between two looks at the clock: half a millisecond."""
 
+KEYED_EXPIRATION_MS: Final = 600_000
+"""Ids of keyed requests over HTTP are forgotten so long after their last transaction (ADR 0043, EO8): each start of a process makes
+new ones."""
+
 TOMBSTONES_BYTES_MAX: Final = 512 * KIB
 """Maximum bytes of one batch of tombstones, for ids of any length: half of the topic's limit."""
 
@@ -39,6 +44,7 @@ class Chore(Enum):
     """Timer keys of other work. The timer key of a transaction is its id."""
 
     EXPIRY = "expiry"
+    KEYED_EXPIRY = "keyed expiry"
 
 
 class TransactionShard:
@@ -49,6 +55,8 @@ class TransactionShard:
         "_decided",
         "_expiration_ms",
         "_expiry_interval_ms",
+        "_keyed",
+        "_keyed_left",
         "_looking",
         "_partition",
         "_transactions",
@@ -78,6 +86,10 @@ class TransactionShard:
         loop."""
         self._unread_busy: dict[str, None] = {}
         """The ids of incomplete transactions whose records are undecoded. Some may be decoded, or gone, meanwhile."""
+        self._keyed: dict[str, None] = {}
+        """The ids of keyed requests. There is a timer while there are any."""
+        self._keyed_left = 0
+        """How many of them the present search for expired ones has not looked at."""
         self._looking: Iterator[str] | None = None
         """Ids that the present search for expired ones has not checked yet."""
         self.decided_epoch = -1
@@ -224,6 +236,10 @@ class TransactionShard:
             return transaction
         turn.append([records.encode(transaction)])
         self._transactions[transactional_id] = transaction
+        if before is None and transactional_id.startswith(KEYED_ID_PREFIX):
+            if not self._keyed:
+                turn.set_timer(Chore.KEYED_EXPIRY, KEYED_EXPIRATION_MS)
+            self._keyed[transactional_id] = None
         deadline_ms = transaction.deadline_ms
         if deadline_ms is None:
             if before is not None and before.deadline_ms is not None:
@@ -242,6 +258,8 @@ class TransactionShard:
         try:
             if key is Chore.EXPIRY:
                 self._forget_some(turn)
+            elif key is Chore.KEYED_EXPIRY:
+                self._forget_keyed(turn)
             elif isinstance(key, str):
                 transaction = self.get(key)
                 if transaction is not None and transaction.deadline_ms is not None:
@@ -273,6 +291,24 @@ class TransactionShard:
         self._forget(turn, some)
         turn.set_timer(Chore.EXPIRY, self._expiry_interval_ms if self._looking is None else 0)
 
+    def _forget_keyed(self, turn: Turn) -> None:
+        """Write tombstones for ids of keyed requests that were silent for ``KEYED_EXPIRATION_MS``, up to the limit of one turn."""
+        self._keyed_left = self._keyed_left or len(self._keyed)
+        looked = list(islice(self._keyed, min(LOOKED_AT_ONCE, self._keyed_left)))
+        expired = [
+            one
+            for one in looked
+            if (transaction := self.get(one)) is None or transaction.is_expired(turn.now_ms, KEYED_EXPIRATION_MS)
+        ]
+        self._forget(turn, expired)
+        for one in looked:
+            if one in self._keyed:  # it is looked at again when the others were
+                del self._keyed[one]
+                self._keyed[one] = None
+        self._keyed_left = min(self._keyed_left - len(looked), len(self._keyed))
+        if self._keyed:
+            turn.set_timer(Chore.KEYED_EXPIRY, 0 if self._keyed_left else KEYED_EXPIRATION_MS)
+
     def forget_all(self, turn: Turn, leader_epoch: int) -> None:
         """Forget every id, so that each gets another producer id, and note that this is done for ``leader_epoch`` (J46).
 
@@ -296,6 +332,7 @@ class TransactionShard:
         for transactional_id in transactional_ids:
             self._transactions.pop(transactional_id, None)
             self._unread.pop(transactional_id, None)
+            self._keyed.pop(transactional_id, None)
 
     # --- loading ------------------------------------------------------------------------------------------------------
 
@@ -311,7 +348,10 @@ class TransactionShard:
             if value is None:
                 self._unread.pop(transactional_id, None)
                 self._unread_busy.pop(transactional_id, None)
+                self._keyed.pop(transactional_id, None)
             else:
+                if transactional_id.startswith(KEYED_ID_PREFIX):
+                    self._keyed[transactional_id] = None
                 if records.is_at_rest(value):  # raises now if the value cannot be read
                     self._unread_busy.pop(transactional_id, None)
                 else:
@@ -328,6 +368,8 @@ class TransactionShard:
             elif transaction.state in PREPARED:
                 self._decided(self._partition, transaction)
         turn.set_timer(Chore.EXPIRY, self._expiry_interval_ms)
+        if self._keyed:
+            turn.set_timer(Chore.KEYED_EXPIRY, KEYED_EXPIRATION_MS)
 
     def unloaded(self, turn: Turn) -> None:
         """Nothing to do: every request gets its response in its own turn, so no request waits here."""

@@ -415,6 +415,59 @@ class SchemasResponse(msgspec.Struct, array_like=True, frozen=True):
     """With an error of an append: the records were written, and it is not known whether they count."""
 
 
+REQUEST_PARTS_MAX: Final = 1_000
+"""Partitions that one keyed request writes to."""
+REQUEST_BYTES_MAX: Final = 512_000
+"""A longer FirnRequests is refused before it is read. A result of 10,000 records in 1,000 partitions fits in it."""
+RequestParts: TypeAlias = Annotated[list[tuple[str, int]], msgspec.Meta(max_length=REQUEST_PARTS_MAX)]
+
+
+class RequestsRequest(msgspec.Struct, array_like=True, frozen=True):
+    """FirnRequests looks keys of requests over HTTP up, and appends their results (ADR 0043). The leader of the key's partition
+    answers it; the principal is the connection's."""
+
+    step: str
+    """``look``, ``settle``, ``append``, ``release`` or ``fate``."""
+    key: bytes = b""
+    """The value of `Idempotency-Key`."""
+    try_id: bytes = b""
+    """16 random bytes of one try."""
+    partitions: RequestParts = []
+    """Of a look: the partitions that the records would be written to. Of a fate: the one of the record."""
+    size_bytes: int = 0
+    """Of a look: of the result that would be written."""
+    transactional_id: str = ""
+    """Of an append: the transaction that has the records."""
+    producer_id: int = -1
+    """Of an append: the transaction's. Of a fate: the record's."""
+    producer_epoch: int = -1
+    result: bytes = b""
+    """Of an append: the value of the record, as ``docs/formats.md`` has it."""
+    offset: int = -1
+    """Of a fate: the record's."""
+
+
+class RequestsResponse(msgspec.Struct, array_like=True, frozen=True):
+    error_code: int = 0
+    error: str = ""
+    """A sentence, if the request was refused."""
+    principal: str = ""
+    """Of the connection. Keys of two principals are two keys."""
+    prefix: str = ""
+    """With which all transactional ids of the caller's keyed requests begin."""
+    leaders: list[int] = []
+    """The brokers that lead the partitions of results; -1 for a partition that has no leader. Empty while there is no topic."""
+    found: str = ""
+    """``known``, ``open``, ``reserved`` or ``unknown``. Of an append: ``accepted``, or ``taken``, with nothing appended, if the
+    key has another result. Of a fate: ``committed``, ``aborted``, ``open`` or ``gone``."""
+    result: bytes = b""
+    """Of a known key: the value of its record."""
+    try_id: bytes = b""
+    """Of an open key: the try that has it."""
+    timeout_ms: int = 0
+    """Of an unknown key: how long its transaction may be open."""
+
+
 T = TypeVar("T", bound=msgspec.Struct)
 
 

@@ -103,6 +103,7 @@ PRIVATE: Final[frozenset[int]] = frozenset(
         ApiKey.FIRN_CLUSTER,
         ApiKey.FIRN_FORWARDED,
         ApiKey.FIRN_SCHEMAS,
+        ApiKey.FIRN_REQUESTS,
     }
 )
 """Firn's own keys that every client may send: version 0 only, flexible headers, a body of one compact bytes field."""

@@ -137,6 +137,7 @@ async def test_what_brokers_and_operators_ask_is_refused_to_others(tmp_path: Pat
             ApiKey.FIRN_SCHEMAS: own.SchemasRequest(
                 "append", 0, None, [operator_record("CONFIG", None, compatibilityLevel="NONE")]
             ),
+            ApiKey.FIRN_REQUESTS: own.RequestsRequest("fate", partitions=[(SEEN, 0)], producer_id=0, offset=0),
             ApiKey.ALTER_PARTITION: AlterPartitionRequest(broker_id=1),
             ApiKey.BROKER_HEARTBEAT: BrokerHeartbeatRequest(broker_id=1),
             ApiKey.ENVELOPE: EnvelopeRequest(b"", b"", b""),
@@ -164,6 +165,7 @@ async def test_what_brokers_and_operators_ask_is_refused_to_others(tmp_path: Pat
             ApiKey.FIRN_CHANGE,
             ApiKey.FIRN_PULSE,
             ApiKey.FIRN_SCHEMAS,
+            ApiKey.FIRN_REQUESTS,
         }:
             raw = await alice.ask(key, 0, own.pack(message))
             assert ErrorCode.CLUSTER_AUTHORIZATION_FAILED in own_codes(raw)

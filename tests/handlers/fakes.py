@@ -487,6 +487,7 @@ class Bench:
             drain=drain,
             schemas=SimpleNamespace(),  # type: ignore[arg-type]
             schema_follower=SimpleNamespace(),  # type: ignore[arg-type]
+            requests=SimpleNamespace(),  # type: ignore[arg-type]
             clock=self.clock,  # type: ignore[arg-type]
             rng=rng,
             pool=pool,

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from app.configs import BrokerConfig, Durability, InternalDurability, TopicConfig
+from app.coordinator.topics import strongest
 from app.core.turns import whole
 from app.metadata.image.records import OBJECT_LEVEL
-from app.schemas.strength import configs_of, strongest, weakness
+from app.schemas.strength import configs_of, weakness
 
 
 def image_of(level: int, *durabilities: str) -> Any:

@@ -211,10 +211,15 @@ def _hold(version: int, cluster: GuardedCluster) -> Any:
     return own.pack(HoldRequest(image.cluster_id, hold, image.sequence, partitions))
 
 
+def _fate_of_record(version: int, cluster: GuardedCluster) -> Any:
+    return own.pack(own.RequestsRequest("fate", partitions=[("t", 0)], producer_id=0, offset=0))
+
+
 BETWEEN: list[Harm] = [
     Harm("fetch as a follower", _K.FETCH, _fetch(-1)),
     Harm("fetch in a follower's session", _K.FETCH, _fetch(0), first=7),
     Harm("alter the in-sync set", _K.ALTER_PARTITION, _alter_partition),
+    Harm("learn the fate of a record", _K.FIRN_REQUESTS, _fate_of_record),
     Harm("heartbeat", _K.BROKER_HEARTBEAT, _heartbeat(False)),
     Harm("stop a broker", _K.BROKER_HEARTBEAT, _heartbeat(True)),
     Harm("register", _K.FIRN_REGISTER, _register(9, False)),

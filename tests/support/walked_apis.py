@@ -17,6 +17,7 @@ import msgspec
 from app.configs.client_metrics import Client
 from app.core.limits import PARTITIONS_PER_TOPIC_MAX
 from app.core.units import TopicId
+from app.exactly_once.records import RECORDS_MAX, Part, RequestKey, Result, encode_result
 from app.metadata.peers.control import (
     RAISE_EPOCHS,
     ChangeRequest,
@@ -40,6 +41,7 @@ from app.wire.private import (
     ForwardedRequest,
     MetricsRequest,
     PlaceRequest,
+    RequestsRequest,
     SchemasRequest,
     TierReplaceRequest,
     TierSegmentsRequest,
@@ -130,6 +132,14 @@ def _raised(on: Crowded, count: int) -> ChangeRequest:
 
 def _cluster(on: Crowded) -> str:
     return str(on.broker.node.cluster.image.cluster_id)
+
+
+def _long_result(count: int) -> bytes:
+    """The value of a result with as many records as there may be, each in another partition than the one before."""
+    records = min(count, RECORDS_MAX)
+    parts = tuple(Part(WIDE, index, 0, (records + 1 - index) // 2, -1) for index in range(min(records, 2)))
+    result = Result(bytes(16), bytes(32), 200, 0, 0, parts, tuple(index % 2 for index in range(records)))
+    return encode_result(RequestKey("User:ANONYMOUS", b"key"), result)[1]
 
 
 def _topics(on: Crowded, count: int) -> list[str]:
@@ -400,6 +410,16 @@ WALKED: Final[Mapping[ApiKey, Entry]] = {
             "append", 0, "t-value", [(schema_key("t-value", index), None) for index in range(min(count, 2_000))]
         ),
         lambda on, count: SchemasRequest("append", 0, "t-value", [(b"[" * count, b"[" * count)]),
+    ),
+    ApiKey.FIRN_REQUESTS: _private(
+        lambda on, count: RequestsRequest(
+            "look", b"key", bytes(16), [(name, 0) for name in _topics(on, min(count, 1_000))]
+        ),
+        lambda on, count: RequestsRequest("settle", b"key", bytes(16)),
+        lambda on, count: RequestsRequest("look", b"k" * count, bytes(16)),
+        lambda on, count: RequestsRequest("append", b"key", bytes(16), result=b"x" * count),
+        lambda on, count: RequestsRequest("append", b"key", bytes(16), result=_long_result(count)),
+        lambda on, count: RequestsRequest("fate", partitions=[(WIDE, 0)] * count),
     ),
     ApiKey.FIRN_FORWARDED: _private(lambda on, count: ForwardedRequest("1" * count)),
 }

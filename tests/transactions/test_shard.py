@@ -7,9 +7,10 @@ import pytest
 from app.coordinator.partition import ReplayedBatch
 from app.core.metrics import Registry
 from app.core.units import NO_PRODUCER_ID, Offset, PartitionIndex, ProducerEpoch, ProducerId, TimestampMs
+from app.metadata.changes.internal_topics import KEYED_ID_PREFIX
 from app.transactions import records
 from app.transactions.counters import TransactionCounters
-from app.transactions.shard import DECODED_AT_ONCE, TransactionShard
+from app.transactions.shard import DECODED_AT_ONCE, KEYED_EXPIRATION_MS, LOOKED_AT_ONCE, Chore, TransactionShard
 from app.transactions.state import Transaction, TransactionState
 
 MANY = 1_000
@@ -103,3 +104,45 @@ def test_an_open_transaction_is_known_before_the_end_of_a_load() -> None:
     assert [one.transactional_id for one in shard.busy_now()] == [OPEN]
     shard.loaded(turn)  # type: ignore[arg-type]
     assert OPEN in turn.set
+
+
+class Turns:
+    """Turns of a shard, at a time that the test sets."""
+
+    def __init__(self) -> None:
+        self.now_ms = NOW_MS
+        self.timers: dict[object, int] = {}
+        self.tombstones = 0
+
+    def set_timer(self, key: object, delay_ms: int) -> None:
+        self.timers[key] = delay_ms
+
+    def cancel_timer(self, key: object) -> None:
+        self.timers.pop(key, None)
+
+    def append(self, rows: list[tuple[bytes, bytes | None]]) -> None:
+        self.tombstones += sum(value is None for _, value in rows)
+
+
+def test_ids_of_keyed_requests_are_forgotten_ten_minutes_after_their_last_transaction() -> None:
+    shard, turns = loaded_shard(), Turns()
+    made = [transaction(f"{KEYED_ID_PREFIX}a.{index}", TransactionState.COMPLETE_COMMIT) for index in range(MANY)]
+    made.append(transaction(f"{KEYED_ID_PREFIX}busy", TransactionState.ONGOING))
+    rows = [(record.key, record.value) for record in map(records.encode, made)]
+    shard.load(ReplayedBatch(Offset(len(rows)), NO_PRODUCER_ID, ProducerEpoch(-1), rows, None))
+    shard.loaded(turns)  # type: ignore[arg-type]
+    others = shard.id_count - len(made)
+    assert turns.timers[Chore.KEYED_EXPIRY] == KEYED_EXPIRATION_MS
+    turns.now_ms += KEYED_EXPIRATION_MS - 1
+    looks = 0
+    while looks == 0 or turns.timers[Chore.KEYED_EXPIRY] == 0:
+        shard.due(turns, Chore.KEYED_EXPIRY)  # type: ignore[arg-type]
+        looks += 1
+    assert (looks, turns.tombstones) == (MANY // LOOKED_AT_ONCE + 1, 0), "each was looked at, and none is old enough"
+    turns.now_ms += 1
+    shard.due(turns, Chore.KEYED_EXPIRY)  # type: ignore[arg-type]
+    while turns.timers[Chore.KEYED_EXPIRY] == 0:
+        shard.due(turns, Chore.KEYED_EXPIRY)  # type: ignore[arg-type]
+    assert turns.tombstones == MANY
+    assert shard.id_count == others + 1, "the open transaction is kept, and so are the ids of other clients"
+    assert turns.timers[Chore.KEYED_EXPIRY] == KEYED_EXPIRATION_MS

@@ -70,7 +70,7 @@ from app.wire.apis.list_offsets import (
 )
 from app.wire.apis.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from app.wire.fetch import Fetched, FetchRequest, decode_fetched, encode_fetch_body
-from app.wire.private import SchemasRequest, SchemasResponse, pack, unpack
+from app.wire.private import RequestsRequest, RequestsResponse, SchemasRequest, SchemasResponse, pack, unpack
 from app.wire.versions import BETWEEN_BROKERS, SERVED
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -289,6 +289,12 @@ class KafkaControlLink:
         connection = await self.connection(to, "schemas")
         body = await connection.request(ApiKey.FIRN_SCHEMAS, pack(asked), version=0, timeout_ms=SCHEMAS_MS)
         return unpack(SchemasResponse, body)
+
+    async def requests(self, to: BrokerImage, asked: RequestsRequest) -> RequestsResponse:
+        """Ask a leader for the fate of a record. Raises: BrokerUnavailable, ProtocolError."""
+        connection = await self.connection(to, "looks")
+        body = await connection.request(ApiKey.FIRN_REQUESTS, pack(asked), version=0, timeout_ms=SCHEMAS_MS)
+        return unpack(RequestsResponse, body)
 
     async def hold_copies(self, to: BrokerImage, asked: HoldRequest) -> HoldResponse:
         return await self._ask(to, "holds", ApiKey.FIRN_HOLD, asked, HoldResponse, HOLD_MS)

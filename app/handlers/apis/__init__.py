@@ -21,5 +21,5 @@ Firn's own:
 - ``firn_api``: metrics, the tier's status and drains
 - ``passing_on``: passes requests on to the controller
 - ``controlling``: requests between brokers and the controller; ``manifests``: manifest entries for followers
-- ``copy_holds``: held copies; ``schemas``: the log of the schema registry
+- ``copy_holds``: held copies; ``schemas``: the log of the schema registry; ``requests``: results of keyed requests over HTTP
 """

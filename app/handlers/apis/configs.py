@@ -18,6 +18,7 @@ from app.core.errors import ErrorCode, FirnError, RequestRejected
 from app.core.turns import run
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.mutations import Refusal, each, refusal, repeated
+from app.handlers.base.partitions import CHANGED_BY_CLIENTS, check_not_owned
 from app.handlers.base.portions import Split
 from app.handlers.base.request import Request
 from app.handlers.base.topic_settings import described_topic
@@ -184,6 +185,8 @@ async def alter_configs(
     async def replace(resource: full.AlterConfigsResource) -> Mapping[str, str]:
         key = (resource.resource_type, resource.resource_name)
         _check_resource(key, twice)
+        if resource.resource_type == ConfigResourceType.TOPIC:
+            check_not_owned(resource.resource_name)  # settings that are not named would go back to their defaults
         configs = {config.name: config.value for config in resource.configs}
         if len(configs) != len(resource.configs):
             raise RequestRejected(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys.")
@@ -241,6 +244,10 @@ async def incremental_alter_configs(
     async def change(resource: incremental.AlterConfigsResource) -> Mapping[str, str]:
         key = (resource.resource_type, resource.resource_name)
         _check_resource(key, twice)
+        if resource.resource_type == ConfigResourceType.TOPIC and any(
+            config.name not in CHANGED_BY_CLIENTS for config in resource.configs
+        ):
+            check_not_owned(resource.resource_name)
         controller, changes = context.controller, _changes(resource.configs)
         return await _safely(
             context,

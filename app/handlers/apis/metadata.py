@@ -23,7 +23,7 @@ from app.handlers.base.authorising import (
     operations,
 )
 from app.handlers.base.mutations import Refusal, each
-from app.handlers.base.partitions import offline_replicas, shown_leader, shown_leader_epoch
+from app.handlers.base.partitions import check_not_owned, offline_replicas, shown_leader, shown_leader_epoch
 from app.handlers.base.request import Request
 from app.handlers.base.views import MetadataView
 from app.handlers.state.metadata_cache import put_together, with_operations
@@ -255,6 +255,7 @@ async def _with_new_topics(context: MetadataView, request: Request, missing: lis
     """Make topics. Returns: those that could not be made, and why."""
 
     async def make(name: str) -> TopicImage:
+        check_not_owned(name)
         internal = INTERNAL.get(name)
         if internal is not None:
             return await ensure_topic(context.cluster, context.controller, internal)

@@ -14,6 +14,7 @@ from app.core.turns import STRIDE, Portion, Steps, run
 from app.core.units import NO_TOPIC_ID
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.mutations import Refusal, each, repeated
+from app.handlers.base.partitions import check_not_owned
 from app.handlers.base.request import Request
 from app.handlers.base.topic_settings import described_topic
 from app.handlers.base.views import TopicsView
@@ -65,6 +66,7 @@ async def create_topics(context: TopicsView, request: Request, message: CreateTo
     share = _Share(context, request, strict_from=6)
 
     async def create(topic: CreatableTopic) -> TopicImage:
+        check_not_owned(topic.name)
         share.take(len(topic.assignments) or _count(context, topic.num_partitions))
         assignments = {assignment.partition_index: assignment.broker_ids for assignment in topic.assignments}
         if len(assignments) != len(topic.assignments):
@@ -201,6 +203,7 @@ async def delete_topics(context: TopicsView, request: Request, message: DeleteTo
 
     async def delete(state: DeleteTopicState) -> TopicImage:
         topic = image.topic_by_id(state.topic_id) if state.name is None else image.topic(state.name)
+        check_not_owned(None if topic is None else topic.name)
         share.take(0 if topic is None else len(topic.partitions))
         name = state.name
         topic_id = state.topic_id if name is None else None
@@ -315,6 +318,7 @@ async def create_partitions(
     share = _Share(context, request, strict_from=3)
 
     async def create(topic: CreatePartitionsTopic) -> TopicImage:
+        check_not_owned(topic.name)
         before = context.image.topic(topic.name)
         share.take(0 if before is None else max(0, topic.count - len(before.partitions)))
         assignments: Sequence[Sequence[int]] | None = None

@@ -6,7 +6,7 @@ partition that it writes to (KIP-890).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from app.coordinator.partition import ProducerIdAndEpoch
 from app.coordinator.topics import CONSUMER_OFFSETS
@@ -18,8 +18,8 @@ from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.commits import COMMITS, check_count, sort_partitions
 from app.handlers.base.request import Request
 from app.handlers.base.views import TransactionsView
-from app.handlers.clients.admission import ASK_AGAIN, SETTLE_WAIT_S, ask_elsewhere, check_guard, continues
-from app.transactions.state import VERSION_2, ProducerIdentity, Transaction
+from app.handlers.clients.admission import admit_record
+from app.transactions.state import ProducerIdentity
 from app.wire.apikeys import ApiKey
 from app.wire.apis.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -27,10 +27,6 @@ from app.wire.apis.txn_offset_commit import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
-
-if TYPE_CHECKING:
-    from app.hot.log import PartitionLog
-    from app.transactions.elsewhere import OtherBrokers
 
 ADDS_PARTITIONS: Final = 5
 """First version whose clients leave it to the broker to add the group's partition."""
@@ -72,59 +68,13 @@ async def _admit(
     context: TransactionsView, version: int, message: TxnOffsetCommitRequest, target: TopicPartition
 ) -> None:
     """Add the group's partition to the transaction. Raises: RequestRejected if it may not."""
-    transactional_id = message.transactional_id
     identity = ProducerIdentity(ProducerId(message.producer_id), ProducerEpoch(message.producer_epoch))
-    transactions = context.transactions
-    log = context.partitions.led_log(*target)
-    entry = None if log is None else log.producers.entries.get(identity.producer_id)
-    others = transactions.others
     try:
-        if others is not None and log is not None and others.coordinator_of(transactional_id) is not None:
-            await _ask(context, others, version, transactional_id, identity, log)
-            return
-        if version >= ADDS_PARTITIONS:
-            await transactions.wait_settled(transactional_id, SETTLE_WAIT_S)
-            added = transactions.add_partitions(transactional_id, identity, [target], VERSION_2)
-            if not isinstance(added, Transaction):
-                await added
-        if version >= ADDS_PARTITIONS or context.effective.transaction_partition_verification_enable:
-            seen_epoch = -1 if entry is None else entry.coordinator_epoch
-            transactions.check_partition(transactional_id, identity, target, seen_epoch)
+        await admit_record(context, message.transactional_id, identity, target, adds=version >= ADDS_PARTITIONS)
     except RequestRejected as error:
-        if error.code is ErrorCode.PRODUCER_FENCED:
-            raise RequestRejected(ErrorCode.INVALID_PRODUCER_EPOCH, str(error)) from error
         if error.code is ErrorCode.TRANSACTION_ABORTABLE and version < KNOWS_ABORTABLE:
             raise RequestRejected(ErrorCode.INVALID_TXN_STATE, str(error)) from error
         raise
-
-
-async def _ask(
-    context: TransactionsView,
-    others: OtherBrokers,
-    version: int,
-    transactional_id: str,
-    identity: ProducerIdentity,
-    log: PartitionLog,
-) -> None:
-    """Ask a coordinator on another broker. When this returns, the offsets may be written at once (ADR 0026, XV5).
-
-    Raises: RequestRejected.
-    """
-    adds = version >= ADDS_PARTITIONS
-    if continues(log, identity) or not (adds or context.effective.transaction_partition_verification_enable):
-        return
-    try:
-        guards = await ask_elsewhere(others, transactional_id, identity, [log], verify_only=not adds)
-    except RequestRejected as error:
-        if error.code not in ASK_AGAIN:
-            raise
-        # The client would take the other codes for errors of the group's coordinator, and look for another coordinator.
-        raise RequestRejected(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, str(error)) from error
-    guard = guards[log.topic_partition]
-    try:
-        check_guard(log, identity, guard)
-    finally:
-        log.producers.release(guard)
 
 
 async def _sort(

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from app.coordinator.topics import CONSUMER_OFFSETS, ensure_topic, partition_for
+from app.coordinator.topics import CONSUMER_OFFSETS, HTTP_REQUESTS, ensure_topic, partition_for
 from app.core.errors import ErrorCode, FirnError, RequestRejected, kafka_code
 from app.core.turns import Portion, slices
 from app.core.units import PartitionIndex, ProducerEpoch, ProducerId, TopicId, TopicPartition
@@ -206,8 +206,8 @@ def _unfit(
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if topic_id not in (ZERO_UUID, topic.topic_id):
         return ErrorCode.INCONSISTENT_TOPIC_ID
-    if by_broker and target.topic == CONSUMER_OFFSETS.name:
-        return None  # asked by the group's coordinator
+    if by_broker and target.topic in (CONSUMER_OFFSETS.name, HTTP_REQUESTS.name):
+        return None  # asked by the coordinator of the group, or of the keyed request
     return ErrorCode.TOPIC_AUTHORIZATION_FAILED if topic.is_internal else None
 
 

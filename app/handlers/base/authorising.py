@@ -16,9 +16,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from app.configs import BrokerConfig
+from app.coordinator.topics import HTTP_REQUESTS
 from app.core.errors import ErrorCode, RequestRejected
 from app.core.turns import STRIDE, Steps, run, slices, whole
 from app.core.units import NO_TOPIC_ID
+from app.exactly_once.transactional_ids import is_of_requests, may_use
 from app.handlers.base.api import Api
 from app.handlers.base.portions import Handle, as_coroutine
 from app.security.acls import CLUSTER_NAME, Operation, ResourceType
@@ -41,6 +43,7 @@ CLUSTER_ACTION, IDEMPOTENT_WRITE = Operation.CLUSTER_ACTION, Operation.IDEMPOTEN
 DESCRIBE_CONFIGS, ALTER_CONFIGS = Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
+KEYED: Final = HTTP_REQUESTS.name
 DELEGATION_TOKEN, USER = ResourceType.DELEGATION_TOKEN, ResourceType.USER
 
 FAILED: Final[Mapping[int, ErrorCode]] = {
@@ -99,7 +102,20 @@ def may(
 ) -> bool:
     """Whether the caller has the right to ``operation``. Without an authorizer every caller has all rights."""
     authorizer = context.authorizer
-    return authorizer is None or authorizer.allows(caller.rights.principal, caller.host, operation, kind, name)
+    if authorizer is None:
+        return True
+    principal = caller.rights.principal
+    if kind is TRANSACTIONAL_ID and is_of_requests(name):
+        if may_use(principal, name):
+            return True
+        if operation is not DESCRIBE:
+            return False  # it is another principal's (ADR 0043, EO8)
+    elif name == KEYED and operation is READ:
+        # Records of all callers: a rule for all topics does not give them away (ADR 0043, EO13).
+        return authorizer.allows_by_name(principal, caller.host, operation, kind, name) or authorizer.allows(
+            principal, caller.host, CLUSTER_ACTION, CLUSTER, CLUSTER_NAME
+        )
+    return authorizer.allows(principal, caller.host, operation, kind, name)
 
 
 def judge(context: RightsView, caller: Caller, operation: Operation, kind: ResourceType) -> Callable[[str], bool]:
@@ -107,7 +123,12 @@ def judge(context: RightsView, caller: Caller, operation: Operation, kind: Resou
     authorizer = context.authorizer
     if authorizer is None:
         return lambda _: True
-    return authorizer.judge(caller.rights.principal, caller.host, operation, kind)
+    if kind is TRANSACTIONAL_ID:
+        return partial(may, context, caller, operation, kind)
+    found = authorizer.judge(caller.rights.principal, caller.host, operation, kind)
+    if operation is not READ:
+        return found
+    return lambda name: may(context, caller, operation, kind, name) if name == KEYED else found(name)
 
 
 def denial(caller: Caller, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> RequestRejected:
@@ -738,6 +759,10 @@ TABLE: Final[Mapping[ApiKey, tuple[Entry, ...]]] = {
         HandlerRight(READ, TOPIC, "or _schemas, to read all of them"),
         HandlerRight(DESCRIBE, CLUSTER, "instead, to read all of them"),
         HandlerRight(CLUSTER_ACTION, CLUSTER, "instead, for brokers that check schemas of records"),
+    ),
+    ApiKey.FIRN_REQUESTS: (
+        HandlerRight(WRITE, TOPIC, "each topic that a request with a new key writes to"),
+        HandlerRight(CLUSTER_ACTION, CLUSTER, "for the fate of a record, which brokers ask for"),
     ),
     # It comes before the login, and only from few addresses (ADR 0034, HF1). No rule of access decides.
     ApiKey.FIRN_FORWARDED: NOTHING,

@@ -28,6 +28,7 @@ from app.replication.throttle import Throttle
 from app.transport.replays import ReplayTurns
 
 if TYPE_CHECKING:
+    from app.exactly_once.coordinator import RequestCoordinator
     from app.groups.coordinator import GroupCoordinator
     from app.groups.share.share_coordinator import ShareCoordinator
     from app.handlers.base.request import Request
@@ -115,6 +116,7 @@ class Context:
     shares: ShareCoordinator
     transactions: TransactionCoordinator
     schemas: SchemaCoordinator
+    requests: RequestCoordinator
     schema_follower: SchemaFollower
     advertised_host: str
     advertised_port: int

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
+from app.coordinator.topics import HTTP_REQUESTS
 from app.core.errors import ErrorCode, FirnError, NotLeader, RequestRejected, kafka_code
 from app.core.units import BrokerId
 from app.handlers.base.views import ImageView, PartitionsView, WritesView
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 LEADER_CODES: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 """Errors beside which the leader is named (KIP-951)."""
+
+CHANGED_BY_CLIENTS: Final = ("firn.durability", "min.insync.replicas", "remote.storage.enable")
+"""Settings of the topic of keyed requests that operators change: a topic of records may need stronger results."""
 
 
 def topic_name(context: ImageView, topic: str | UUID) -> str | None:
@@ -132,6 +136,18 @@ def check_not_internal(topic: str) -> None:
     """
     if topic in INTERNAL_TOPICS:
         raise RequestRejected(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is written by coordinators alone.")
+
+
+def check_not_owned(topic: str | None) -> None:
+    """Clients neither make nor delete the topic of keyed requests, nor change how long it keeps results (ADR 0043, EO13).
+
+    Raises: RequestRejected INVALID_TOPIC_EXCEPTION.
+    """
+    if topic == HTTP_REQUESTS.name:
+        raise RequestRejected(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"{topic} is made and kept by Firn alone. Change {' or '.join(CHANGED_BY_CLIENTS)} of it, if anything.",
+        )
 
 
 def check_writable(context: WritesView, topic: str) -> None:

@@ -8,7 +8,8 @@ them, add the part to the view of its family, or write a view for a new family.
 - ``ProduceView``, ``FetchView``: the fast paths; ``ClientView``: a connection, which takes both
 - ``ChangesView``, ``TopicsView``, ``TokensView``: changes of the cluster; ``MetadataView``, ``QuorumView``: what it is like
 - ``OffsetsView``, ``DisksView``: logs; ``MembersView``, ``GroupsView``, ``SharesView``: groups
-- ``TransactionsView``, ``SchemasView``: other coordinators; ``TelemetryView``: metrics of clients
+- ``TransactionsView``, ``AdmissionView``, ``SchemasView``, ``RequestsView``: other coordinators
+- ``TelemetryView``: metrics of clients
 - ``PeersView``: requests of other brokers; ``OperatorView``: requests of operators
 
 Tests: ``tests/handlers/test_views.py``.
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from app.core.metrics import Registry, Sample
     from app.core.seams import BlockingPool, Clock
     from app.core.units import BrokerId
+    from app.exactly_once.coordinator import RequestCoordinator
     from app.groups.coordinator import GroupCoordinator
     from app.groups.share.share_coordinator import ShareCoordinator
     from app.handlers.policy.auditing import Audit, Sampler
@@ -246,15 +248,28 @@ class SharesView(MembersView, Protocol):
     metrics: ApiMetrics
 
 
-class TransactionsView(PartitionsView, Protocol):
-    """Transactions and producer ids."""
+class AdmissionView(PartitionsView, Protocol):
+    """Adds partitions of internal topics to transactions."""
 
     transactions: TransactionCoordinator
+    effective: BrokerConfig
+
+
+class RequestsView(AdmissionView, Protocol):
+    """The results of keyed requests."""
+
+    requests: RequestCoordinator
+    refusal: FirnError | None
+    refuses_transactions: bool
+
+
+class TransactionsView(AdmissionView, Protocol):
+    """Transactions and producer ids."""
+
     producer_ids: ProducerIds
     groups: GroupCoordinator
     cluster: ClusterView
     controller: Controller
-    effective: BrokerConfig
     clock: Clock
     faults: Faults
 

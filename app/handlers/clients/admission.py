@@ -27,7 +27,7 @@ from app.transactions.state import VERSION_2, ProducerIdentity, Transaction
 from app.wire.produce import ProduceRequest, TopicRef
 
 if TYPE_CHECKING:
-    from app.handlers.base.views import ProduceView
+    from app.handlers.base.views import AdmissionView, ProduceView
     from app.hot.log import PartitionLog
     from app.transactions.elsewhere import OtherBrokers
 
@@ -185,6 +185,59 @@ def check_guard(log: PartitionLog, identity: ProducerIdentity, guard: Transactio
         raise RequestRejected(
             ErrorCode.NOT_COORDINATOR, f"The coordinator must be asked about {log.topic_partition} again."
         )
+
+
+async def admit_record(
+    context: AdmissionView, transactional_id: str, identity: ProducerIdentity, target: TopicPartition, *, adds: bool
+) -> None:
+    """Add a partition of an internal topic that this broker leads to a transaction; without ``adds`` only verify that its client
+    has added it. When this returns, records may be written there at once, without an await in between (XV5).
+
+    Raises: RequestRejected if they may not, with INVALID_PRODUCER_EPOCH for a fenced producer.
+    """
+    transactions = context.transactions
+    log = context.partitions.led_log(*target)
+    entry = None if log is None else log.producers.entries.get(identity.producer_id)
+    others = transactions.others
+    verifies = context.effective.transaction_partition_verification_enable
+    try:
+        if others is not None and log is not None and others.coordinator_of(transactional_id) is not None:
+            if not continues(log, identity) and (adds or verifies):
+                await _ask_about(others, transactional_id, identity, log, adds=adds)
+            return
+        if adds:
+            await transactions.wait_settled(transactional_id, SETTLE_WAIT_S)
+            added = transactions.add_partitions(transactional_id, identity, [target], VERSION_2)
+            if not isinstance(added, Transaction):
+                await added
+        if adds or verifies:
+            seen_epoch = -1 if entry is None else entry.coordinator_epoch
+            transactions.check_partition(transactional_id, identity, target, seen_epoch)
+    except RequestRejected as error:
+        if error.code is ErrorCode.PRODUCER_FENCED:
+            raise RequestRejected(ErrorCode.INVALID_PRODUCER_EPOCH, str(error)) from error
+        raise
+
+
+async def _ask_about(
+    others: OtherBrokers, transactional_id: str, identity: ProducerIdentity, log: PartitionLog, *, adds: bool
+) -> None:
+    """Ask a coordinator on another broker. When this returns, records may be written at once (ADR 0026, XV5).
+
+    Raises: RequestRejected.
+    """
+    try:
+        guards = await ask_elsewhere(others, transactional_id, identity, [log], verify_only=not adds)
+    except RequestRejected as error:
+        if error.code not in ASK_AGAIN:
+            raise
+        # The client would take the other codes for errors of the record's coordinator, and look for another coordinator.
+        raise RequestRejected(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, str(error)) from error
+    guard = guards[log.topic_partition]
+    try:
+        check_guard(log, identity, guard)
+    finally:
+        log.producers.release(guard)
 
 
 def release(context: ProduceView, verdicts: Verdicts) -> None:

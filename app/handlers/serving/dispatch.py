@@ -104,6 +104,7 @@ FAMILIES: Final[Mapping[str, tuple[ApiKey, ...]]] = {
     "manifests": (ApiKey.FIRN_MANIFESTS,),
     "copy_holds": (ApiKey.FIRN_HOLD,),
     "schemas": (ApiKey.FIRN_SCHEMAS,),
+    "requests": (ApiKey.FIRN_REQUESTS,),
     "passing_on": (ApiKey.ENVELOPE,),
     "firn_api": (
         ApiKey.FIRN_METRICS,

@@ -56,9 +56,21 @@ SHARE_GROUP_STATE: Final = InternalTopic(
     "share_coordinator_state_topic_segment_bytes",
     "share_coordinator_state_topic_min_isr",
 )
+HTTP_REQUESTS: Final = InternalTopic(
+    "__http_requests",
+    "",
+    "transaction_state_log_replication_factor",
+    "transaction_state_log_segment_bytes",
+    "transaction_state_log_min_isr",
+)
+"""Its coordinator alone makes it, with a number of partitions that no setting changes (ADR 0043, EO13)."""
+KEYED_ID_PREFIX: Final = "__http."
+"""The beginning of all transactional ids of keyed requests (ADR 0043, EO8)."""
 
 INTERNAL: Final = {topic.name: topic for topic in (CONSUMER_OFFSETS, TRANSACTION_STATE, SHARE_GROUP_STATE)}
-"""The topics by name."""
+"""The topics by name that a broker makes with the settings for them."""
+GROWING: Final = (*INTERNAL.values(), HTTP_REQUESTS)
+"""The topics that get more replicas."""
 
 Place = tuple[UUID, int]
 """A topic id and the index of a partition."""
@@ -72,7 +84,7 @@ def missing_replicas(
     ``begun`` are left out: they were begun for the present brokers (N4).
     """
     found: list[Place] = []
-    for internal in INTERNAL.values():
+    for internal in GROWING:
         topic = image.topic(internal.name)
         if topic is None or any(in_progress(partition) for partition in topic.partitions):
             continue
@@ -126,7 +138,7 @@ def add_replicas(
         if each in draft.brokers and draft.brokers[each].active and not draft.brokers[each].ephemeral
     ]
     asked: list[ReassignmentAsked] = []
-    for internal in INTERNAL.values():
+    for internal in GROWING:
         topic = draft.topic(internal.name)
         if topic is None or any(in_progress(partition) for partition in topic.partitions):
             continue

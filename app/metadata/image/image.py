@@ -40,7 +40,9 @@ from app.security.scram import SaltShape, ScramCredential
 
 FIRST_PRODUCER_ID: Final = ProducerId(0)
 
-INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+INTERNAL_TOPICS: Final = frozenset(
+    {"__consumer_offsets", "__transaction_state", "__share_group_state", "__http_requests"}
+)
 GUARDED_TOPICS: Final = INTERNAL_TOPICS | {"_schemas"}
 """Topics that clients may not write to: never, or not once Firn's schema registry has it (ADR 0041, SR5)."""
 

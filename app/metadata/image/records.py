@@ -46,9 +46,13 @@ REGISTRY_LEVEL: Final = 5
 """The first level at which the schema registry writes: programs of a lower level let producers write to its topic."""
 CLIENT_METRICS_LEVEL: Final = 6
 """The first level at which there are subscriptions to the metrics of clients: older programs would ignore them."""
-LEVEL_MAX: Final = 6
+REQUESTS_LEVEL: Final = 7
+"""The first level at which keyed requests over HTTP are served: programs of a lower level do not know their coordinator, and would
+let clients write to its topic."""
+LEVEL_MAX: Final = 7
 """The highest level that this program understands. 0: one broker. 1: several brokers, replicas. 2: security. 3: object durability,
-which is write-ahead logs in the bucket. 4: pulses between brokers. 5: the schema registry. 6: metrics of clients."""
+which is write-ahead logs in the bucket. 4: pulses between brokers. 5: the schema registry. 6: metrics of clients. 7: results of keyed
+requests."""
 
 NOT_SEALED: Final = -1
 """In place of the number of a seal."""

@@ -1,0 +1,534 @@
+"""The results of keyed requests on the brokers that lead `__http_requests` (ADR 0043).
+
+A shell around ``RequestShard``. A look-up answers when all that it depends on is stored. A result is decided on in the turn of its
+append, and its answer waits until it is stored. Two loops run beside the requests: one frees expired results, and one decides
+results that have lost their marker. Tests: ``tests/broker/test_keyed_requests.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from app.configs import BrokerConfig, Durability
+from app.configs.resolving import resolve_topic_config
+from app.coordinator.partition import ProducerIdAndEpoch, until_at_hand
+from app.coordinator.shell import Coordinator, Turn
+from app.coordinator.topics import HTTP_REQUESTS, strongest
+from app.core.errors import CorruptionError, ErrorCode, FirnError, RequestRejected, clause
+from app.core.faults import Faults
+from app.core.metrics import Registry
+from app.core.seams import Clock
+from app.core.turns import Portion, run
+from app.core.units import BrokerId, Offset, PartitionIndex, ProducerEpoch, ProducerId, TopicId, TopicPartition
+from app.exactly_once.bounds import Usage
+from app.exactly_once.deciding import Fate, decide
+from app.exactly_once.records import PARTITIONS, TOPIC, RequestKey, Result, Tick, decode, decode_head, encode_key
+from app.exactly_once.shard import Accepted, KeyTaken, RequestShard, Standing
+from app.exactly_once.strength import Strength, strength_of, weaker
+from app.records.batch import iter_headers
+from app.records.record import iter_records
+
+if TYPE_CHECKING:
+    from app.metadata.controller.controller import Controller
+    from app.metadata.image.image import ClusterImage, TopicImage
+    from app.metadata.view.view import ClusterView
+    from app.replication.partition import Partition, PartitionTable
+    from app.replication.reading import PartitionReads
+
+STORED_WITHIN_MS: Final = 10_000
+LOADED_WITHIN_S: Final = 5.0
+MADE_WITHIN_S: Final = 15.0
+READ_BYTES: Final = 4_096
+"""A read takes one batch at least, and a result is one."""
+TRIES_MAX: Final = 5
+"""How often a key is looked up for one request, while its results change."""
+TIMEOUT_MS: Final = 10_000
+OBJECT_TIMEOUT_MS: Final = 60_000
+"""How long a transaction may be open; the second where anything is in write-ahead logs."""
+EXPIRY_S: Final = 300.0
+"""Between two moves of the start of a log. Each costs a request to the store."""
+DECIDE_S: Final = 30.0
+ABANDONED_S: Final = 120.0
+"""A result that is open for longer has no transaction any more: the coordinator ends one within ``OBJECT_TIMEOUT_MS``."""
+
+
+R = TypeVar("R")
+
+
+class LookedUp(NamedTuple):
+    """How a key stands."""
+
+    found: str
+    """``known``, ``open``, ``reserved`` or ``unknown``."""
+    value: bytes = b""
+    """Of a known one: the value of its record."""
+    try_id: bytes = b""
+    """Of an open one: the try that has it."""
+
+
+class _OpenSince(NamedTuple):
+    """An open result, by its place."""
+
+    partition: PartitionIndex
+    producer_id: ProducerId
+    offset: Offset
+
+
+FateOf = Callable[[TopicPartition, int, ProducerId], Awaitable[str]]
+"""``RequestCoordinator.fate`` at the leader of a partition. Raises: FirnError."""
+EndOf = Callable[[TopicPartition, ProducerIdAndEpoch, bool], Awaitable[None] | None]
+"""Writes the marker that ends a transaction of this identity in a partition. Raises: FirnError."""
+
+
+class RequestCoordinator:
+    """Looks keys up, and admits results. Belongs to its loop; keep ``run`` running."""
+
+    def __init__(
+        self,
+        *,
+        config: Callable[[], BrokerConfig],
+        broker_id: BrokerId,
+        cluster: ClusterView,
+        controller: Controller,
+        partitions: PartitionTable,
+        reads: PartitionReads,
+        clock: Clock,
+        registry: Registry,
+        log_line: Callable[[str], None],
+        faults: Faults,
+        advance: Callable[[TopicId, PartitionIndex, Offset], Awaitable[None]],
+    ) -> None:
+        """``advance`` moves the start of a log, durably."""
+        self._config = config
+        self._cluster = cluster
+        self._controller = controller
+        self._partitions = partitions
+        self._reads = reads
+        self._log_line = log_line
+        self._faults = faults
+        self._advance = advance
+        self._usage = Usage()
+        self.fate_of: FateOf = self.fate
+        """Set where other brokers lead partitions, too."""
+        self.end_of: EndOf | None = None
+        """Set before ``run``."""
+        self._seen: dict[_OpenSince, float] = {}
+        """Loop time since which a result is known to be open."""
+        self._coordinator: Coordinator[RequestShard] = Coordinator(
+            HTTP_REQUESTS,
+            lambda _: RequestShard(self._usage, lambda: self._config().firn_http_idempotency_retention_ms),
+            broker_id=broker_id,
+            partitions=partitions,
+            clock=clock,
+            registry=registry,
+            log_line=log_line,
+            faults=faults,
+            stored_within_ms=STORED_WITHIN_MS,
+            reads=reads,
+        )
+        registry.gauge(
+            "firn_http_keys",
+            "Keys of HTTP requests whose results this broker keeps.",
+            lambda: [((), float(self._usage.total.keys))],
+        )
+        registry.gauge(
+            "firn_http_keys_bytes",
+            "Bytes of the results that this broker keeps for keys of HTTP requests.",
+            lambda: [((), float(self._usage.total.bytes))],
+        )
+        text = "Results of keyed HTTP requests that were to be appended, by what came of it."
+        self._accepted, self._repeated, self._refused = (
+            registry.counter("firn_http_results_total", text, outcome=outcome)
+            for outcome in ("appended", "repeated", "refused")
+        )
+
+    def follow(self, image: ClusterImage) -> None:
+        """Update the role of this broker to a new image of the cluster."""
+        self._coordinator.follow(image)
+
+    async def run(self) -> None:
+        """Load the partitions that this broker leads, expire results, and decide abandoned ones, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._coordinator.run())
+            tasks.create_task(self._repeat(EXPIRY_S, self.expire))
+            tasks.create_task(self._repeat(DECIDE_S, self.decide_abandoned))
+
+    @staticmethod
+    async def _repeat(pause_s: float, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(pause_s)
+            await work()
+
+    # --- the topic ----------------------------------------------------------------------------------------------------
+
+    def leaders(self) -> list[int]:
+        """The brokers that lead the partitions, -1 where none does; empty while there is no topic."""
+        topic = self._cluster.image.topic(TOPIC)
+        return [] if topic is None else [int(one.leader) for one in topic.partitions]
+
+    async def ensure_topic(self) -> None:
+        """Make the topic if there is none, with the strongest durability of the cluster (EO13).
+
+        Raises: RequestRejected COORDINATOR_NOT_AVAILABLE; POLICY_VIOLATION if there is one that is not of Firn's making; FirnError.
+        """
+        image = self._cluster.image
+        topic = image.topic(TOPIC)
+        if topic is not None:
+            self._check_topic(topic)
+            return
+        config = self._config()
+        durability = await run(strongest(config, image))
+        try:
+            async with asyncio.timeout(MADE_WITHIN_S):
+                await self._controller.create_topic(
+                    TOPIC,
+                    PARTITIONS,
+                    _configs_of(durability, config),
+                    config.transaction_state_log_replication_factor,
+                    fewer_replicas=True,
+                )
+        except TimeoutError:
+            raise RequestRejected(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"The topic {TOPIC} was not made within {MADE_WITHIN_S:g} s."
+            ) from None
+        except RequestRejected as error:
+            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise RequestRejected(
+                    ErrorCode.COORDINATOR_NOT_AVAILABLE, f"The topic {TOPIC} cannot be made: {clause(error)}."
+                ) from error
+
+    def _check_topic(self, topic: TopicImage) -> None:
+        """Raises: RequestRejected POLICY_VIOLATION. A client may have made the topic while the cluster was of a lower level."""
+        config = resolve_topic_config(self._config(), topic.configs)
+        if (
+            len(topic.partitions) != PARTITIONS
+            or set(config.cleanup_policy) != {"delete"}
+            or config.retention_ms != -1
+            or config.retention_bytes != -1
+        ):
+            raise RequestRejected(
+                ErrorCode.POLICY_VIOLATION,
+                f"The topic {TOPIC} was not made by Firn, and keeps results in another way. Delete it with a broker of an older"
+                " version.",
+            )
+
+    # --- look-up ------------------------------------------------------------------------------------------------------
+
+    async def look(self, key: RequestKey, try_id: bytes, size_bytes: int | None) -> LookedUp:
+        """How a key stands (EO6). ``size_bytes``: of the result that a new key may get; the key is reserved for the try. None does
+        not reserve it.
+
+        Raises: NotLeader; RequestRejected THROTTLING_QUOTA_EXCEEDED, or as ``Coordinator.perform``; FirnError.
+        """
+        index = PartitionIndex(key.partition)
+        for _ in range(TRIES_MAX):
+            partition = await self._readable(index)
+            standing = await self._standing(index, key, try_id)
+            known, others = await self._read_all(partition, key, standing.offsets)
+            if known is not None:
+                return LookedUp("known", known)
+            if standing.open is not None:
+                return LookedUp("open", try_id=standing.open.try_id)
+            if standing.reserved_ms and size_bytes is not None:
+                return LookedUp("reserved")
+            if size_bytes is None:
+                return LookedUp("unknown")
+            if await self._reserve(index, key, try_id, size_bytes, others):
+                return LookedUp("unknown")
+        raise RequestRejected(
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+            "Other requests with this key end all the time. Try again in a moment.",
+        )
+
+    async def _reserve(
+        self, index: PartitionIndex, key: RequestKey, try_id: bytes, size_bytes: int, others: set[int]
+    ) -> bool:
+        """Reserve a key that still has no result. Returns: False if it may have one by now."""
+
+        def reserve(shard: RequestShard, turn: Turn) -> bool:
+            now = shard.look(key, try_id, turn.steady_ms)
+            if now.open is not None or now.reserved_ms or not others.issuperset(now.offsets):
+                return False
+            shard.reserve(key, try_id, size_bytes, turn.steady_ms)
+            return True
+
+        return await _result(self._coordinator.perform(index, reserve))
+
+    async def release(self, key: RequestKey, try_id: bytes) -> None:
+        """A try ended without a result. Raises: NotLeader, RequestRejected."""
+        index = PartitionIndex(key.partition)
+        await self._readable(index)
+        self._coordinator.tell(index, lambda shard, _: shard.release(key, try_id))
+
+    # --- append -------------------------------------------------------------------------------------------------------
+
+    async def others_of(self, key: RequestKey, try_id: bytes) -> set[int]:
+        """The offsets of committed results with the hash of a key that have other keys (EO9).
+
+        Raises: KeyTaken if the key has a result; as ``look``.
+        """
+        index = PartitionIndex(key.partition)
+        partition = await self._readable(index)
+        standing = await self._standing(index, key, try_id)
+        known, others = await self._read_all(partition, key, standing.offsets)
+        if known is not None:
+            self._refused.value += 1
+            raise KeyTaken(ErrorCode.CONCURRENT_TRANSACTIONS, "Another request with this key has a result.")
+        return others
+
+    def accept(
+        self, key: RequestKey, result: Result, producer: ProducerIdAndEpoch, others: set[int]
+    ) -> Awaitable[Accepted]:
+        """Append a result in this turn, if its key has none (EO2). The transaction coordinator must have agreed. The awaitable
+        waits until the log is stored up to its end.
+
+        Raises, with nothing written: KeyTaken, RequestRejected. The awaitable raises RequestRejected if it is not known whether the
+        result counts.
+        """
+        index = PartitionIndex(key.partition)
+        try:
+            result_or_wait = self._coordinator.perform(
+                index, lambda shard, turn: shard.accept(turn, key, result, producer, others)
+            )
+        except KeyTaken:
+            self._refused.value += 1
+            raise
+        return self._counted(result_or_wait)
+
+    async def _counted(self, result: Accepted | Awaitable[Accepted]) -> Accepted:
+        accepted = await _result(result)
+        (self._repeated if accepted.repeated else self._accepted).value += 1
+        return accepted
+
+    def complete_transaction(self, partition: PartitionIndex, producer_id: ProducerId, *, commit: bool) -> None:
+        """As ``PendingRecords``. A partition that is not loaded yet will find the marker in its log."""
+        for index, shard in self._coordinator.shards():
+            if index == partition:
+                shard.complete(producer_id, commit=commit)
+
+    # --- strength -----------------------------------------------------------------------------------------------------
+
+    async def check_parts(self, key: RequestKey, parts: Iterable[tuple[str, int]]) -> int:
+        """Check that the result of a key is as durable as records in ``parts`` (EO7). Returns: the time-out for their transaction,
+        in milliseconds.
+
+        Raises: RequestRejected UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, POLICY_VIOLATION.
+        """
+        image = self._cluster.image
+        mine = self._strength_of(image, TOPIC, key.partition)
+        known: dict[str, tuple[Durability, int]] = {}
+        uses_object = mine.replicas
+        portion = Portion()
+        for topic, index in parts:
+            strength = self._strength_of(image, topic, index, known)
+            uses_object = uses_object or strength.replicas
+            lost = weaker(mine, strength)
+            if lost is not None:
+                raise RequestRejected(
+                    ErrorCode.POLICY_VIOLATION,
+                    f"The results of keyed requests would not survive {lost}, which records of topic '{topic}' survive. Raise"
+                    f" firn.durability of {TOPIC}, and wait until it has its replicas.",
+                )
+            await portion.rest_if_spent()
+        return OBJECT_TIMEOUT_MS if uses_object else TIMEOUT_MS
+
+    def _strength_of(
+        self,
+        image: ClusterImage,
+        topic: str,
+        index: int,
+        known: dict[str, tuple[Durability, int]] | None = None,
+    ) -> Strength:
+        found = image.topic(topic)
+        if found is None or not 0 <= index < len(found.partitions):
+            raise RequestRejected(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {topic}-{index}. Create the topic first."
+            )
+        of_topic = None if known is None else known.get(topic)
+        if of_topic is None:
+            config = resolve_topic_config(self._config(), found.configs)
+            of_topic = config.firn_durability, config.min_insync_replicas
+            if known is not None:
+                known[topic] = of_topic
+        return strength_of(*of_topic, len(found.partitions[index].replicas))
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    async def _readable(self, index: PartitionIndex) -> Partition:
+        """Raises: NotLeader, RequestRejected."""
+        self._partitions.require_served(TOPIC, index)
+        await self._coordinator.when_loaded([index], timeout_s=LOADED_WITHIN_S)
+        return self._partitions.require_served(TOPIC, index)
+
+    async def _standing(self, index: PartitionIndex, key: RequestKey, try_id: bytes) -> Standing:
+        return await _result(
+            self._coordinator.perform(index, lambda shard, turn: shard.look(key, try_id, turn.steady_ms))
+        )
+
+    async def _read_all(
+        self, partition: Partition, key: RequestKey, offsets: Sequence[int]
+    ) -> tuple[bytes | None, set[int]]:
+        """The value of the key's own record among those at ``offsets``, and the offsets that have other keys. Raises: FirnError."""
+        others: set[int] = set()
+        for offset in offsets:
+            found = await self._stored(partition, offset)
+            if found is not None and found[0] == key:
+                return found[1], others
+            others.add(offset)
+        return None, others
+
+    async def _stored(self, partition: Partition, offset: int) -> tuple[RequestKey, bytes] | None:
+        """The key and the value of the result at an offset; None if it has expired. Raises: CorruptionError, FirnError."""
+        log = partition.log
+        while offset >= log.log_start_offset:
+            read = await self._reads.read_when_ready(
+                log, offset, READ_BYTES, end_offset=log.log_end_offset, committed=False
+            )
+            if not read.ranges:
+                await until_at_hand(read.lacks, log.topic_partition)
+                continue
+            data = memoryview(await self._reads.take(read))
+            for position, header in iter_headers(data):
+                if header.is_control:
+                    continue
+                for record in iter_records(data[position : position + header.size_bytes]):
+                    if record.offset == offset and record.key is not None and record.value is not None:
+                        found = decode_head(record.key, record.value)
+                        if found is not None and not isinstance(found, Tick):
+                            return found[0], bytes(record.value)
+            raise CorruptionError(f"{log.topic_partition} has no result at offset {offset}.")
+        return None
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    async def expire(self) -> None:
+        """Free the memory and the space of results that are older than the retention."""
+        for index, shard in self._coordinator.shards():
+            await run(shard.drop_expired())
+            partition = self._partitions.led(TOPIC, index)
+            if partition is None or not self._is_current(index, shard):
+                continue
+            log = partition.log
+            start = Offset(min(shard.start, log.last_stable_offset))
+            if start <= log.log_start_offset:
+                continue
+            try:
+                await self._advance(log.topic_id, log.partition, start)
+            except FirnError as error:
+                self._faults.met_error("expiring results of", str(log.topic_partition), error)
+
+    def _is_current(self, index: PartitionIndex, shard: RequestShard) -> bool:
+        return any(one is shard and at == index for at, one in self._coordinator.shards())
+
+    # --- transactions without an end ----------------------------------------------------------------------------------
+
+    async def decide_abandoned(self) -> None:
+        """Decide open results whose transaction has ended without a marker here, because the log has lost it (EO11)."""
+        now_s = asyncio.get_running_loop().time()
+        seen: dict[_OpenSince, float] = {}
+        portion = Portion()
+        due: list[tuple[_OpenSince, RequestShard]] = []
+        for index, shard in self._coordinator.shards():
+            for producer_id, offset in shard.open_results():
+                place = _OpenSince(index, producer_id, offset)
+                seen[place] = self._seen.get(place, now_s)
+                if now_s - seen[place] >= ABANDONED_S:
+                    due.append((place, shard))
+                if portion.spent_by():
+                    await portion.rest()
+        self._seen = seen
+        for place, shard in due:
+            if not self._is_current(place.partition, shard):
+                continue
+            try:
+                await self._decide(place)
+            except FirnError as error:
+                self._faults.met_error("deciding a result of", f"{TOPIC}-{place.partition}", error)
+
+    async def _decide(self, place: _OpenSince) -> None:
+        """Raises: FirnError if the fate of its records cannot be learned now, or the marker cannot be written."""
+        partition = self._partitions.require_served(TOPIC, place.partition)
+        entry = partition.log.producers.entries.get(place.producer_id)
+        if entry is None or entry.transaction_first_offset < 0 or self.end_of is None:
+            return
+        producer = ProducerIdAndEpoch(place.producer_id, ProducerEpoch(entry.epoch))
+        found = await self._stored(partition, place.offset)
+        if found is None:
+            return
+        fates = []
+        for part in _parts_of(found):
+            target = TopicPartition(part[0], PartitionIndex(part[1]))
+            fate = await self.fate_of(target, part[2], place.producer_id)
+            if fate == "open":
+                return  # its own marker comes, or its partition is decided first
+            fates.append(True if fate == "committed" else False if fate == "aborted" else None)
+        committed = decide(producer.producer_epoch, None, fates) is Fate.COMMITTED
+        waiting = self.end_of(TopicPartition(TOPIC, place.partition), producer, committed)
+        if waiting is not None:
+            await waiting
+        self._log_line(
+            f"a result of producer {place.producer_id} in {TOPIC}-{place.partition} had lost its marker: it is"
+            f" {'committed' if committed else 'aborted'}, as its records are"
+        )
+
+    async def fate(self, target: TopicPartition, offset: int, producer_id: ProducerId) -> str:
+        """The fate of a transaction's record at an offset: ``committed``, ``aborted``, ``open``, or ``gone`` if the offset has
+        no record of that producer any more.
+
+        Raises: NotLeader, RequestRejected, FirnError.
+        """
+        partition = self._partitions.require_served(target.topic, target.partition)
+        if not partition.end_is_known:
+            raise RequestRejected(
+                ErrorCode.OFFSET_NOT_AVAILABLE, f"The end of {target} is not known yet. Try again in a moment."
+            )
+        log = partition.log
+        while True:
+            stable_end = log.last_stable_offset
+            if not log.log_start_offset <= offset < log.log_end_offset:
+                return "gone"
+            if offset >= stable_end:
+                return "open"
+            read = await self._reads.read_when_ready(log, offset, READ_BYTES, end_offset=stable_end, committed=True)
+            if not read.ranges:
+                await until_at_hand(read.lacks, target)
+                continue
+            aborted = [*read.aborted.values()]
+            data = memoryview(await self._reads.take(read))
+            header = next(found for _, found in iter_headers(data))
+            if header.producer_id != producer_id or not header.is_transactional or header.is_control:
+                return "gone"
+            is_aborted = any(
+                one.producer_id == producer_id and one.first_offset <= offset <= one.last_offset for one in aborted
+            )
+            return "aborted" if is_aborted else "committed"
+
+
+def _parts_of(found: tuple[RequestKey, bytes]) -> list[tuple[str, int, int]]:
+    """Topic, partition and base offset of a result's parts. Raises: CorruptionError."""
+    decoded = decode(encode_key(found[0]), found[1])
+    assert decoded is not None
+    assert not isinstance(decoded, Tick)
+    return [(part.topic, part.partition, part.base_offset) for part in decoded[1].parts]
+
+
+async def _result(result: R | Awaitable[R]) -> R:
+    return await result if isinstance(result, Awaitable) else result
+
+
+def _configs_of(durability: Durability, config: BrokerConfig) -> dict[str, str]:
+    """The settings with which the topic is made."""
+    configs = {
+        "cleanup.policy": "delete",
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+        "compression.type": "producer",
+        "firn.durability": durability.value,
+        "remote.storage.enable": "true" if durability is Durability.OBJECT else "false",
+        "segment.bytes": str(config.transaction_state_log_segment_bytes),
+    }
+    if durability is not Durability.OBJECT:
+        configs["min.insync.replicas"] = str(config.transaction_state_log_min_isr)
+    return configs
