@@ -2,6 +2,7 @@
 
 - ``server``: the process; ``application``: routes and errors; ``gateway``: ``Gateway``, the parts that every route gets
 - ``rest_v3/``, ``rest_v2/``: their routes; ``consumers/``: consumer instances of REST v2; ``registry/``: the schema registry
+- ``keyed/``: requests with an `Idempotency-Key`
 - ``compactions``, ``costs``, ``drains``, ``metrics``, ``documentation``: other routes; ``health``: the broker's health
 - ``front``: before all routes; ``direct_routes``: frequent requests, past FastAPI's router
 - ``console/``: pages for people

@@ -39,13 +39,19 @@ class RestAnswer(NamedTuple):
     status: int
     error_code: int
     message: str
+    comes_again: bool = False
+    """Whether a later try may be served, also where the status alone does not say so."""
 
     def body(self) -> bytes:
         return msgspec.json.encode(Error(self.error_code, self.message))
 
     def headers(self) -> dict[str, str]:
         """The headers of the response, besides its type and length."""
-        return {**NO_STORE, "retry-after": RETRY_AFTER_S} if self.status in RETRY_LATER else dict(NO_STORE)
+        return (
+            {**NO_STORE, "retry-after": RETRY_AFTER_S}
+            if self.comes_again or self.status in RETRY_LATER
+            else dict(NO_STORE)
+        )
 
 
 REFUSED: Final = RestAnswer(401, 40101, "Authentication failed.")
@@ -56,9 +62,9 @@ NEEDED: Final = RestAnswer(401, 40101, "This server asks for a user and a passwo
 class RestError(Exception):
     """Raised by a route to answer with an error."""
 
-    def __init__(self, status: int, message: str, *, error_code: int | None = None) -> None:
+    def __init__(self, status: int, message: str, *, error_code: int | None = None, comes_again: bool = False) -> None:
         super().__init__(message)
-        self.answer = RestAnswer(status, status if error_code is None else error_code, message)
+        self.answer = RestAnswer(status, status if error_code is None else error_code, message, comes_again)
 
 
 BAD_REQUEST: Final = (400, 40002)

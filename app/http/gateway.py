@@ -28,6 +28,7 @@ from app.core.metrics import Registry, Sample
 from app.core.seams import Clock
 from app.core.turns import drained, each
 from app.http.errors import RestError, answer_of
+from app.http.keyed.producing import KeyedProducer
 from app.http.metrics import labelled
 from app.http.read_budget import ReadBudget
 from app.security.acls import Operation
@@ -152,6 +153,7 @@ class Gateway:
         self._of_caller = of_caller
         self._buffer_bytes_max = buffer_bytes_max
         self._producer: Producer | None = None
+        self._keyed: KeyedProducer | None = None
         self.cluster = cluster
         self.admin = AdminClient(cluster)
         self.groups = GroupClient(cluster)
@@ -176,9 +178,18 @@ class Gateway:
             self._producer.start()
         return self._producer
 
+    @property
+    def keyed(self) -> KeyedProducer:
+        """Writes requests that have a key. Made when it is first asked for."""
+        if self._keyed is None:
+            self._keyed = KeyedProducer(self.cluster, self._clock)
+        return self._keyed
+
     async def close(self) -> None:
         """Send the records that were accepted, and close the connections."""
         try:
+            if self._keyed is not None:
+                await self._keyed.close(FLUSH_TIMEOUT_MS / 1000)
             if self._producer is not None:
                 await self._producer.close(flush_timeout_ms=FLUSH_TIMEOUT_MS)
         finally:

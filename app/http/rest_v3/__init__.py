@@ -4,5 +4,5 @@
 - ``clusters``, ``topics``, ``configs``: clusters and brokers; topics, partitions and replicas; settings
 - ``groups``, ``share_groups``: groups, members, assignments and lags
 - ``acls``, ``reassignments``: access control lists; partitions that move to other brokers
-- ``records``, ``record_batches``, ``record_reads``: produce and read
+- ``records``, ``record_batches``, ``keyed_records``, ``record_reads``: produce and read
 """

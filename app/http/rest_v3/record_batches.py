@@ -19,6 +19,7 @@ from app.http.bodies import JSON_TYPE, IdleSender, Pace, body_chunks
 from app.http.body_budget import bytes_of_body, take_body
 from app.http.errors import RestError, answer_of
 from app.http.json_stream import EntriesSplitter
+from app.http.keyed.asked import KeyedRequest, keyed
 from app.http.read_budget import PageBytes
 from app.http.record_json import (
     ENTRIES_MAX,
@@ -35,6 +36,7 @@ from app.http.record_json import (
     record_of_entry,
 )
 from app.http.registry.record_encoding import RecordEncoding
+from app.http.rest_v3.keyed_records import produce_all
 from app.http.schemas import content_of, request_body
 from app.http.serving import caller_of, counts_no_more, gateway_of, records_counters
 
@@ -54,8 +56,15 @@ BODIES: Final = (BatchBody, BatchReceipts)
     responses={
         207: {"description": "What became of each entry, by its id.", "content": content_of(BatchReceipts)},
         404: {"description": "Unknown cluster or topic (40403)."},
+        409: {
+            "description": "A request with the same Idempotency-Key is being served. Retry-After says when to ask again."
+        },
         413: {"description": "The batch is too large."},
-        422: {"description": "An id is missing, too long or used twice, or the batch is empty."},
+        422: {
+            "description": "An id is missing, too long or used twice, the batch is empty, or another request had the"
+            " Idempotency-Key."
+        },
+        429: {"description": "The caller has as many keys as the brokers keep for it."},
     },
     openapi_extra=request_body(
         BatchBody,
@@ -79,7 +88,11 @@ async def produce_batch(cluster_id: str, topic_name: str, request: Request) -> R
 async def _produce(cluster_id: str, topic_name: str, request: Request, held: PageBytes) -> Response:
     gateway = gateway_of(request)
     caller = caller_of(request)
-    entries = await _read(request, gateway.settings.record_bytes_max, gateway.settings.body_idle_timeout_ms, held)
+    asked = keyed(request)
+    settings = gateway.settings
+    entries = await _read(request, settings.record_bytes_max, settings.body_idle_timeout_ms, held, asked)
+    if asked is not None:
+        return await produce_all(gateway, asked, cluster_id, topic_name, entries, RecordEncoding(request, topic_name))
     stored_total, failed_total = records_counters(gateway.registry)
     accepted: list[_Accepted] = []
     failures: list[BatchFailure] = []
@@ -135,12 +148,15 @@ class _Accepted(NamedTuple):
     stored: asyncio.Future[Acknowledged]
 
 
-async def _read(request: Request, record_bytes_max: int, idle_timeout_ms: int, held: PageBytes) -> dict[str, bytes]:
+async def _read(
+    request: Request, record_bytes_max: int, idle_timeout_ms: int, held: PageBytes, asked: KeyedRequest | None
+) -> dict[str, bytes]:
     """The entries of the body by their ids. ``held`` has its bytes. Raises: RestError, ClientLeft."""
+    chunks = body_chunks(request.receive, request.headers, Pace(idle_timeout_ms))
     splitter = EntriesSplitter(ENTRIES_MAX, record_bytes_max)
     size = 0
     try:
-        async for chunk in body_chunks(request.receive, request.headers, Pace(idle_timeout_ms)):
+        async for chunk in chunks if asked is None else asked.fed(chunks):
             size += len(chunk)
             if size > BATCH_BYTES_MAX:
                 raise RestError(413, f"The body is larger than {BATCH_BYTES_MAX} bytes.")

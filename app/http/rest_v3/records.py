@@ -36,6 +36,7 @@ from app.http.connections import WHOLE
 from app.http.errors import REFUSED, RestAnswer, RestError, answer_of
 from app.http.gateway import Gateway
 from app.http.json_stream import JsonSplitter
+from app.http.keyed.asked import KEY, keyed
 from app.http.record_json import (
     LONG_BYTES,
     PartReceipt,
@@ -50,6 +51,7 @@ from app.http.record_json import (
     record_of,
 )
 from app.http.registry.record_encoding import RecordEncoding
+from app.http.rest_v3.keyed_records import produce_one
 from app.http.schemas import content_of, request_body
 from app.http.serving import (
     CredentialEnded,
@@ -93,7 +95,12 @@ _Outcome = _Told | None
     responses={
         200: {"description": "One receipt per record, in order.", "content": content_of(Receipt)},
         404: {"description": "Unknown cluster, topic (40403) or partition."},
+        409: {
+            "description": "A request with the same Idempotency-Key is being served. Retry-After says when to ask again."
+        },
         413: {"description": "A record is too large."},
+        422: {"description": "Another request had the Idempotency-Key."},
+        429: {"description": "The caller has as many keys as the brokers keep for it."},
     },
     openapi_extra=request_body(
         RecordRequest,
@@ -108,6 +115,10 @@ async def produce(cluster_id: str, topic_name: str, request: Request) -> Respons
     await gateway.topic(topic_name)
     # A sender that announces its length sends all of it before it looks at the answer.
     names = {name for name, _ in request.scope["headers"]}
+    if KEY in names:
+        asked = keyed(request)
+        assert asked is not None
+        return await produce_one(request, gateway, asked, cluster_id, topic_name)
     whole = b"content-length" in names
     encoding = RecordEncoding(request, topic_name)
     conversation = _Conversation(

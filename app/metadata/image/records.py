@@ -51,8 +51,8 @@ REQUESTS_LEVEL: Final = 7
 let clients write to its topic."""
 LEVEL_MAX: Final = 7
 """The highest level that this program understands. 0: one broker. 1: several brokers, replicas. 2: security. 3: object durability,
-which is write-ahead logs in the bucket. 4: pulses between brokers. 5: the schema registry. 6: metrics of clients. 7: results of keyed
-requests."""
+which is write-ahead logs in the bucket. 4: pulses between brokers. 5: the schema registry. 6: metrics of clients. 7: keyed requests
+over HTTP."""
 
 NOT_SEALED: Final = -1
 """In place of the number of a seal."""

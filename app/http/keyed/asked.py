@@ -1,0 +1,45 @@
+"""The key and the digest of a request (ADR 0043, EO6).
+
+Tests: ``tests/http/keyed/test_keyed_requests.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Final, NamedTuple
+
+from fastapi import Request
+
+from app.core.errors import RequestRejected
+from app.exactly_once.keys import HEADER, RequestDigest, key_of
+from app.http.errors import RestError
+
+KEY: Final = HEADER.encode()
+"""The name of the header, as a request's scope has it."""
+
+
+class KeyedRequest(NamedTuple):
+    """A request whose body is being read."""
+
+    key: bytes
+    digest: RequestDigest
+
+    async def fed(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """The chunks of the body as they come, after the digest has taken them in."""
+        async for chunk in chunks:
+            self.digest.feed(chunk)
+            yield chunk
+
+
+def keyed(request: Request) -> KeyedRequest | None:
+    """The key of a request, and the digest to feed with its body; None for a request without a key. Raises: RestError 400."""
+    values = [value for name, value in request.scope["headers"] if name == KEY]
+    if not values:
+        return None
+    try:
+        key = key_of(values)
+    except RequestRejected as error:
+        raise RestError(400, str(error)) from None
+    assert key is not None
+    content_type = request.headers.get("content-type", "")
+    return KeyedRequest(key, RequestDigest(request.method, request.scope["path"], content_type))

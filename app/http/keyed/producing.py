@@ -1,0 +1,359 @@
+"""Writes the records of a keyed request and its result in one transaction (ADR 0043, EO1 to EO8).
+
+A request runs in a task of its own, which the client's leaving does not cancel. ``Attempt`` decides each step; this module does it.
+Tests: ``tests/http/keyed/test_keyed_requests.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from app.client.cluster import ClusterClient
+from app.client.partitioner import partition_of_key
+from app.client.transactional_batches import Row, write_batches
+from app.client.transactions import Transaction, begin_transaction, end_transaction
+from app.core.errors import ErrorCode, FirnError, RequestRejected
+from app.core.seams import Clock
+from app.core.turns import Portion
+from app.core.units import PartitionIndex, TimestampMs, TopicPartition
+from app.exactly_once.attempt import (
+    Aborted,
+    Attempt,
+    InProgress,
+    OtherBody,
+    Outcome,
+    Refused,
+    Step,
+    Stored,
+    Undecided,
+    Unknown,
+)
+from app.exactly_once.records import RECORDS_MAX, TRY_ID_BYTES, Part, Result
+from app.exactly_once.transactional_ids import IDS_MAX, TransactionalIds
+from app.http.errors import RestError, answer_of
+from app.http.keyed.results import NewKey, ResultClient
+
+APPEND_BUDGET_MS: Final = 5_000
+"""A result that is not appended in this time aborts its transaction, whose own time may soon be over."""
+SETTLE_S: Final = 15.0
+SETTLE_PAUSE_S: Final = 0.1
+IDENTITY_KEPT_S: Final = 300.0
+"""Brokers forget an id that is at rest for 10 minutes: before that, it gets a new identity."""
+PROCESS_BYTES: Final = 8
+
+
+class KeyedRecord(NamedTuple):
+    """One record of a keyed request, whose content is converted."""
+
+    partition: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp: TimestampMs | None = None
+
+
+class _Kept(NamedTuple):
+    """The identity for the next transaction of an id."""
+
+    transaction: Transaction
+    timeout_ms: int
+    until_s: float
+
+
+class _Plan(NamedTuple):
+    """Which record goes where, decided once and before anything is written."""
+
+    partitions: tuple[TopicPartition, ...]
+    places: tuple[int, ...]
+    """For each record, the index of its partition."""
+    batches: dict[TopicPartition, list[Row]]
+    filled_ms: int
+
+    @property
+    def result_bytes(self) -> int:
+        """Of the result, at most."""
+        names = sum(len(one.topic.encode()) for one in self.partitions)
+        return 100 + names + 26 * len(self.partitions) + 8 * len(self.places)
+
+
+class KeyedProducer:
+    """The keyed requests of one caller."""
+
+    def __init__(self, cluster: ClusterClient, clock: Clock) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._results = ResultClient(cluster)
+        self._process = secrets.token_hex(PROCESS_BYTES)
+        self._ids: TransactionalIds | None = None
+        self._kept: dict[str, _Kept] = {}
+        self._running: set[asyncio.Task[Outcome]] = set()
+
+    async def produce(
+        self, key: bytes, digest: bytes, topic: str, records: Sequence[KeyedRecord], status: int
+    ) -> Result:
+        """Write records, unless a request with the key has done so. Returns: the result of the request that did.
+
+        Args:
+            digest: of the request. A request with the key and another digest is refused.
+            status: of the answer.
+
+        Raises: RestError 409 with Retry-After, 422, 429, 503; RestError of another status, with nothing written.
+        """
+        task = asyncio.create_task(self._run(key, digest, topic, records, status))
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        match await asyncio.shield(task):
+            case Stored(result):
+                return result
+            case OtherBody():
+                raise RestError(422, "Another request had this Idempotency-Key. Choose a new key for each request.")
+            case InProgress():
+                raise RestError(
+                    409, "A request with this Idempotency-Key is being served. Try again later.", comes_again=True
+                )
+            case Undecided():
+                raise RestError(
+                    503,
+                    "It is not known yet whether the records are stored. Try again with the same Idempotency-Key.",
+                    error_code=50302,
+                )
+            case Aborted(error):
+                raise _error_of(error)
+
+    def _ended(self, task: asyncio.Task[Outcome]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # mark it as read: the request may have no reader any more
+
+    async def close(self, timeout_s: float) -> None:
+        """Let requests end that are being served, for a time; then leave them to the time-outs of their transactions."""
+        if self._running:
+            await asyncio.wait(self._running, timeout=timeout_s)
+        left = [*self._running]
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left)
+
+    # --- one request --------------------------------------------------------------------------------------------------
+
+    async def _run(self, key: bytes, digest: bytes, topic: str, records: Sequence[KeyedRecord], status: int) -> Outcome:
+        plan = await self._plan(topic, records)
+        attempt = Attempt(secrets.token_bytes(TRY_ID_BYTES), digest)
+        one = _Try(self, attempt, key, plan, status)
+        while attempt.outcome is None:
+            await one.do()
+        return attempt.outcome
+
+    async def _plan(self, topic: str, records: Sequence[KeyedRecord]) -> _Plan:
+        """Raises: RestError, RequestRejected."""
+        if len(records) > RECORDS_MAX:
+            raise RestError(
+                413, f"A request with an Idempotency-Key has at most {RECORDS_MAX} records. Send more requests."
+            )
+        count = len((await self._cluster.topic(topic)).partitions)
+        filled_ms = TimestampMs(self._clock.now_ms())
+        sticky = self._cluster.rng.randrange(count)
+        numbers: dict[int, int] = {}
+        places: list[int] = []
+        rows: list[list[Row]] = []
+        portion = Portion()
+        for record in records:
+            if record.partition is not None:
+                index = record.partition
+            else:
+                index = sticky if record.key is None else partition_of_key(record.key, count)
+            if not 0 <= index < count:
+                raise RequestRejected(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    f"Topic {topic} has {count} partitions and no partition {index}.",
+                )
+            place = numbers.setdefault(index, len(numbers))
+            if place == len(rows):
+                rows.append([])
+            timestamp = filled_ms if record.timestamp is None else record.timestamp
+            rows[place].append((timestamp, record.key, record.value, record.headers))
+            places.append(place)
+            if portion.spent_by():
+                await portion.rest()
+        partitions = tuple(TopicPartition(topic, PartitionIndex(index)) for index in numbers)
+        return _Plan(partitions, tuple(places), dict(zip(partitions, rows, strict=True)), filled_ms)
+
+    # --- transactional ids --------------------------------------------------------------------------------------------
+
+    def _take(self, prefix: str) -> str:
+        """Raises: RestError 503."""
+        if self._ids is None:
+            self._ids = TransactionalIds(prefix, self._process)
+        taken = self._ids.take(self._now_ms())
+        if taken is None:
+            raise RestError(
+                503, f"{IDS_MAX} requests with an Idempotency-Key are being served for the caller.", error_code=50302
+            )
+        return taken
+
+    def _now_ms(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
+
+    async def _begun(self, transactional_id: str, timeout_ms: int) -> Transaction:
+        kept = self._kept.pop(transactional_id, None)
+        if kept is not None and kept.timeout_ms == timeout_ms and kept.until_s > asyncio.get_running_loop().time():
+            return kept.transaction
+        return await begin_transaction(self._cluster, transactional_id, timeout_ms=timeout_ms)
+
+    def _give_back(self, transactional_id: str, after: Transaction | None, timeout_ms: int) -> None:
+        """``after``: the identity for the next transaction; None if the end of the last one is not known."""
+        assert self._ids is not None
+        self._ids.give_back(transactional_id, self._now_ms(), complete=after is not None)
+        if after is not None:
+            until_s = asyncio.get_running_loop().time() + IDENTITY_KEPT_S
+            self._kept[transactional_id] = _Kept(after, timeout_ms, until_s)
+
+
+class _Try:
+    """One try of one request."""
+
+    def __init__(self, producer: KeyedProducer, attempt: Attempt, key: bytes, plan: _Plan, status: int) -> None:
+        self._producer = producer
+        self._cluster = producer._cluster
+        self._results = producer._results
+        self._attempt = attempt
+        self._key = key
+        self._plan = plan
+        self._status = status
+        self._new: NewKey | None = None
+        self._transaction: Transaction | None = None
+        self._settle_until_s: float | None = None
+
+    async def do(self) -> None:
+        """Do the next step."""
+        match self._attempt.step:
+            case Step.LOOK:
+                await self._look()
+            case Step.WRITE:
+                await self._write()
+            case Step.RESULT:
+                await self._append()
+            case Step.COMMIT:
+                await self._end(commit=True)
+            case Step.ABORT:
+                await self._end(commit=False)
+            case Step.SETTLE:
+                await self._settle()
+            case step:
+                raise AssertionError(step)
+
+    async def _look(self) -> None:
+        attempt = self._attempt
+        try:
+            if attempt.wrote:
+                attempt.found(await self._results.settle(self._key, attempt.try_id))
+                return
+            found = await self._results.look(self._key, attempt.try_id, self._plan.partitions, self._plan.result_bytes)
+        except FirnError as error:
+            attempt.found(Refused(error))
+            return
+        if isinstance(found, NewKey):
+            self._new = found
+            attempt.found(Unknown())
+        else:
+            attempt.found(found)
+
+    async def _write(self) -> None:
+        attempt, new, plan = self._attempt, self._new, self._plan
+        assert new is not None
+        try:
+            transactional_id = self._producer._take(new.prefix)
+        except RestError as error:
+            attempt.failed(error)
+            await self._release()
+            return
+        try:
+            transaction = await self._producer._begun(transactional_id, new.timeout_ms)
+        except FirnError as error:
+            self._producer._give_back(transactional_id, None, new.timeout_ms)
+            attempt.failed(error)
+            await self._release()
+            return
+        self._transaction = transaction
+        attempt.began()
+        try:
+            written = await write_batches(self._cluster, transaction, plan.batches)
+        except FirnError as error:
+            attempt.failed(error)
+            return
+        parts = tuple(
+            Part(
+                partition.topic,
+                partition.partition,
+                written[partition].base_offset,
+                len(plan.batches[partition]),
+                written[partition].log_append_ms,
+            )
+            for partition in plan.partitions
+        )
+        attempt.written(Result(attempt.try_id, attempt.digest, self._status, 0, plan.filled_ms, parts, plan.places))
+
+    async def _append(self) -> None:
+        attempt = self._attempt
+        assert attempt.result is not None
+        assert self._transaction is not None
+        try:
+            accepted = await self._results.append(self._key, attempt.result, self._transaction, APPEND_BUDGET_MS)
+        except FirnError as error:
+            attempt.refused(error)
+            return
+        if accepted:
+            attempt.accepted()
+        else:
+            attempt.refused(None)
+
+    async def _end(self, *, commit: bool) -> None:
+        transaction, new = self._transaction, self._new
+        assert transaction is not None
+        assert new is not None
+        after: Transaction | None = None
+        try:
+            after = await end_transaction(self._cluster, transaction, commit=commit)
+        except FirnError:
+            after = None  # no answer but a success is believed: the attempt looks the result up (EO5)
+        self._producer._give_back(transaction.transactional_id, after, new.timeout_ms)
+        self._attempt.ended(success=after is not None)
+        if not commit and self._attempt.outcome is not None:
+            await self._release()
+
+    async def _settle(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._settle_until_s is None:
+            self._settle_until_s = loop.time() + SETTLE_S
+        try:
+            found = await self._results.settle(self._key, self._attempt.try_id)
+        except FirnError as error:
+            self._attempt.found(Refused(error))
+        else:
+            self._attempt.found(found)
+        if self._attempt.outcome is None:
+            if loop.time() >= self._settle_until_s:
+                self._attempt.gave_up()
+            else:
+                await asyncio.sleep(SETTLE_PAUSE_S)
+
+    async def _release(self) -> None:
+        """The key is free for the next try at once; without this, in 10 s."""
+        try:
+            await self._results.release(self._key, self._attempt.try_id)
+        except FirnError:
+            return  # the broker frees it by itself
+
+
+def _error_of(error: Exception | None) -> RestError:
+    """The answer of a try that wrote nothing."""
+    if isinstance(error, RestError):
+        return error
+    if isinstance(error, FirnError):
+        answer = answer_of(error)
+        return RestError(answer.status, answer.message, error_code=answer.error_code)
+    return RestError(503, "Nothing was stored. Try again with the same Idempotency-Key.", error_code=50302)

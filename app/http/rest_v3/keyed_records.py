@@ -1,0 +1,142 @@
+"""Records with an `Idempotency-Key` (ADR 0043): one record, or a batch, in one transaction.
+
+The first answer and the answer of a repeat are made by the same functions from the result and the request, so they are the same
+bytes. Tests: ``tests/http/keyed/test_keyed_requests.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from fastapi import Request
+from starlette.responses import Response
+
+from app.client.producer import Acknowledged
+from app.core.errors import LimitExceeded, ProtocolError, RequestRejected, clause
+from app.core.turns import Portion
+from app.core.units import Offset, PartitionIndex, TimestampMs, TopicPartition
+from app.exactly_once.records import Result
+from app.http.bodies import JSON_TYPE, IdleSender, Pace, WholeAnswer, body_chunks
+from app.http.body_budget import bytes_of_body, take_body
+from app.http.errors import RestError
+from app.http.gateway import Gateway
+from app.http.json_stream import JsonSplitter
+from app.http.keyed.asked import KeyedRequest
+from app.http.keyed.producing import KeyedRecord
+from app.http.read_budget import PageBytes
+from app.http.record_json import (
+    NewRecord,
+    SchemaRecord,
+    batch_receipts,
+    batch_success,
+    part_receipt,
+    receipt,
+    record_of,
+    record_of_entry,
+)
+from app.http.registry.record_encoding import RecordEncoding
+from app.http.serving import records_counters
+
+ONE: Final = (
+    "A request with an Idempotency-Key has one record. Send several with records:batch, or streams without a key."
+)
+
+
+async def produce_one(request: Request, gateway: Gateway, asked: KeyedRequest, cluster_id: str, topic: str) -> Response:
+    """Store the only record of a body, once for its key. Raises: RestError, FirnError."""
+    with bytes_of_body(request) as held:
+        data = await _only_record(request, gateway, asked, held)
+        record = await _encoded(await record_of(data), RecordEncoding(request, topic))
+        result = await _stored(gateway, asked, topic, [record], 200)
+    ((_, stored),) = _acknowledged(result, [record])
+    return WholeAnswer(200, receipt(cluster_id, part_receipt(record.key), part_receipt(record.value), stored))
+
+
+async def produce_all(
+    gateway: Gateway,
+    asked: KeyedRequest,
+    cluster_id: str,
+    topic: str,
+    entries: Mapping[str, bytes],
+    encoding: RecordEncoding,
+) -> Response:
+    """Store all entries of a batch, once for its key, or none. Raises: RestError, FirnError."""
+    portion = Portion()
+    records: list[NewRecord] = []
+    for id, data in entries.items():
+        await portion.rest_if_spent()
+        try:
+            records.append(await _encoded(await record_of_entry(data), encoding))
+        except (ProtocolError, RestError) as error:
+            status = error.answer.status if isinstance(error, RestError) else 400
+            raise RestError(
+                status, f"The entry {id!r} is refused, and with an Idempotency-Key the whole batch is: {clause(error)}."
+            ) from None
+    result = await _stored(gateway, asked, topic, records, 207)
+    successes = []
+    for id, (record, stored) in zip(entries, _acknowledged(result, records), strict=True):
+        await portion.rest_if_spent()
+        successes.append(batch_success(id, cluster_id, part_receipt(record.key), part_receipt(record.value), stored))
+    return Response(batch_receipts(successes, []), 207, media_type=JSON_TYPE)
+
+
+async def _encoded(record: NewRecord | SchemaRecord, encoding: RecordEncoding) -> NewRecord:
+    """A record with the bytes of its key and value. Raises: RestError, FirnError."""
+    if isinstance(record, NewRecord):
+        return record
+    if any(part is not None and part.id is None for part in (record.key, record.value)):
+        # The newest version of a subject may be another one for a repeat, and its answer would differ.
+        raise RestError(422, "With an Idempotency-Key, name each schema by its schema_id.")
+    return await encoding.encoded(record)
+
+
+async def _only_record(request: Request, gateway: Gateway, asked: KeyedRequest, held: PageBytes) -> bytes:
+    """The record of a body that has no other. ``held`` has its bytes. Raises: RestError 400, 408, 413, 415, 429; ClientLeft."""
+    splitter = JsonSplitter(gateway.settings.record_bytes_max)
+    found: list[bytes] = []
+    pace = Pace(gateway.settings.body_idle_timeout_ms)
+    try:
+        async for chunk in asked.fed(body_chunks(request.receive, request.headers, pace)):
+            take_body(held, len(chunk))
+            found += splitter.feed(chunk)
+            if len(found) > 1:
+                raise RestError(400, ONE)
+        splitter.end()
+    except IdleSender:
+        raise RestError(408, "The body did not arrive in time.") from None
+    except LimitExceeded as error:
+        raise RestError(413, str(error)) from None
+    except ProtocolError as error:
+        raise RestError(400, str(error)) from None
+    if not found:
+        raise RestError(400, "The body holds no record.", error_code=40002)
+    return found[0]
+
+
+async def _stored(
+    gateway: Gateway, asked: KeyedRequest, topic: str, records: Sequence[NewRecord], status: int
+) -> Result:
+    stored_total, failed_total = records_counters(gateway.registry)
+    rows = [
+        KeyedRecord(one.partition, one.key.content, one.value.content, one.headers, one.timestamp) for one in records
+    ]
+    try:
+        result = await gateway.keyed.produce(asked.key, asked.digest.digest(), topic, rows, status)
+    except (RestError, RequestRejected):
+        failed_total.value += len(rows)
+        raise
+    stored_total.value += len(rows)
+    return result
+
+
+def _acknowledged(result: Result, records: Sequence[NewRecord]) -> list[tuple[NewRecord, Acknowledged]]:
+    """Where each record of a request is. The request has the digest of the result, and so the same records."""
+    found = []
+    for record, (part, offset) in zip(records, result.offsets(), strict=True):
+        timestamp = result.filled_ms if record.timestamp is None else record.timestamp
+        if part.log_append_ms >= 0:
+            timestamp = part.log_append_ms
+        partition = TopicPartition(part.topic, PartitionIndex(part.partition))
+        found.append((record, Acknowledged(partition, Offset(offset), TimestampMs(timestamp))))
+    return found

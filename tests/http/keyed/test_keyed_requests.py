@@ -1,0 +1,398 @@
+"""Requests with an `Idempotency-Key` through the HTTP application to a real broker: once for readers, and always the same answer
+(ADR 0043)."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.client.cluster import EARLIEST, LATEST, ClusterClient
+from app.client.consumer import Consumer
+from app.core.errors import BrokerUnavailable, ErrorCode, RequestRejected
+from app.core.units import Offset, PartitionIndex, TopicPartition
+from app.http.application import create_app
+from app.http.gateway import HttpSettings
+from app.http.keyed import producing
+from app.http.keyed.results import ResultClient
+from app.machine.runtime import SystemClock
+from app.metadata.image.records import REQUESTS_LEVEL
+from app.wire.private import RequestsRequest, RequestsResponse
+from tests.support.broker import RunningBroker, running_broker
+from tests.support.several import unfenced
+from tests.support.waiting import until
+
+RECORD = {"value": {"type": "JSON", "data": {"flight": 1545}}}
+BATCH = {
+    "entries": [
+        {"id": "a", "partition_id": 0, "value": {"data": 1}},
+        {"id": "b", "partition_id": 1, "value": {"data": 2}},
+        {"id": "c", "partition_id": 0, "value": {"data": 3}, "timestamp": 1_000},
+        {"id": "d", "key": {"type": "STRING", "data": "x"}, "value": {"data": 4}},
+    ]
+}
+
+
+@asynccontextmanager
+async def broker_on(path: Path, **settings: Any) -> AsyncIterator[RunningBroker]:
+    settings = {"new_level": REQUESTS_LEVEL, "num_partitions": 1} | settings
+    async with running_broker(path, **settings) as running:
+        await until(lambda: settings["new_level"] == 0 or unfenced(running))
+        yield running
+
+
+@pytest.fixture(name="broker")
+async def _broker(tmp_path: Path) -> AsyncIterator[RunningBroker]:
+    async with broker_on(tmp_path) as running:
+        await running.create_topic("t", 2)
+        yield running
+
+
+class Process:
+    """An HTTP process, and a client that asks it."""
+
+    def __init__(self, http: httpx.AsyncClient, cluster_id: str, app: Any) -> None:
+        self.http = http
+        self.base = f"/v3/clusters/{cluster_id}/topics"
+        self.gateway = app.state.gateway
+
+    async def post(
+        self, key: str | None, content: Any = RECORD, *, route: str = "t/records", **headers: str
+    ) -> httpx.Response:
+        body = content if isinstance(content, bytes) else json.dumps(content).encode()
+        named = {} if key is None else {"idempotency-key": key}
+        named |= {"content-type": "application/json"} | {name.replace("_", "-"): one for name, one in headers.items()}
+        return await self.http.post(f"{self.base}/{route}", content=body, headers=named)
+
+    async def batch(self, key: str | None, content: Any = BATCH) -> httpx.Response:
+        return await self.post(key, content, route="t/records:batch")
+
+
+@asynccontextmanager
+async def process_of(broker: RunningBroker) -> AsyncIterator[Process]:
+    settings = HttpSettings(bootstrap=(("127.0.0.1", broker.port),), allowed_hosts=("firn",), linger_ms=0)
+    app = create_app(settings, clock=SystemClock(), rng=random.Random(3))
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=True)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://firn", timeout=60) as http,
+    ):
+        yield Process(http, broker.node.context.image.cluster_id, app)
+
+
+@pytest.fixture(name="process")
+async def _process(broker: RunningBroker) -> AsyncIterator[Process]:
+    async with process_of(broker) as process:
+        yield process
+
+
+async def committed(broker: RunningBroker, topic: str = "t") -> list[tuple[int, int, bytes | None]]:
+    """Partition, offset and value of each record that a reader with read_committed gets."""
+    found: list[tuple[int, int, bytes | None]] = []
+    async with ClusterClient([("127.0.0.1", broker.port)], rng=random.Random(1)) as client:
+        view = await client.topic(topic)
+        for index in range(len(view.partitions)):
+            partition = TopicPartition(topic, PartitionIndex(index))
+            end = (await client.list_offsets({partition: LATEST}, read_committed=True))[partition].offset
+            start = (await client.list_offsets({partition: EARLIEST}))[partition].offset
+            async with Consumer(client, read_committed=True) as consumer:
+                consumer.assign({partition: Offset(start)})
+                while consumer.position(partition) < end:
+                    for batch in await consumer.poll(5_000):
+                        found += [(index, record.offset, record.value) for record in batch.records()]
+    return found
+
+
+async def settled(broker: RunningBroker) -> None:
+    """Wait until no transaction is open in any partition."""
+    await until(lambda: not any(one.log.producers.open_transactions for one in broker.node.partitions.table.all_led()))
+
+
+# --- one record -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_repeat_gets_the_same_bytes_and_there_is_one_record(broker: RunningBroker, process: Process) -> None:
+    first = await process.post("order-1001")
+    assert first.status_code == 200
+    assert first.json()["value"] == {"type": "JSON", "size": 16}
+    for key in ("order-1001", '"order-1001"'):
+        again = await process.post(key)
+        assert (again.status_code, again.content) == (200, first.content), key
+    packed = await process.post("order-1001", gzip.compress(json.dumps(RECORD).encode()), content_encoding="gzip")
+    assert packed.content == first.content
+    await settled(broker)
+    assert len(await committed(broker)) == 1
+    assert [(first.json()["partition_id"], first.json()["offset"])] == [one[:2] for one in await committed(broker)]
+
+
+async def test_a_request_without_a_key_is_stored_each_time(broker: RunningBroker, process: Process) -> None:
+    assert [(await process.post(None)).status_code for _ in range(2)] == [200, 200]
+    assert len(await committed(broker)) == 2
+
+
+@pytest.mark.parametrize("other", ["body", "media type", "path"])
+async def test_another_request_with_the_key_is_refused(broker: RunningBroker, process: Process, other: str) -> None:
+    await broker.create_topic("u", 2)
+    first = await process.post("k")
+    match other:
+        case "body":
+            refused = await process.post("k", {"value": {"type": "JSON", "data": {"flight": 1546}}})
+        case "media type":
+            refused = await process.post("k", content_type="application/octet-stream")
+        case _:
+            refused = await process.post("k", route="u/records")
+    assert refused.status_code == 422
+    assert "Another request had this Idempotency-Key" in refused.json()["message"]
+    assert (await process.post("k")).content == first.content
+    await settled(broker)
+    assert len(await committed(broker)) == 1
+    assert await committed(broker, "u") == []
+
+
+async def test_a_key_that_is_being_served_is_409_until_it_has_a_result(
+    broker: RunningBroker, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends, may_end = asyncio.Event(), asyncio.Event()
+    end = producing.end_transaction
+
+    async def slowly(*args: Any, **named: Any) -> Any:
+        ends.set()
+        await may_end.wait()
+        return await end(*args, **named)
+
+    monkeypatch.setattr(producing, "end_transaction", slowly)
+    first = asyncio.create_task(process.post("k"))
+    await ends.wait()
+    async with process_of(broker) as other:
+        refused = await other.post("k")
+        assert (refused.status_code, refused.headers["retry-after"]) == (409, "1")
+        may_end.set()
+        answered = await first
+        assert answered.status_code == 200
+        await settled(broker)
+        assert (await other.post("k")).content == answered.content
+    assert len(await committed(broker)) == 1
+
+
+async def test_of_two_processes_that_ask_at_once_one_stores_and_both_tell_of_it(broker: RunningBroker) -> None:
+    async with process_of(broker) as one, process_of(broker) as other:
+        for number in range(10):
+            answers = await asyncio.gather(one.post(f"k{number}"), other.post(f"k{number}"), one.post(f"k{number}"))
+            told = {answer.content for answer in answers if answer.status_code == 200}
+            assert len(told) == 1, [answer.content for answer in answers]
+            assert {answer.status_code for answer in answers} <= {200, 409}
+    await settled(broker)
+    assert len(await committed(broker)) == 10
+
+
+@pytest.mark.parametrize(
+    ("headers", "words"),
+    [
+        ([("idempotency-key", "a"), ("idempotency-key", "b")], "Send one"),
+        ([("idempotency-key", "")], "has 0 bytes"),
+        ([("idempotency-key", "x" * 256)], "has 256 bytes"),
+        ([("idempotency-key", '"open')], "quotation mark at its end"),
+    ],
+)
+@pytest.mark.parametrize("route", ["records", "records:batch"])
+async def test_a_key_of_another_form_is_refused(
+    broker: RunningBroker, process: Process, headers: list[tuple[str, str]], words: str, route: str
+) -> None:
+    content = json.dumps(RECORD if route == "records" else BATCH)
+    answer = await process.http.post(f"{process.base}/t/{route}", content=content, headers=headers)
+    assert answer.status_code == 400
+    assert words in answer.json()["message"]
+    assert await committed(broker) == []
+
+
+async def test_a_stream_takes_no_key(broker: RunningBroker, process: Process) -> None:
+    answer = await process.post("k", json.dumps(RECORD).encode() * 2)
+    assert answer.status_code == 400
+    assert "has one record" in answer.json()["message"]
+    assert await committed(broker) == []
+    assert (await process.post("k")).status_code == 200, "the key is free"
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"colour":1}', b'{"partition_id":7}'])
+async def test_a_request_that_cannot_be_served_stores_nothing_and_leaves_the_key_free(
+    broker: RunningBroker, process: Process, content: bytes
+) -> None:
+    assert 400 <= (await process.post("k", content)).status_code < 500
+    assert (await process.post("k")).status_code == 200
+    await settled(broker)
+    assert len(await committed(broker)) == 1
+
+
+async def test_a_record_that_a_broker_refuses_frees_the_key(broker: RunningBroker, process: Process) -> None:
+    await broker.node.membership.controller.create_topic("small", 1, {"max.message.bytes": "200"}, 1)
+    refused = await process.post("k", {"value": {"type": "STRING", "data": "x" * 300}}, route="small/records")
+    assert refused.status_code == 413
+    assert (await process.post("k", route="small/records")).status_code == 200
+    await settled(broker)
+    assert len(await committed(broker, "small")) == 1
+
+
+async def test_an_older_level_is_told_with_its_mend(tmp_path: Path) -> None:
+    async with broker_on(tmp_path, new_level=REQUESTS_LEVEL - 1) as broker, process_of(broker) as process:
+        await broker.create_topic("t", 2)
+        for answer in (await process.post("k"), await process.batch("k")):
+            assert answer.status_code == 400
+            assert f"firn cluster features --upgrade firn.version={REQUESTS_LEVEL}" in answer.json()["message"]
+        assert await committed(broker) == []
+
+
+# --- batches ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_batch_in_several_partitions_is_stored_once_as_a_whole(broker: RunningBroker, process: Process) -> None:
+    first = await process.batch("k")
+    assert first.status_code == 207
+    assert first.json()["failures"] == []
+    places = {one["id"]: (one["partition_id"], one["offset"]) for one in first.json()["successes"]}
+    assert (await process.batch("k")).content == first.content
+    await settled(broker)
+    stored = await committed(broker)
+    assert sorted(places.values()) == sorted(one[:2] for one in stored)
+    values = {one[:2]: one[2] for one in stored}
+    assert [values[places[id]] for id in "abcd"] == [b"1", b"2", b"3", b"4"]
+    assert first.json()["successes"][2]["timestamp"] == "1970-01-01T00:00:01.000Z"
+
+
+async def test_of_a_batch_with_a_bad_entry_nothing_is_stored(broker: RunningBroker, process: Process) -> None:
+    bad = {"entries": [*BATCH["entries"], {"id": "e", "value": {"type": "BINARY", "data": "%"}}]}
+    answer = await process.batch("k", bad)
+    assert answer.status_code == 400
+    assert "'e'" in answer.json()["message"]
+    assert (await process.batch("k")).status_code == 207, "the key is free"
+    await settled(broker)
+    assert len(await committed(broker)) == 4
+
+
+# --- lost answers, and restarts ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [BrokerUnavailable("lost"), RequestRejected(ErrorCode.PRODUCER_FENCED)])
+async def test_a_commit_whose_answer_is_no_success_is_looked_up(
+    broker: RunningBroker, process: Process, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    end = producing.end_transaction
+
+    async def loses(*args: Any, **named: Any) -> Any:
+        await end(*args, **named)
+        raise error
+
+    monkeypatch.setattr(producing, "end_transaction", loses)
+    first = await process.post("k")
+    assert first.status_code == 200
+    monkeypatch.undo()
+    assert (await process.post("k")).content == first.content
+    assert len(await committed(broker)) == 1
+
+
+async def test_a_commit_that_did_not_come_through_is_told_as_nothing_stored(
+    broker: RunningBroker, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = producing.end_transaction
+
+    async def aborts(cluster: Any, transaction: Any, *, commit: bool) -> Any:
+        await end(cluster, transaction, commit=False)
+        raise BrokerUnavailable("lost")
+
+    monkeypatch.setattr(producing, "end_transaction", aborts)
+    refused = await process.post("k")
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+    monkeypatch.undo()
+    assert (await process.post("k")).status_code == 200
+    await settled(broker)
+    assert len(await committed(broker)) == 1
+
+
+async def test_a_result_whose_answer_was_lost_is_accepted_again_and_written_once(
+    broker: RunningBroker, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = ResultClient.ask_once
+    lost: list[str] = []
+
+    async def loses(self: ResultClient, asked: RequestsRequest) -> RequestsResponse:
+        answer = await ask(self, asked)
+        if asked.step == "append" and not lost:
+            lost.append(asked.step)
+            raise BrokerUnavailable("lost")
+        return answer
+
+    monkeypatch.setattr(ResultClient, "ask_once", loses)
+    assert (await process.post("k")).status_code == 200
+    assert lost == ["append"]
+    await settled(broker)
+    results = [one.log for one in broker.node.partitions.table.all_led() if one.topic == "__http_requests"]
+    assert sum(log.log_end_offset for log in results) == 2, "one result and one marker"
+    assert len(await committed(broker)) == 1
+
+
+async def test_a_client_that_leaves_does_not_stop_its_request(
+    broker: RunningBroker, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes, may_write = asyncio.Event(), asyncio.Event()
+    write = producing.write_batches
+
+    async def slowly(*args: Any) -> Any:
+        writes.set()
+        await may_write.wait()
+        return await write(*args)
+
+    monkeypatch.setattr(producing, "write_batches", slowly)
+    leaving = asyncio.create_task(process.post("k"))
+    await writes.wait()
+    leaving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    may_write.set()
+    await until(lambda: not process.gateway.keyed._running)
+    await settled(broker)
+    assert len(await committed(broker)) == 1
+    assert (await process.post("k")).status_code == 200
+    assert len(await committed(broker)) == 1
+
+
+async def test_results_outlive_the_broker_and_the_http_process(tmp_path: Path) -> None:
+    async with broker_on(tmp_path) as broker, process_of(broker) as process:
+        await broker.create_topic("t", 2)
+        first, batch = await process.post("k"), await process.batch("b")
+        await settled(broker)
+    async with broker_on(tmp_path) as broker, process_of(broker) as process:
+        assert (await process.post("k")).content == first.content
+        assert (await process.batch("b")).content == batch.content
+        assert (await process.post("k", {"value": {"data": 2}})).status_code == 422
+        assert len(await committed(broker)) == 5
+
+
+async def test_a_transaction_left_open_is_aborted_by_time_and_its_key_is_free(
+    broker: RunningBroker, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*_: Any, **__: Any) -> Any:
+        raise BrokerUnavailable("lost before it was sent")
+
+    monkeypatch.setattr(producing, "end_transaction", never)
+    monkeypatch.setattr(producing, "SETTLE_S", 0.0)
+    undecided = await process.post("k")
+    assert (undecided.status_code, undecided.headers["retry-after"]) == (503, "1")
+    assert "not known yet" in undecided.json()["message"]
+    monkeypatch.undo()
+    assert (await process.post("k")).status_code == 409
+    coordinator = broker.node.transactions
+    ((_, shard),) = [one for one in coordinator._coordinator.shards() if any(one[1].busy())]
+    ((index, _),) = [one for one in coordinator._coordinator.shards() if one[1] is shard]
+    (open_one,) = shard.busy()
+    coordinator._coordinator.tell(index, lambda shard, turn: shard.due(turn, open_one.transactional_id))
+    await settled(broker)
+    assert (await process.post("k")).status_code == 200
+    await settled(broker)
+    assert len(await committed(broker)) == 1
