@@ -564,6 +564,7 @@ HTTP_ROUTES = {
     ("GET", f"{PARTITION}/replicas/{{broker_id}}"): LOOKED_UP,
     ("GET", f"{TOPIC}/configs"): LOOKED_UP,
     ("POST", f"{TOPIC}/configs:alter"): CHANGES_CONFIGS,
+    ("POST", f"{CLUSTER}/topics/-/configs:alter"): CHANGES_CONFIGS,
     ("GET", f"{TOPIC}/configs/{{name}}"): LOOKED_UP,
     ("PUT", f"{TOPIC}/configs/{{name}}"): CHANGES_CONFIGS,
     ("DELETE", f"{TOPIC}/configs/{{name}}"): CHANGES_CONFIGS,

@@ -83,6 +83,19 @@ class Sides:
         producer = Producer({"bootstrap.servers": self.firn.bootstrap})
         producer.produce(topic, value)
         assert producer.flush(TIMEOUT_S) == 0
+        return self.consumed(topic)
+
+    def produced(self, topic: str, record: Any) -> Any:
+        """The receipt of a record that is produced by REST v3."""
+        with urllib.request.urlopen(f"{self.url}/v3/clusters", timeout=TIMEOUT_S) as answer:
+            cluster_id = json.load(answer)["data"][0]["cluster_id"]
+        url = f"{self.url}/v3/clusters/{cluster_id}/topics/{topic}/records"
+        sent = urllib.request.Request(url, json.dumps(record).encode(), {"content-type": "application/json"})
+        with urllib.request.urlopen(sent, timeout=TIMEOUT_S) as answer:
+            return json.load(answer)
+
+    def consumed(self, topic: str) -> bytes:
+        """The first value of a topic, as a consumer reads it."""
         consumer = Consumer({"bootstrap.servers": self.firn.bootstrap, "group.id": topic})
         try:
             consumer.assign([TopicPartition(topic, 0, 0)])
@@ -161,6 +174,36 @@ def test_protobuf_with_an_import(sides: Sides) -> None:
     # A serialiser of a text finds the id of the descriptor's schema.
     again = registry.Schema(stored.schema_str, "PROTOBUF", stored.references)
     assert fresh.lookup_schema("protobuf-value", again).version == 1
+
+
+@pytest.mark.parametrize("kind", ["AVRO", "JSONSCHEMA", "PROTOBUF"])
+def test_records_of_rest_v3_are_read_with_references(sides: Sides, kind: str) -> None:
+    topic = f"rest-{kind.lower()}"
+    client, message = sides.client, person_classes()
+    match kind:
+        case "AVRO":
+            client.register_schema("avro-place", registry.Schema(PLACE_AVRO, "AVRO"))
+            schema = registry.Schema(PERSON_AVRO, "AVRO", [reference("Place", "avro-place")])
+        case "JSONSCHEMA":
+            client.register_schema("json-place", registry.Schema(PLACE_JSON, "JSON"))
+            schema = registry.Schema(PERSON_JSON, "JSON", [reference("http://firn/place.json", "json-place")])
+        case _:
+            ProtobufSerializer(message, client)(message(**PERSON), of(topic))
+            schema = client.get_latest_version(f"{topic}-value").schema
+    if kind != "PROTOBUF":
+        client.register_schema(f"{topic}-value", schema)
+    create_topic(sides.firn.port, topic)
+    receipt = sides.produced(topic, {"value": {"type": kind, "data": PERSON}})
+    assert (receipt["error_code"], receipt["value"]["subject"]) == (200, f"{topic}-value")
+    fresh = sides.another_client()
+    value = sides.consumed(topic)
+    match kind:
+        case "AVRO":
+            assert AvroDeserializer(fresh)(value, of(topic)) == PERSON
+        case "JSONSCHEMA":
+            assert JSONDeserializer(None, schema_registry_client=fresh)(value, of(topic)) == PERSON
+        case _:
+            assert ProtobufDeserializer(message, {}, fresh)(value, of(topic)) == message(**PERSON)
 
 
 def test_the_client_lists_compares_configures_and_deletes(sides: Sides) -> None:

@@ -16,6 +16,7 @@ from app.registry.encoding import forms
 from app.registry.encoding.avro import write_value
 from app.registry.parsing.avro import Array, Enum, Fixed, Type, Union
 from app.registry.parsing.limits import StepBudget
+from app.registry.parsing.protobuf import building
 from app.registry.parsing.schemas import ParsedSchema, SchemaType, parse
 from app.registry.payloads import avro as avro_payloads
 from app.registry.payloads.faults import PayloadInvalid
@@ -400,6 +401,16 @@ def test_a_message_without_a_required_field_is_refused() -> None:
         forms.encode(schema, b"{}")
     value = {"n": 1, "g": {"m": 2}}
     assert json.loads(forms.decode(schema, forms.framed(1, forms.encode(schema, json.dumps(value).encode())))) == value
+
+
+def test_a_schema_that_is_a_serialised_descriptor_has_the_same_messages() -> None:
+    descriptor = building.serialized(
+        protobuf('syntax = "proto2"; message A { optional group G = 2 { optional int32 m = 3; } }').model
+    )
+    schema = protobuf(descriptor)
+    content = forms.encode(schema, b'{"g":{"m":7}}')
+    assert content == b"\0\x13\x18\x07\x14"
+    assert json.loads(forms.decode(schema, forms.framed(1, content))) == {"g": {"m": 7}}
 
 
 def test_a_file_without_messages_has_no_values() -> None:
