@@ -3,7 +3,8 @@
 All keys and values are converted before anything is sent to a broker. So if one record cannot be converted, none of the request is
 stored. Records that the broker refuses have an error each.
 
-Tests: ``tests/http/rest_v2/test_produce.py``, ``tests/http/rest_v2/test_produce_with_schemas.py``.
+Tests: ``tests/http/rest_v2/test_produce.py``, ``tests/http/rest_v2/test_produce_with_schemas.py``,
+``tests/http/keyed/test_keyed_requests.py``.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ from starlette.responses import Response
 
 from app.client.producer import Acknowledged
 from app.core.errors import ErrorCode, FirnError, LimitExceeded, ProtocolError, RequestRejected
+from app.core.limits import MIB
 from app.core.turns import Portion
-from app.http.bodies import PIECE_BYTES_MAX, small_body
+from app.http.bodies import PIECE_BYTES_MAX, decoded, whole_body
 from app.http.body_budget import bytes_of_body
 from app.http.consumers.settings import Format
 from app.http.errors import NO_STORE, RestAnswer, RestError
 from app.http.gateway import RECORD_BYTES_MAX, Gateway
 from app.http.json_stream import JsonSplitter
+from app.http.keyed.asked import KeyedRequest, keyed
+from app.http.keyed.producing import KeyedRecord
 from app.http.read_budget import PageBytes
 from app.http.registry.record_schemas import RecordSchemas
 from app.http.rest_v2.answers import MEDIA, PARTITION_NOT_FOUND, V2Route, answer_v2, responses_of
@@ -37,6 +41,8 @@ router = APIRouter(tags=["Records (v2)"], default_response_class=Response, route
 
 BODY_BYTES_MAX: Final = RECORD_BYTES_MAX
 RECORDS_MAX: Final = 10_000
+DIGEST_BYTES_AT_ONCE: Final = MIB
+"""SHA-256 takes about 2 ms for them."""
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 _RECORDS: Final = {"type": "array", "items": {"$ref": "#/components/schemas/ProducedRecord"}, "minItems": 1}
 _ANY: Final = "Any JSON of the embedded format; base64 for binary."
@@ -113,6 +119,9 @@ _RESPONSES: Final = {
     **responses_of(ProduceResults, "What became of each record, in order."),
     404: {"description": "The topic (40401) or the partition (40402) does not exist."},
     408: {"description": "A schema cannot be found or registered (40801)."},
+    409: {
+        "description": "A request with the same Idempotency-Key is being served. Retry-After says when to ask again."
+    },
     415: {"description": "The Content-Type names no format of REST v2."},
     422: {"description": "A schema is missing (42201, 42202) or wrong (42205), or a record does not fit it (42203)."},
 }
@@ -160,8 +169,14 @@ async def _produce_body(
 ) -> Response:
     form = format_of(request.headers.get("content-type", "")) or Format.BINARY
     timeout_ms = gateway.settings.body_idle_timeout_ms
-    body = await small_body(request, ProduceBody, bytes_max=BODY_BYTES_MAX, idle_timeout_ms=timeout_ms, held=held)
+    asked = keyed(request)
+    raw = await whole_body(request, bytes_max=BODY_BYTES_MAX, idle_timeout_ms=timeout_ms, held=held)
     portion = Portion()
+    if asked is not None:
+        for start in range(0, len(raw), DIGEST_BYTES_AT_ONCE):
+            asked.digest.feed(bytes(raw[start : start + DIGEST_BYTES_AT_ONCE]))
+            await portion.rest_if_spent()
+    body = decoded(raw, ProduceBody)
     await portion.rest()
     objects = await _split(bytes(body.records), portion)
     schemas = RecordSchemas(request)
@@ -184,7 +199,10 @@ async def _produce_body(
                 await content_of(form, "value", index, value, value_schema, schemas, portion),
             )
         )
-    results, status = await _send(request, gateway, topic, converted, portion)
+    if asked is None:
+        results, status = await _send(request, gateway, topic, converted, portion)
+    else:
+        results, status = await _send_keyed(gateway, asked, topic, converted), 200
     content = ProduceResults(
         results, None if key_schema is None else key_schema.id, None if value_schema is None else value_schema.id
     )
@@ -256,6 +274,24 @@ async def _send(
             statuses.add(200)
             results.append(RecordResult(stored.partition.partition, stored.offset))
     return results, next((status for status in (401, 403) if status in statuses), 200)
+
+
+async def _send_keyed(
+    gateway: Gateway, asked: KeyedRequest, topic: str, records: list[_Converted]
+) -> list[RecordResult]:
+    """Store all records of a request, once for its key, or none (ADR 0043). Raises: RestError, FirnError."""
+    stored_total, failed_total = records_counters(gateway.registry)
+    rows = [KeyedRecord(one.partition, one.key, one.value) for one in records]
+    try:
+        result = await gateway.keyed.produce(asked.key, asked.digest.digest(), topic, rows, 200)
+    except (RestError, RequestRejected) as error:
+        failed_total.value += len(rows)
+        unknown = isinstance(error, RequestRejected) and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if unknown and any(one.partition is not None for one in records):
+            raise RestError(404, str(error), error_code=PARTITION_NOT_FOUND) from None
+        raise
+    stored_total.value += len(rows)
+    return [RecordResult(part.partition, offset) for part, offset in result.offsets()]
 
 
 def _of_record(error: FirnError, partition: int | None) -> RestAnswer:

@@ -396,3 +396,47 @@ async def test_a_transaction_left_open_is_aborted_by_time_and_its_key_is_free(
     assert (await process.post("k")).status_code == 200
     await settled(broker)
     assert len(await committed(broker)) == 1
+
+
+# --- REST v2 ----------------------------------------------------------------------------------------------------------
+
+V2 = {"records": [{"value": {"a": 1}}, {"key": "x", "value": 2}, {"partition": 1, "value": 3}]}
+
+
+async def v2(process: Process, key: str, content: Any = V2, path: str = "/topics/t") -> httpx.Response:
+    headers = {"content-type": "application/vnd.kafka.json.v2+json", "idempotency-key": key}
+    return await process.http.post(path, content=json.dumps(content), headers=headers)
+
+
+async def test_a_request_of_v2_is_stored_once_and_answered_alike(broker: RunningBroker, process: Process) -> None:
+    first = await v2(process, "k")
+    assert first.status_code == 200
+    places = [(one["partition"], one["offset"]) for one in first.json()["offsets"]]
+    again = await v2(process, '"k"')
+    assert (again.status_code, again.content) == (200, first.content)
+    refused = await v2(process, "k", {"records": [{"value": 4}]})
+    assert (refused.status_code, refused.json()["error_code"]) == (422, 422)
+    await settled(broker)
+    stored = {one[:2]: one[2] for one in await committed(broker)}
+    assert [stored.pop(place) for place in places] == [b'{"a": 1}', b"2", b"3"]
+    assert stored == {}
+
+
+async def test_of_a_request_of_v2_with_a_bad_record_nothing_is_stored(broker: RunningBroker, process: Process) -> None:
+    bad = {"records": [*V2["records"], {"partition": 7, "value": 4}]}
+    refused = await v2(process, "k", bad)
+    assert (refused.status_code, refused.json()["error_code"]) == (404, 40402)
+    placed = await v2(process, "k", {"records": [{"value": 4}]}, "/topics/t/partitions/1")
+    assert placed.status_code == 200, "the key is free"
+    await settled(broker)
+    assert [one[::2] for one in await committed(broker)] == [(1, b"4")]
+
+
+async def test_v2_refuses_a_key_of_another_form_and_an_older_level(tmp_path: Path) -> None:
+    async with broker_on(tmp_path, new_level=REQUESTS_LEVEL - 1) as broker, process_of(broker) as process:
+        await broker.create_topic("t", 2)
+        assert (await v2(process, "x" * 256)).status_code == 400
+        refused = await v2(process, "k")
+        assert refused.status_code == 400
+        assert "firn cluster features" in refused.json()["message"]
+        assert await committed(broker) == []
