@@ -39,6 +39,7 @@ _FAMILIES: Final = {
     "schema": ("schema", "app"),
     "verify": ("verify", "verify"),
     "doctor": ("doctor", "doctor"),
+    "debug": ("debug", "app"),
     "job": ("job", "app"),
     "cost": ("cost", "cost"),
     "iam": ("iam", "app"),

@@ -74,9 +74,10 @@ REFUSED: Final = {
 """Command and its arguments."""
 
 TELL_LESS: Final = {
-    "topic list": (), "group list": (), "tier status": (), "schema list": (), "schema check": (f"{TOPIC}-value", "{schema}")
+    "topic list": (), "group list": (), "tier status": (), "schema list": (), "schema check": (f"{TOPIC}-value", "{schema}"),
+    "debug bundle": ("{bundle}",),
 }  # fmt: skip
-"""Lists without what one may not see, and a comparison with versions that one may see."""
+"""Lists and a bundle without what one may not see, and a comparison with versions that one may see."""
 
 _SPELT: Final = {"schema list": "schema ls"}
 
@@ -138,7 +139,7 @@ async def test_no_command_does_anything_for_a_user_without_rights(
         heard, before = Heard(broker.node.context.audit), state_of(broker)
         for command, arguments in {**REFUSED, **TELL_LESS, **HIDE}.items():
             capfd.readouterr()
-            files = {"{lines}": str(lines), "{schema}": str(schema)}
+            files = {"{lines}": str(lines), "{schema}": str(schema), "{bundle}": str(tmp_path / "bundle.tar.gz")}
             filled = [files.get(one, one) for one in arguments]
             more = ["-b", broker.bootstrap] if command == "drain" else []
             code = await asyncio.to_thread(main, [*_SPELT.get(command, command).split(), *filled, *more])
