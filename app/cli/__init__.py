@@ -14,6 +14,7 @@ it came from.
 - ``cluster``, ``moving``: brokers and moves
 - ``tier``, ``verify``, ``store``, ``stored_manifest``, ``stored_topic``: the object store
 - ``acl``, ``user``, ``token``, ``tls``, ``quota``: access
+- ``debug``, ``redaction``: an archive for a person who helps, and the secrets that are taken out of it
 - ``doctor``, ``cost``, ``iam``, ``job``, ``demo_brokers``: checks, costs, policies, jobs, the demo of several brokers
 """
 

@@ -22,4 +22,5 @@ Firn's own:
 - ``passing_on``: passes requests on to the controller
 - ``controlling``: requests between brokers and the controller; ``manifests``: manifest entries for followers
 - ``copy_holds``: held copies; ``schemas``: the log of the schema registry; ``requests``: results of keyed requests over HTTP
+- ``telemetry``: metrics that clients push
 """

@@ -5,5 +5,5 @@
 - ``metadata_cache``: encoded Metadata; ``producer_id_block``: producer ids at hand
 - ``preparations``: memory for batches that need work
 - ``acknowledging``: holds responses back after a possible replacement; ``draining``: a drain
-- ``metrics``, ``zones``: counters
+- ``metrics``, ``zones``: counters; ``telemetry``: metrics that clients push
 """
