@@ -528,6 +528,8 @@ CONSOLE_ROUTES = {
                 "/topics/{topic_name}/partitions/{partition_id}/messages/{offset}/value",
                 "/groups",
                 "/groups/{group_id}",
+                "/access",
+                "/cost",
                 "/assets/{name}",
             )
         ),

@@ -25,6 +25,8 @@ PATHS: Final = {
     "partitions": "/console/topics/flights/partitions",
     "settings": "/console/topics/flights/settings",
     "groups": "/console/groups",
+    "access": "/console/access",
+    "cost": "/console/cost",
     "error": "/console/topics/none",
 }
 SCREENS: Final = {

@@ -25,10 +25,12 @@ from app.http import compactions, costs, documentation, drains, metrics
 from app.http.access import Access
 from app.http.bodies import JSON_TYPE, ClientLeft, json_response
 from app.http.body_budget import BodyBudget
+from app.http.console import cost as console_cost
 from app.http.console import groups as console_groups
 from app.http.console import logins as console_logins
 from app.http.console import messages as console_messages
 from app.http.console import overview as console_overview
+from app.http.console import rules as console_rules
 from app.http.console import topics as console_topics
 from app.http.console.console import Console
 from app.http.console.rendering import ConsoleRoute
@@ -81,7 +83,15 @@ _ROUTES: Final = (
     consumers_v2,
 )
 """Modules with a router, and with the types of their bodies. The first route whose path matches is taken."""
-_PAGES: Final = (console_overview, console_topics, console_messages, console_groups, console_logins)
+_PAGES: Final = (
+    console_overview,
+    console_topics,
+    console_messages,
+    console_groups,
+    console_rules,
+    console_cost,
+    console_logins,
+)
 """Modules of the console with a router."""
 _BODIES: Final = (Error, *(body for module in _ROUTES for body in module.BODIES), *schema_registry.BODIES)
 """Types of bodies whose schemas are in the OpenAPI document."""

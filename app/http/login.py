@@ -19,7 +19,7 @@ from app.http.bodies import JSON_TYPE
 from app.http.callers import TOKENS, CallerRefused, Callers
 from app.http.console.console import Console
 from app.http.console.logins import ADDRESS
-from app.http.console.rendering import SESSION, refused, to_login
+from app.http.console.rendering import SESSION, once_more, refused, to_login
 from app.http.console.sessions import Session, accepts_html, is_console, is_open
 from app.http.credentials import NotACredential, read_authorization
 from app.http.errors import NEEDED, REFUSED, RETRY_AFTER_S, RestAnswer, answer_of
@@ -110,7 +110,8 @@ class Login:
         if answer.status == 401:
             if session is not None:
                 console.sessions.end(session)
-            response = to_login(request)
+            follows_a_link = request.headers.get("sec-fetch-site") in ("cross-site", "same-site")
+            response = once_more(request) if follows_a_link and session is None else to_login(request)
         else:
             response = await refused(request, answer)
         await response(scope, receive, send)

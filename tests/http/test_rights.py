@@ -73,6 +73,7 @@ REGISTRY_WRITES = {
 WITHOUT_A_LINE = {
     # It asks whether the caller may see the cluster, which all may ask.
     ("GET", "/console/live"),
+    ("GET", "/console/cost"),
     # No broker is asked.
     ("GET", "/console/assets/{name}"),
     ("POST", "/console/logout"),

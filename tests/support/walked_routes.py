@@ -455,6 +455,8 @@ WALKED_ROUTES: Final[Mapping[Route, Entry]] = {
         "/console/topics/{topic}/partitions/0/messages/0/value", 200, 404
     ),
     ("GET", "/console/groups"): _get("/console/groups", 200, 400),
+    ("GET", "/console/access"): _get("/console/access", 200, 400),
+    ("GET", "/console/cost"): _get("/console/cost"),
     ("GET", "/console/groups/{group_id}"): _console_group,
     ("GET", "/console/assets/{name}"): _get("/console/assets/none.css", 404),
     ("GET", "/console/login"): _get("/console/login", 303),

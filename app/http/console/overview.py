@@ -6,7 +6,7 @@ Tests: ``tests/http/console/test_pages.py``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -90,14 +90,14 @@ class Numbers:
         return [*found[:TOPICS_SHOWN]]
 
 
-async def numbers_of(gateway: Gateway, brokers: Sequence[BrokerId]) -> Numbers:
-    """The metrics of all brokers, each asked for ``BROKER_TIMEOUT_S`` at most."""
+async def numbers_of(gateway: Gateway, brokers: Sequence[BrokerId], names: Container[str] = _NAMES) -> Numbers:
+    """The metrics of all brokers, those with ``names`` alone. Each broker has ``BROKER_TIMEOUT_S`` to respond."""
     found = Numbers()
 
     async def ask(node_id: BrokerId) -> list[MetricSample] | None:
         try:
             async with asyncio.timeout(BROKER_TIMEOUT_S):
-                return (await gateway.admin.metrics(await gateway.cluster.broker(node_id), _NAMES)).samples
+                return (await gateway.admin.metrics(await gateway.cluster.broker(node_id), names)).samples
         except (BrokerUnavailable, TimeoutError):
             return None
 

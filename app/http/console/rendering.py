@@ -108,6 +108,16 @@ def to_login(request: Request) -> Response:
     return RedirectResponse(f"/console/login?next={quote(asked, safe='')}", 303, headers=headers)
 
 
+def once_more(request: Request) -> Response:
+    """A page that asks for itself again. A browser that follows a link of another site sends no cookie of ours. It sends the cookie
+    with the second request, which is this page's own."""
+    asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    url = escape(quote(asked, safe="/?&=%+:,;@!$'()*~-._"))
+    head = f'<meta charset=utf-8><title>Firn</title><meta http-equiv=refresh content="0;url={url}">'
+    text = f"<!doctype html><html lang=en>{head}</html>"
+    return Response(text, headers={**GUARDED, "cache-control": "no-store"}, media_type=HTML)
+
+
 class ConsoleRoute(APIRoute):
     """A page of the console. Its errors are pages, too; a login that has ended leads to the page to log in."""
 

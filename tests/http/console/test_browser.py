@@ -34,6 +34,8 @@ PAGES: Final = (
     "/console/topics/flights/partitions",
     "/console/topics/flights/settings",
     "/console/groups",
+    "/console/access",
+    "/console/cost",
 )
 
 

@@ -65,6 +65,17 @@ async def test_a_session_counts_for_the_console_alone(http: Secured) -> None:
         assert (await http.client.get(path, headers=HTML)).status_code == 401, path
 
 
+async def test_a_link_of_another_site_leads_to_the_page_and_not_to_the_login(http: Secured) -> None:
+    followed = {**HTML, "sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    page = await http.client.get('/console/topics?q="><b>', headers=followed)  # a browser leaves out the cookie
+    assert page.status_code == 200
+    assert 'content="0;url=/console/topics?q=%22%3E%3Cb%3E"' in page.text
+    again = await http.client.get("/console/topics?q=x", headers={**HTML, "sec-fetch-site": "same-origin"})
+    assert again.status_code == 303
+    assert (await log_in(http)).status_code == 303
+    assert "hers" in (await http.client.get("/console/topics", headers=followed)).text
+
+
 async def test_programs_are_asked_for_a_credential_as_before(http: Secured) -> None:
     for path in ("/", "/console/topics"):
         response = await http.client.get(path)
