@@ -1,6 +1,6 @@
 """What Firn trusts of whoever asks, for each private API and each HTTP route, and which tests hold it (ADR 0003, 0015).
 
-There is no access control yet: whoever reaches a port may ask for everything. So the rules are what a request may *say*. A new key,
+Rights decide who may ask (ADR 0030). The rules here are what a request may *say*. A new key,
 a new field of a private request or a new route has no entry here, and a test fails until somebody has thought about it.
 """
 
@@ -278,7 +278,7 @@ PRIVATE_APIS = {
         control.ChangeRequest,
         {
             "cluster_id": "compared with the broker's own",
-            "broker_id": "trusted, with its epoch: there is no access control yet",
+            "broker_id": "trusted, with its epoch: only brokers have the right",
             "broker_epoch": "must be the epoch of the registration",
             "name": "one of those that there are",
             "body": "as for the change of its name; epochs are raised only of what the broker leads",

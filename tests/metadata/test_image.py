@@ -206,7 +206,7 @@ def test_producer_ids_never_go_back() -> None:
         applied(image, producer_ids_change(ProducerIdsRecord(1, ProducerId(1000), ONE)))
 
 
-@pytest.mark.parametrize("kind", [30, 99])
+@pytest.mark.parametrize("kind", [31, 99])
 def test_unknown_kinds_are_passed_over(kind: int) -> None:
     image = applied(ClusterImage(), (encode_key(kind, "x"), b"whatever"))
     assert image == ClusterImage(sequence=LogSequence(1))

@@ -245,7 +245,7 @@ class ClusterImage:
 
     @property
     def level(self) -> int:
-        """The finalised level: 0 for one broker, 1 for several, 2 with security, 3 with object durability."""
+        """The finalised level. ``LEVEL_MAX`` says what each brings."""
         return self.features.get(LEVEL_FEATURE, 0)
 
     def topic(self, name: str) -> TopicImage | None:
