@@ -8,7 +8,6 @@ Topics, settings and the cluster:
 - ``topics``, ``configs``, ``log_dirs``: topics, settings, log directories
 - ``elections``, ``reassignments``, ``features``, ``quorum``: leaders, moves, levels, the quorum
 - ``acls``, ``scram_users``, ``delegation_tokens``, ``quotas``: access
-- ``telemetry``: metrics that clients push (KIP-714)
 
 Groups and transactions:
 
