@@ -50,6 +50,8 @@ class Bucket(StoreRequests):
     latency_ms = (15.0, 60.0)
     timeout_ms = 1000.0
     late_ms = (300.0, 9000.0)
+    loses_responses = False
+    """Here they get lost by ``undecided_share`` alone: the seeds of the planted faults are counted with that."""
 
     def __init__(self, timeline: Timeline, rng: Random) -> None:
         super().__init__(timeline, rng)

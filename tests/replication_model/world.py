@@ -101,10 +101,11 @@ class Machine:
         self.world.checkers.disk_damaged(self.node_id)
 
     def pause(self, for_ms: float) -> None:
-        """The process stands still (SIGSTOP)."""
+        """The process stands still (SIGSTOP), unless it does already."""
         if self.process is not None:
             self.world.disturb(self.node_id, for_ms)
-            self.process.pause(for_ms)
+            if not self.process.paused:
+                self.process.pause(for_ms)
 
     def stop_in_order(self, again_ms: float, *, take_image: bool = False) -> None:
         """Ask the broker to stop (SIGTERM), and start it ``again_ms`` after it has."""

@@ -22,6 +22,8 @@ class StoreRequests:
     """After which a request without a response is given up."""
     late_ms = (300.0, 6000.0)
     """When a request that was given up takes effect after all."""
+    loses_responses = True
+    """Whether a machine that is cut off gets no response to a request that has arrived."""
 
     def __init__(self, timeline: Timeline, rng: Random) -> None:
         self.timeline = timeline
@@ -65,7 +67,7 @@ class StoreRequests:
 
         def arrives() -> None:
             found = act()
-            if process.node_id in self.away_from:
+            if self.loses_responses and process.node_id in self.away_from:
                 self.time_out(process, done)
             else:
                 process.after(latency_ms * back, done, found)
