@@ -1,7 +1,4 @@
-"""Work on produced records before they are appended: recompression, and checks of each record. Pure.
-
-Tests: ``tests/handlers/test_preparations.py``.
-"""
+"""Work on produced records before they are appended: recompression, and checks of each record. Pure."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ numba compiles the kernels once for an installation. This takes some ten seconds
 itself and loads the kernels from numba's cache: beside the package, or in ``DIRECTORY`` if the package's folder is not
 writable. LLVM is not needed after that, and releases the memory of its code.
 
-Tests: ``tests/hot/test_cleaner.py``.
+Tests: ``tests/broker/test_cleaning.py``.
 """
 
 from __future__ import annotations
