@@ -1,7 +1,4 @@
-"""Refusals of the registry, in the numbers of Confluent's Schema Registry API. The first three digits are the HTTP status.
-
-Tests: ``tests/registry/test_registering.py``.
-"""
+"""Refusals of the registry, in the numbers of Confluent's Schema Registry API. The first three digits are the HTTP status."""
 
 from __future__ import annotations
 
