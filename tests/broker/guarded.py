@@ -110,8 +110,13 @@ def state_of(broker: Guarded) -> Any:
 
 
 OF_LOGINS = {ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
-SAYS_LESS = frozenset({"all topics", "describe all topics", "list groups", "list transactions", "cluster", "versions"})
-"""Requests that nobody is refused: they tell less to those who may see less."""
+SAYS_LESS = frozenset(
+    {
+        "all topics", "describe all topics", "list groups", "list transactions", "cluster", "versions",
+        "metrics subscription", "push of metrics",
+    }
+)  # fmt: skip
+"""Requests that nobody is refused: they tell less to those who may see less, or nothing of topics."""
 
 
 def own_codes(raw: bytes) -> list[int]:

@@ -20,6 +20,9 @@ SEEN, OTHER, GONE, NEW = "seen", "other", "gone", "new"
 GROUP, TRANSACTION = "group", "transaction"
 NO_SUCH_ID = UUID(int=0xDEAD)
 
+TELEMETRY = (ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY)
+"""Apache Kafka serves these with a plugin alone: ``tests/interop/test_client_metrics.py`` compares them."""
+
 AUTHORIZATION = frozenset(
     {
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -610,6 +613,8 @@ STEPS: list[Step] = [
     Step("alter configs", _K.ALTER_CONFIGS, _alter_configs(_K.ALTER_CONFIGS)),
     Step("alter configs by increments", _K.INCREMENTAL_ALTER_CONFIGS, _alter_configs(_K.INCREMENTAL_ALTER_CONFIGS)),
     Step("list config resources", _K.LIST_CONFIG_RESOURCES, _plain(_K.LIST_CONFIG_RESOURCES)),
+    Step("metrics subscription", TELEMETRY[0], _plain(TELEMETRY[0], client_instance_id=UUID(int=77))),
+    Step("push of metrics", TELEMETRY[1], _plain(TELEMETRY[1], client_instance_id=UUID(int=78))),
     Step("log directories", _K.DESCRIBE_LOG_DIRS, _plain(_K.DESCRIBE_LOG_DIRS, topics=None)),
     Step("move to another directory", _K.ALTER_REPLICA_LOG_DIRS, _move_directory),
     Step("elect leaders", _K.ELECT_LEADERS, _elect),
