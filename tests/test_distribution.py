@@ -71,6 +71,7 @@ OF_EXTRAS = {
     "demo": ("app/demo.py", "app/cli/demo_brokers.py"),
     "redis": ("app/broker/start/process.py", "app/broker/quota_tokens.py", "app/metadata/peers/redis_liveness.py"),
     "registry": (
+        "app/registry/encoding/protobuf.py",
         "app/registry/parsing/json_schema.py",
         "app/registry/parsing/protobuf/",
         "app/registry/payloads/protobuf.py",
