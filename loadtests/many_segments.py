@@ -21,7 +21,8 @@ from pathlib import Path
 
 import uvloop
 
-from app.broker.node import Node, NodeSeams
+from app.broker.composing.node_seams import NodeSeams
+from app.broker.node import Node
 from app.configs import BrokerConfig
 from app.hot.log import PartitionLog
 from app.machine.files import PosixFileSystem

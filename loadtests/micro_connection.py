@@ -24,7 +24,8 @@ from typing import Any
 import uvloop
 from crc32c import crc32c
 
-from app.broker.node import Node, NodeSeams
+from app.broker.composing.node_seams import NodeSeams
+from app.broker.node import Node
 from app.configs import BrokerConfig
 from app.core.units import ProducerEpoch, ProducerId
 from app.machine.files import PosixFileSystem

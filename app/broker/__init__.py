@@ -10,6 +10,7 @@ commands that only need a clock load no broker.
 Folders:
 
 - ``start/``: the process, and its child processes
+- ``composing/``: the parts of a node, and the stages in which they come into being
 - ``partitions/``: partitions in line with the image; ``replication/``: followers and in-sync sets
 - ``write_ahead/``: object durability (ADR 0037)
 - ``peers/``: calls to other brokers

@@ -186,7 +186,7 @@ async def test_a_disk_that_does_not_say_what_room_it_has_is_told_once_and_the_br
         asked.append(1)
         raise OSError(5, os.strerror(5))
 
-    monkeypatch.setattr("app.broker.node.ROOM_CHECK_S", 0.001)
+    monkeypatch.setattr("app.broker.watching.room.ROOM_CHECK_S", 0.001)
     async with running_broker(tmp_path, firn_log_dir_free_bytes_min=1) as broker, talk(broker.port) as client:
         await broker.create_topic("t", retention_ms="-1")
         monkeypatch.setattr(PosixFileSystem, "free_bytes", fail)

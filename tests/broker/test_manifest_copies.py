@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.broker.node import OWN_DIRECTORY
+from app.broker.composing.local_parts import OWN_DIRECTORY
 from app.broker.partitions.manifest_copies import ENDS_FILE
 from app.broker.partitions.partitions import Partitions
 from app.core.errors import FencedError

@@ -31,7 +31,7 @@ import psutil
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-import app.broker.node
+import app.broker.composing.serving_parts
 import app.broker.security.listener_doors
 import app.handlers.serving.session
 import app.security.scram
@@ -165,7 +165,7 @@ def _same_work_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         app.broker.security.listener_doors, "secrets", SimpleNamespace(token_bytes=random.Random(1).randbytes)
     )
-    monkeypatch.setattr(app.broker.node, "OpenDoor", Keeper)
+    monkeypatch.setattr(app.broker.composing.serving_parts, "OpenDoor", Keeper)
 
 
 @asynccontextmanager

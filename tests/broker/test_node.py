@@ -11,7 +11,9 @@ from typing import NoReturn
 
 import pytest
 
-from app.broker.node import LOG_DESCRIPTORS_MAX, Node, NodeSeams
+from app.broker.composing.local_parts import LOG_DESCRIPTORS_MAX
+from app.broker.composing.node_seams import NodeSeams
+from app.broker.node import Node
 from app.broker.partitions.partitions import LOGS_AT_ONCE, Partitions
 from app.configs import BrokerConfig, TopicConfig
 from app.coordinator.topics import INTERNAL

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.broker import node
+from app.broker.watching import room as room_watch
 from app.core.errors import ErrorCode
 from app.hot.manager import LogManager
 from app.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
@@ -52,7 +52,7 @@ async def test_producers_are_refused_below_the_least_room_and_served_again_above
                 await asyncio.sleep(0.002)
 
     monkeypatch.setattr(LogManager, "free_bytes", look)
-    monkeypatch.setattr(node, "ROOM_CHECK_S", 0.002)
+    monkeypatch.setattr(room_watch, "ROOM_CHECK_S", 0.002)
     async with running_broker(tmp_path, firn_log_dir_free_bytes_min=LEAST) as broker, talk(broker.port) as client:
         await broker.create_topic("t", retention_ms="-1")
         said = len(broker.lines)

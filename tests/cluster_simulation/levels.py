@@ -104,7 +104,7 @@ class Levels:
         """An entry of the cluster log is durable. Raises: Violation."""
         for machine in self._world.machines:
             node = machine.node
-            if node is not None and node.membership is not None:
+            if node is not None and node.claimed:
                 self._programs.setdefault(node.membership.view.identity.incarnation, machine.runs)
         if image.level < before.level:
             raise Violation("INV-14", f"the level falls from {before.level} to {image.level}")

@@ -136,7 +136,7 @@ class ClusterMachine(BrokerMachine):
 
     def listening(self) -> KafkaServer | None:
         """The server that accepts connections here now."""
-        if self.node is None or not self.alive or self.node.server is None:
+        if self.node is None or not self.alive or not self.node.started:
             return None
         server = self.node.server
         return None if server.loop is None or server._closed or self.node._fenced is not None else server

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import pytest
 
-from app.broker.node import Node
+from app.broker.composing.cluster_parts import LogSealer
+from app.broker.composing.object_journal import ObjectJournal
 from app.broker.write_ahead import restore as write_ahead_restore
 from app.broker.write_ahead import sweep as write_ahead_sweep
 from app.broker.write_ahead.switching import DurabilityChanges
@@ -81,12 +82,12 @@ def keeps_what_its_disk_has_past_the_end(patch: pytest.MonkeyPatch) -> None:
 
 
 def trims_what_is_committed(patch: pytest.MonkeyPatch) -> None:
-    def committed(node: Node, partition: TopicIdPartition) -> tuple[Offset, Offset] | None:
-        manifest = node.remote_log_manager.manifest_of(partition)
-        led = node.write_ahead._led.get(partition) if node.write_ahead is not None else None
+    def committed(journal: ObjectJournal, partition: TopicIdPartition) -> tuple[Offset, Offset] | None:
+        manifest = journal._tier.manifest_of(partition)
+        led = journal.write_ahead._led.get(partition) if journal.write_ahead is not None else None
         return None if manifest is None or led is None else (led.log.high_watermark, manifest.log_start_offset)
 
-    patch.setattr(Node, "_floor_of", committed)
+    patch.setattr(ObjectJournal, "floor_of", committed)
 
 
 def forgets_what_it_has_given_up(patch: pytest.MonkeyPatch) -> None:
@@ -127,10 +128,10 @@ def takes_what_exists_for_its_own(patch: pytest.MonkeyPatch) -> None:
 
 
 def closes_logs_without_a_seal(patch: pytest.MonkeyPatch) -> None:
-    async def end(node: Node, wal: WalId) -> int:
-        return max(await list_sizes(node._around.store, wal), default=-1) + 1
+    async def end(sealer: LogSealer, wal: WalId) -> int:
+        return max(await list_sizes(sealer._around.store, wal), default=-1) + 1
 
-    patch.setattr(Node, "_seal_log", end)
+    patch.setattr(LogSealer, "seal", end)
 
 
 def switches_before_everything_is_tiered(patch: pytest.MonkeyPatch) -> None:

@@ -315,7 +315,7 @@ class World(WorldOfBrokers):
         registered: set[int] = set()
         if before.brokers is not image.brokers:
             for machine in self.machines:
-                if machine.node is not None and machine.node.membership is not None:
+                if machine.node is not None and machine.node.claimed:
                     incarnation = machine.node.membership.view.identity.incarnation
                     self.starts.setdefault(incarnation, machine.starts)
             for broker_id, new in image.brokers.items():
@@ -562,7 +562,7 @@ class World(WorldOfBrokers):
                 node = machine.node
                 if node is None or not machine.alive or machine.paused:
                     continue
-                if node.load_report is not None and node.membership is not None:
+                if node.load_report is not None and node.claimed:
                     self.one_order.look(machine)
                     self.replication.look(machine)
                     if self.shape.prompt and self.producing:

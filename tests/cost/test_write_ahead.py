@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from app.broker.node import Node, NodeSeams
+from app.broker.composing.node_seams import NodeSeams
+from app.broker.node import Node
 from app.broker.peers.control_link import KafkaControlLink
 from app.broker.write_ahead import write_ahead
 from app.configs import BrokerConfig, TopicConfig

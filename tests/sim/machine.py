@@ -8,7 +8,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from app.broker.node import Node, NodeSeams
+from app.broker.composing.node_seams import NodeSeams
+from app.broker.node import Node
 from app.configs import BrokerConfig
 from app.core.errors import FirnError
 from app.metadata.log.numbered_log import LogTimings

@@ -17,7 +17,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from app.broker.node import Node, NodeLink, NodeSeams
+from app.broker.composing.node_seams import NodeLink, NodeSeams
+from app.broker.node import Node
 from app.broker.peers.control_link import KafkaControlLink
 from app.broker.peers.places import KafkaPlaces
 from app.broker.quota_tokens import Tokens

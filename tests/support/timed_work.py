@@ -38,7 +38,7 @@ TIMED_WORK: Final[Mapping[str, str]] = {
     "broker/start/http_address.py::check_http_address": ONE,
     "broker/replication/in_sync_sets.py::InSyncSets._wait": ONE,
     "broker/replication/in_sync_sets.py::InSyncSets.run": SLICES,
-    "broker/node.py::Node._watch_room": FEW,
+    "broker/watching/room.py::DiskRoom.run": FEW,
     "broker/partitions/partitions.py::Partitions._agree": SLICES,
     "broker/partitions/partitions.py::Partitions._attach_and_cache": SLICES,
     "broker/partitions/partitions.py::Partitions._bring_back_offline": SLICES,

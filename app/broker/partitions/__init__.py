@@ -4,4 +4,5 @@
 - ``partitions``: ``Partitions`` carries the steps out
 - ``manifest_copies``: local copies of manifests; ``tier_views``: followers' views of manifests
 - ``sweeping``: deletes objects of deleted topics; ``lost_directory``: log lines for a start on a new directory
+- ``left_behind``: the last words of a broker that was replaced
 """

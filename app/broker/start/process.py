@@ -117,7 +117,8 @@ class Broker:
         """This end of the pair whose other end the HTTP process has."""
         self._health_told: Health | None = None
         self._cleaners: CleanerProcesses | None = None
-        self.node: Node = None  # type: ignore[assignment] # until start
+        self._node: Node | None = None
+        """None until ``start`` makes it."""
         self._running: asyncio.Task[None] | None = None
         self._watching: list[asyncio.Task[None]] = []
         self._informing: asyncio.Task[None] | None = None
@@ -126,6 +127,12 @@ class Broker:
         self._stop_requested = False
         self.serves = False
         """Whether the start is complete: a stop may come before."""
+
+    @property
+    def node(self) -> Node:
+        """There once ``start`` has made it."""
+        assert self._node is not None, "the broker has not started"
+        return self._node
 
     @property
     def store_url(self) -> str:
@@ -183,7 +190,10 @@ class Broker:
         )  # fmt: skip
         await self._store.start()
         # No client waits for this loop yet, and the store process starts meanwhile.
-        from app.broker.node import OWN_DIRECTORY, Node, NodeSeams, first_error
+        from app.broker.composing.local_parts import OWN_DIRECTORY
+        from app.broker.composing.node_seams import NodeSeams
+        from app.broker.composing.stages import first_error
+        from app.broker.node import Node
         from app.broker.peers.control_link import KafkaControlLink
         from app.broker.peers.places import KafkaPlaces
         from app.broker.start.cleaning import CleanerProcesses
@@ -219,7 +229,7 @@ class Broker:
                 log_line=self._log_line,
                 stopping=lambda: self._stop_requested,
             )
-        self.node = Node(
+        self._node = node = Node(
             self.config,
             NodeSeams(
                 clock=SystemClock(),
@@ -246,20 +256,20 @@ class Broker:
             ),
         )
         if self._stop_requested:
-            self.node.request_stop()  # asked for while there was no node to tell
+            node.request_stop()  # asked for while there was no node to tell
         self._lock = None
         cleaners = self._cleaners
-        show_process(self.node.registry, __version__, others=lambda: [("cleaner", one) for one in cleaners.process_ids])
+        show_process(node.registry, __version__, others=lambda: [("cleaner", one) for one in cleaners.process_ids])
         try:
             async with asyncio.TaskGroup() as together:
                 if not knows_store:
                     together.create_task(self._watch_store(self._store))
                 # Its requests to the store wait in the socket, and its work on the disk need not wait.
-                together.create_task(self.node.start())
+                together.create_task(node.start())
         except BaseExceptionGroup as failures:
             raise first_error(failures) from None
         ready = asyncio.Event()
-        self._running = asyncio.create_task(self.node.run(ready.set))
+        self._running = asyncio.create_task(node.run(ready.set))
         waiting = asyncio.create_task(ready.wait())
         await asyncio.wait([self._running, waiting], return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
@@ -269,10 +279,10 @@ class Broker:
                 return  # it was stopped before it was ready
         if self.config.http_address != OFF:
             await self._start_http()
-        image = self.node.cluster.image
+        image = node.cluster.image
         host = self.config.advertised_host or _reachable(self.config.listen_host)
-        kafka = f"{host}:{self.config.advertised_port or self.node.port}"
-        local = f"{_reachable(self.config.listen_host)}:{self.node.port}"
+        kafka = f"{host}:{self.config.advertised_port or node.port}"
+        local = f"{_reachable(self.config.listen_host)}:{node.port}"
         self._note_running(
             cluster_id=image.cluster_id,
             node_id=self.config.node_id,
@@ -284,7 +294,7 @@ class Broker:
         self._manager.ready(f"serves Kafka at {kafka} as broker {self.config.node_id} of cluster {image.cluster_id}")
         self._log_line(
             f"broker {self.config.node_id} of cluster {image.cluster_id} serves Kafka on "
-            f"{self.config.listen_host}:{self.node.port}, store {self.store_url}, "
+            f"{self.config.listen_host}:{node.port}, store {self.store_url}, "
             + (f"WAL store {self.config.wal_store_url}, " if self.config.wal_store_url else "")
             + f"HTTP {self.config.http_address}"
         )
@@ -408,11 +418,12 @@ class Broker:
 
     @property
     def _faults(self) -> Faults:
-        return self._early_faults if self.node is None else self.node.faults
+        return self._early_faults if self._node is None else self._node.faults
 
     def _tell_drain(self) -> None:
         """Report a drain to the service manager, and make it wait meanwhile."""
-        drain = None if self.node is None or self.node.context is None else self.node.context.drain.sentence()
+        node = self._node
+        drain = node.context.drain.sentence() if node is not None and node.started else None
         if drain:
             self._manager.busy(drain)
         elif self._drains:
@@ -423,8 +434,8 @@ class Broker:
         """Make ``wait`` return when all admitted requests have their responses."""
         self._manager.stopping("stops: closes its logs")
         self._stop_requested = True
-        if self.node is not None:
-            self.node.request_stop()
+        if self._node is not None:
+            self._node.request_stop()
 
     async def wait(self) -> None:
         """Return after ``request_stop``. Raises: FencedError when another broker has taken over."""
@@ -458,8 +469,8 @@ class Broker:
             await self._http.stop()
         if self._cleaners is not None:
             await self._cleaners.stop()
-        if self.node is not None:
-            await self.node.stop()
+        if self._node is not None:
+            await self._node.stop()
         if self._lock is not None:
             self._lock.close()
         if self._proxy is not None:

@@ -1,4 +1,5 @@
 """Watches over a running broker.
 
-- ``health``: what it can serve; ``loop_watch``: when the event loop stood still; ``spot_notice``: whether its machine is taken away
+- ``health``: what it can serve; ``room``: the free space of the disk; ``spot_notice``: whether its machine is taken away
+- ``loop_watch``: when the event loop stood still; ``stall_lines``: joins that watch to a broker
 """
