@@ -116,7 +116,7 @@ async def test_a_process_that_dies_in_the_midst_is_told_of_and_the_next_round_do
 async def test_a_process_that_stands_still_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.broker.start.cleaning.ALIVE_ASK_S", 0.05)
     monkeypatch.setattr("app.broker.start.cleaning.ALIVE_ANSWER_S", 0.2)
-    monkeypatch.setattr("app.broker.start.children.EXIT_WAIT_S", 0.2)
+    monkeypatch.setattr("app.machine.children.EXIT_WAIT_S", 0.2)
     async with beside(tmp_path) as (log, process, cleaner, _):
         await fill(log, 50)
         await process.start()

@@ -28,7 +28,7 @@ TIMED_WORK: Final[Mapping[str, str]] = {
     "broker/security/audit_topic.py::TopicPlace._store": ONE,
     "schemas/follower.py::SchemaFollower.run": PORTIONS,
     "http/consumers/table.py::ConsumerInstances._sweep": PORTIONS,
-    "broker/start/children.py::Child.watch": ONE,
+    "machine/children.py::Child.watch": ONE,
     "broker/security/listener_doors.py::Doors._watch": FEW,
     "broker/write_ahead/switching.py::DurabilityChanges._refused": ONE,
     "broker/write_ahead/switching.py::DurabilityChanges._until": ONE,

@@ -1,28 +1,19 @@
-"""The broker's child processes: started by exec, watched, started again with back-off.
+"""The broker's child processes: how they are started. ``app/machine/children.py`` watches them.
 
-A child inherits one end of a socket pair. However the broker ended, the child ends: Linux kills it (``end_with_parent``), and
-elsewhere it reads end-of-file. It also inherits the data directory's lock, so that no new broker starts beside children of an old
-one that still run.
+A child inherits one end of a socket pair and, where it works on the data directory, that directory's lock: so no new broker starts
+beside children of an old one that still run.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import random
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from app.configs.environment import PREFIX
+from app.machine.children import Child
 from app.machine.interpreter import python_command, python_environment
-
-RESTART_DELAY_S_MIN: Final = 0.1
-RESTART_DELAY_S_MAX: Final = 10.0
-STEADY_S: Final = 30.0
-"""A child that lived this long starts again without delay."""
-EXIT_WAIT_S: Final = 5.0
-"""How long a child may take to end after its socket was closed, before it is killed."""
 
 OF_THE_STORE: Final = "AWS_"
 """How variables begin that let a process into the bucket."""
@@ -38,106 +29,26 @@ def inherited_environment(environment: Mapping[str, str], *, opens_store: bool) 
     return {name: text for name, text in environment.items() if not name.startswith(dropped)}
 
 
-class Child:
-    """One child process and its successors."""
-
-    def __init__(
-        self,
-        name: str,
-        command: Callable[[int], Sequence[str]],
-        *,
-        inherited: Sequence[int],
-        rng: random.Random,
-        log_line: Callable[[str], None],
-        connected: Callable[[socket.socket], Awaitable[None]] | None = None,
-        environment: Mapping[str, str] | None = None,
-        opens_store: bool = False,
-    ) -> None:
-        """``command`` makes module and arguments, for Python to run, from the number of the child's end of the socket pair.
-        ``environment`` is added to the variables that it inherits (``inherited_environment``).
-
-        ``connected`` is given the broker's end of every new pair and owns it; without it this object keeps it open.
-        """
-        self.name = name
-        self._command = command
-        self._inherited = tuple(inherited)
-        self._rng = rng
-        self._log_line = log_line
-        self._connected = connected
-        self._environment = environment or {}
-        self._opens_store = opens_store
-        self._process: asyncio.subprocess.Process | None = None
-        self._kept: socket.socket | None = None
-        self.restarts = 0
-
-    @property
-    def process_id(self) -> int:
-        """Of the child that runs now; 0 if none does."""
-        process = self._process
-        return 0 if process is None or process.returncode is not None else process.pid
-
-    async def start(self) -> None:
-        """Start the process and hand on its socket. Raises: OSError."""
-        ours, theirs = socket.socketpair()
-        try:
-            self._process = await asyncio.create_subprocess_exec(
-                *python_command(*self._command(theirs.fileno())),
-                env={
-                    **inherited_environment(python_environment(), opens_store=self._opens_store),
-                    **self._environment,
-                },
-                stdin=asyncio.subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(), *self._inherited),
-                start_new_session=True,  # Ctrl-C is for the broker, which then ends its children in order
-            )
-        except OSError:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        if self._connected is not None:
-            await self._connected(ours)
-        else:
-            if self._kept is not None:
-                self._kept.close()
-            self._kept = ours
-
-    async def watch(self) -> None:
-        """Start the child again whenever it has ended, until cancelled."""
-        delay_s = RESTART_DELAY_S_MIN
-        loop = asyncio.get_running_loop()
-        while True:
-            started_s = loop.time()
-            if self._process is not None:
-                code = await self._process.wait()
-                self._log_line(f"the {self.name} process ended ({_how(code)}); starting it again")
-            if loop.time() - started_s >= STEADY_S:
-                delay_s = RESTART_DELAY_S_MIN
-            await asyncio.sleep(delay_s * self._rng.uniform(0.75, 1.25))
-            delay_s = min(delay_s * 2, RESTART_DELAY_S_MAX)
-            self.restarts += 1
-            try:
-                await self.start()
-            except OSError as error:
-                self._log_line(f"cannot start the {self.name} process: {error}")
-                self._process = None
-
-    async def stop(self) -> None:
-        """Close the socket, which tells the child to end, and wait; kill it if it does not."""
-        if self._kept is not None:
-            self._kept.close()
-            self._kept = None
-        process = self._process
-        if process is None or process.returncode is not None:
-            return
-        try:
-            async with asyncio.timeout(EXIT_WAIT_S):
-                await process.wait()
-        except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
-
-
-def _how(code: int) -> str:
-    return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+def broker_child(
+    name: str,
+    command: Callable[[int], Sequence[str]],
+    *,
+    inherited: Sequence[int],
+    rng: random.Random,
+    log_line: Callable[[str], None],
+    connected: Callable[[socket.socket], Awaitable[None]] | None = None,
+    environment: Mapping[str, str] | None = None,
+    opens_store: bool = False,
+) -> Child:
+    """A child that runs Python. ``command`` makes module and arguments from the number of the child's end of the socket pair.
+    ``environment`` is added to the variables that it inherits (``inherited_environment``). All else is as for ``Child``."""
+    given = environment or {}
+    return Child(
+        name,
+        lambda descriptor: python_command(*command(descriptor)),
+        environment=lambda: {**inherited_environment(python_environment(), opens_store=opens_store), **given},
+        inherited=inherited,
+        rng=rng,
+        log_line=log_line,
+        connected=connected,
+    )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from app.broker.start.children import Child
+from app.broker.start.children import broker_child
 from app.core.errors import FirnError, StorageUnavailable, clause
 from app.hot.cleaning.job import CleaningJob, Indexed, SegmentFile
 from app.hot.cleaning.work import ProxyCleanerWork
@@ -81,7 +81,7 @@ class CleanerProcess:
         """
         self._rpc = RpcClient("cleaner process")
         self._work = ProxyCleanerWork(self._rpc)
-        self._child = Child(
+        self._child = broker_child(
             "cleaner",
             lambda descriptor: (
                 "app.hot.cleaning.process", "--socket", str(descriptor), "--cache", cache_directory,

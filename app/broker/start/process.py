@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from app import __version__
-from app.broker.start.children import Child
+from app.broker.start.children import broker_child
 from app.broker.start.http_address import HTTP_MODULE, check_http_address
 from app.broker.start.late_tls import came_too_late
 from app.broker.start.running import find_running, forget_running, note_running
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from app.broker.quota_tokens import Tokens
     from app.broker.start.cleaning import CleanerProcesses
     from app.http.health import Health
+    from app.machine.children import Child
     from app.metadata.peers.liveness import Liveness
     from app.metadata.peers.pulses import Pulses, TurnBoard
     from app.objectstore.proxy import StoreProxy
@@ -174,7 +175,7 @@ class Broker:
         if self.config.http_address != OFF:
             await check_http_address(self.config.http_address)
         self._note_running()
-        self._store = Child(
+        self._store = broker_child(
             "store",
             lambda descriptor: (
                 "app.tiering.store.store_process", "--store", self.store_url, "--socket", str(descriptor),
@@ -362,7 +363,7 @@ class Broker:
         bootstrap = (
             f"{listener.advertised_host if named else _reachable(listener.host)}:{self.node.ports[listener.name]}"
         )
-        self._http = Child(
+        self._http = broker_child(
             "http",
             lambda descriptor: (
                 HTTP_MODULE, "--bootstrap", bootstrap, "--listen", self.config.http_address,
