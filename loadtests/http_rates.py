@@ -25,12 +25,14 @@ from pathlib import Path
 from loadtests.firn_peer import firn_running
 from loadtests.measuring import make_topic
 from loadtests.processes import family, memory_mb
-from loadtests.raw_http import Load, Outcome, RequestFailed, request_of
+from loadtests.raw_http import MARK, Load, Outcome, RequestFailed, request_of
 from loadtests.system import ROOT, System, free_port, wait_for_port
 
 CONNECTIONS = 16
 STREAMS = 4
 STREAM_RECORDS = 5_000
+BATCH_RECORDS = 500
+KEYED_CONNECTIONS = 50
 READERS = 4
 READ_RECORDS = 32_000
 SCHEMA = '{"type":"record","name":"Flight","fields":[{"name":"flight","type":"int"},{"name":"origin","type":"string"}]}'
@@ -55,6 +57,8 @@ class Turn:
     rate: float
     cpu_us: dict[str, float]
     """Of each kind of process, for one of the case's unit."""
+    wait_ms: float
+    """The median of the times from a request to the end of its response."""
     busy: float
     """The part of the time in which the generator computed."""
 
@@ -108,7 +112,7 @@ def record_of(size: int) -> bytes:
 def cases(peer: System, port: int, bare_port: int) -> dict[str, Case]:
     """All cases, with the topics and the schema that they need."""
     path = cluster_path(port)
-    for topic in ("single", "stream", "read", "avro"):
+    for topic in ("single", "keyed", "stream", "read", "avro"):
         make_topic(peer, topic)
     record = record_of(200)
 
@@ -143,6 +147,7 @@ def cases(peer: System, port: int, bare_port: int) -> dict[str, Case]:
             receipts,
         ),
     }
+    made |= keyed(port, f"{path}/topics/keyed/records", record)
     filler = record_of(1_000) * (READ_RECORDS // 8)
     for _ in range(8):
         status, _body = ask(port, "POST", f"{path}/topics/read/records", filler)
@@ -162,11 +167,29 @@ def cases(peer: System, port: int, bare_port: int) -> dict[str, Case]:
         made["lookup"] = Case(
             "registry, a schema by its id", "requests", _load(port, "GET", f"/schemas/ids/{schema_id}"), requests
         )
+        batch = {
+            "value_schema_id": schema_id,
+            "records": [{"value": {"flight": 1545, "origin": "EWR"}}] * BATCH_RECORDS,
+        }
+        made["avro"] = Case(
+            f"produce in Avro, {BATCH_RECORDS} records a request of REST v2",
+            "records",
+            _load(
+                port,
+                "POST",
+                "/topics/avro",
+                json.dumps(batch, separators=(",", ":")).encode(),
+                connections=STREAMS,
+                pattern=RECEIPT,
+                Content_Type="application/vnd.kafka.avro.v2+json",
+            ),
+            receipts,
+        )
         avro = {"value": {"schema_id": schema_id, "data": {"flight": 1545, "origin": "EWR"}}}
         encoded = json.dumps(avro, separators=(",", ":")).encode()
         status, body = ask(port, "POST", f"{path}/topics/avro/records", encoded)
         if status == 200 and b'"AVRO"' in body:
-            made["avro"] = Case(
+            made["avro-stream"] = Case(
                 "produce, streamed records in Avro",
                 "records",
                 _load(
@@ -180,16 +203,49 @@ def cases(peer: System, port: int, bare_port: int) -> dict[str, Case]:
                 receipts,
             )
         else:
-            print(f"Avro is left out: {status} {body[:200]!r}")
+            print(f"Streams in Avro are left out: {status} {body[:200]!r}")
     else:
         print(f"The registry is left out: {status} {body[:200]!r}")
     return made
 
 
+def keyed(port: int, path: str, record: bytes) -> dict[str, Case]:
+    """A record a request with a key of its own, beside as many callers without keys; none if keys are not served."""
+    status, body = ask(port, "POST", path, record, **{"Idempotency-Key": "first"})
+    again, repeated = ask(port, "POST", path, record, **{"Idempotency-Key": "first"})
+    if (status, body) != (again, repeated) or status != 200:
+        print(f"Keyed requests are left out: {status} {body[:200]!r}, then {again} {repeated[:200]!r}")
+        return {}
+
+    def load(**headers: str) -> Load:
+        return _load(port, "POST", path, record, connections=KEYED_CONNECTIONS, pattern=RECEIPT, **headers)
+
+    def receipts(found: Outcome) -> float:
+        return found.found
+
+    return {
+        "unkeyed": Case(f"produce, a record a request of {KEYED_CONNECTIONS} callers", "requests", load(), receipts),
+        "keyed": Case(
+            f"produce with a key, a record a request of {KEYED_CONNECTIONS} callers",
+            "requests",
+            load(Idempotency_Key=MARK.decode()),
+            receipts,
+        ),
+    }
+
+
 def _load(
-    port: int, method: str, path: str, body: bytes = b"", *, connections: int = CONNECTIONS, pattern: bytes = b""
+    port: int,
+    method: str,
+    path: str,
+    body: bytes = b"",
+    *,
+    connections: int = CONNECTIONS,
+    pattern: bytes = b"",
+    **headers: str,
 ) -> Load:
-    return Load(port=port, request=request_of(method, path, port, body), connections=connections, pattern=pattern)
+    request = request_of(method, path, port, body, **headers)
+    return Load(port=port, request=request, connections=connections, pattern=pattern)
 
 
 def turn(case: Case, seconds: float, pids: Mapping[str, Sequence[int]]) -> Turn:
@@ -199,7 +255,8 @@ def turn(case: Case, seconds: float, pids: Mapping[str, Sequence[int]]) -> Turn:
     count = case.count(outcome)
     spent = {name: (cpu_of(group) - before[name]) / count * 1e6 for name, group in pids.items()}
     spent["generator"] = outcome.cpu_s / count * 1e6
-    return Turn(count / outcome.seconds, spent, outcome.cpu_s / outcome.seconds)
+    wait_ms = statistics.median(outcome.waits_s) * 1e3
+    return Turn(count / outcome.seconds, spent, wait_ms, outcome.cpu_s / outcome.seconds)
 
 
 def median_of(values: Sequence[float]) -> str:
@@ -213,6 +270,7 @@ def show(title: str, unit: str, turns: Sequence[Turn], bare: Sequence[Turn]) -> 
     print(f"  a second            median {median_of([one.rate for one in turns])}")
     ratios = [one.rate / other.rate for one, other in zip(turns, bare, strict=True)]
     print(f"  to bare uvicorn     median {median_of(ratios)}")
+    print(f"  ms to a response    median {median_of([one.wait_ms for one in turns])}")
     for name in turns[0].cpu_us:
         print(f"  CPU µs, {name:<11} median {median_of([one.cpu_us[name] for one in turns])}")
     print(f"  generator's share   median {median_of([one.busy for one in turns])}", flush=True)

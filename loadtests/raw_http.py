@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 import selectors
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+MARK = b"<each-its-own>"
+"""Stands in a request for text that no other request has."""
 RECEIVE_BYTES = 1 << 20
 SEND_BYTES = 1 << 18
 _CHUNKED_END = b"0\r\n\r\n"
@@ -24,6 +27,8 @@ class Outcome:
     body_bytes: int = 0
     found: int = 0
     """How often they held the pattern that was looked for."""
+    waits_s: list[float] = field(default_factory=list)
+    """From each request to the end of its response."""
     seconds: float = 0.0
     cpu_s: float = 0.0
     """Of the generator."""
@@ -36,10 +41,10 @@ class _Connection:
         self.socket = socket.create_connection(("127.0.0.1", port), 10)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.setblocking(False)
-        self._request = memoryview(request)
+        self._prepared = request
         self._pattern = pattern
         self._outcome = outcome
-        self._sent = 0
+        self.restart()
         self._begin()
 
     def _begin(self) -> None:
@@ -51,6 +56,11 @@ class _Connection:
 
     def restart(self) -> None:
         self._sent = 0
+        self._since_s = time.perf_counter()
+        own = b"%0*x" % (len(MARK), secrets.randbits(4 * len(MARK)))
+        self._request = memoryview(
+            self._prepared.replace(MARK, own) if MARK in self._prepared[:1_000] else self._prepared
+        )
 
     @property
     def wants_to_send(self) -> bool:
@@ -89,6 +99,7 @@ class _Connection:
             whole = self._tail == _CHUNKED_END
         if whole:
             self._outcome.requests += 1
+            self._outcome.waits_s.append(time.perf_counter() - self._since_s)
             self._outcome.body_bytes += self._received
             if self._pattern:
                 self._outcome.found += b"".join(self._pieces).count(self._pattern)
@@ -140,9 +151,10 @@ class Load:
 
 
 def request_of(method: str, path: str, port: int, body: bytes = b"", **headers: str) -> bytes:
-    """The bytes of a request; ``_`` in names of headers stands for ``-``."""
+    """The bytes of a request; ``_`` in names of headers stands for ``-``. ``MARK`` in a header is another text in each request."""
     lines = [f"{method} {path} HTTP/1.1", f"Host: 127.0.0.1:{port}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     if body:
-        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+        lines += [] if "Content_Type" in headers else ["Content-Type: application/json"]
+        lines.append(f"Content-Length: {len(body)}")
     return "\r\n".join([*lines, "", ""]).encode() + body
