@@ -15,8 +15,10 @@ from app.core.limits import (
     HTTP_CONNECTIONS_MAX,
     HTTP_HEADER_TIMEOUT_MS,
     HTTP_INSTANCE_TIMEOUT_MS,
+    HTTP_PROCESSES_MAX,
 )
 from app.http.access import parse_hosts, parse_origins
+from app.http.processes.worker import Worker
 from app.http.tls_settings import from_environment, read_tls
 from app.settings import parse_address
 
@@ -100,6 +102,17 @@ def http(
             "firn.trusted.proxies.",
         ),
     ] = False,
+    processes: Annotated[
+        int,
+        typer.Option(
+            "--processes",
+            min=1,
+            max=HTTP_PROCESSES_MAX,
+            metavar="N",
+            help="Processes that share the port, each on a core.",
+        ),
+    ] = 1,
+    worker: Annotated[str | None, typer.Option("--worker", hidden=True, help="One of these processes.")] = None,
     parent_fd: Annotated[
         int | None, typer.Option("--parent-fd", hidden=True, help="End at this descriptor's end-of-file.")
     ] = None,
@@ -136,7 +149,17 @@ def http(
         trusted_proxies=proxies,
         forwarded_header=_header(forwarded_header),
         names_callers=name_callers,
+        worker=None if worker is None else Worker.of_argument(worker),
     )
+    if processes > 1 and worker is None:
+        from app.http.processes.supervisor import supervise
+
+        scheme = "http" if settings.tls is None else "https"
+        return supervise(host=address.host, port=address.port, processes=processes, scheme=scheme, parent_fd=parent_fd)
+    if worker is not None and parent_fd is not None:
+        from app.machine.terminating import end_with_parent
+
+        end_with_parent(parent_fd)
     return run(settings, host=address.host, port=address.port, parent_fd=parent_fd)
 
 

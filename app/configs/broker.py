@@ -21,6 +21,7 @@ from app.core.limits import (
     HTTP_CONNECTIONS_MAX,
     HTTP_HEADER_TIMEOUT_MS,
     HTTP_INSTANCE_TIMEOUT_MS,
+    HTTP_PROCESSES_MAX,
     LOG_CLEANER_THREADS_MAX,
     MIB,
     PARTITIONS_PER_TOPIC_MAX,
@@ -355,6 +356,14 @@ class BrokerConfig:
         "answer. A rate of r keys a second needs room for r times as many keys as there are seconds.",
         minimum=60_000,
         update=Update.CLUSTER_WIDE,
+    )
+    firn_http_processes: int = setting(
+        1,
+        _INT,
+        "Processes that share the port of HTTP, each with a core's work. The limits of HTTP hold for each of them. A request "
+        "for a consumer instance of another process is passed on to it.",
+        minimum=1,
+        maximum=HTTP_PROCESSES_MAX,
     )
     firn_http_header_timeout_ms: int = setting(
         HTTP_HEADER_TIMEOUT_MS,

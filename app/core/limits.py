@@ -127,3 +127,5 @@ HTTP_HEADER_TIMEOUT_MS: Final = 10_000
 HTTP_BODY_TIMEOUT_MS: Final = 60_000
 HTTP_INSTANCE_TIMEOUT_MS: Final = 300_000
 """By default: long enough for a sender that waits for its own source, short enough to get a lost one's connection back."""
+HTTP_PROCESSES_MAX: Final = 64
+"""Of one port."""

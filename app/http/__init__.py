@@ -6,6 +6,7 @@
 - ``compactions``, ``costs``, ``drains``, ``metrics``, ``documentation``: other routes; ``health``: the broker's health
 - ``front``: before all routes; ``direct_routes``: frequent requests, past FastAPI's router
 - ``console/``: pages for people
+- ``processes/``: several processes of one port; ``passing_on``: to the process that has a consumer instance
 - ``pages``, ``record_rendering``, ``read_budget``: reads of records
 - ``record_json``, ``json_stream``, ``bodies``, ``body_budget``, ``content_encoding``, ``errors``: bodies and responses
 - ``schemas``: their types in OpenAPI

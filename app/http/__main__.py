@@ -16,10 +16,10 @@ from app.core.limits import (
     HTTP_CONNECTIONS_MAX,
     HTTP_HEADER_TIMEOUT_MS,
     HTTP_INSTANCE_TIMEOUT_MS,
+    HTTP_PROCESSES_MAX,
 )
 from app.http.access import parse_hosts, parse_origins
-from app.http.gateway import HttpSettings
-from app.http.server import run
+from app.http.processes.worker import Worker
 from app.machine.terminating import end_with_parent
 
 if TYPE_CHECKING:
@@ -51,6 +51,20 @@ def client_of_environment() -> Mapping[str, str]:
     return read_settings(os.environ)
 
 
+def _supervise(arguments: argparse.Namespace) -> int:
+    from app.http.processes.supervisor import supervise
+
+    host, port = arguments.listen
+    scheme = "https" if any(text for name, text in os.environ.items() if name.startswith("FIRN_HTTP_SSL_")) else "http"
+    try:
+        return supervise(
+            host=host, port=port, processes=arguments.processes, scheme=scheme, parent_fd=arguments.parent_fd
+        )
+    except FirnError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m app.http", description="Serve HTTP as a client of Kafka brokers.")
     parser.add_argument("--bootstrap", required=True, help="HOST:PORT of brokers, separated by commas")
@@ -67,9 +81,16 @@ def main() -> int:
     parser.add_argument("--trusted-proxies", type=parse_networks, default=(), help="NETWORK,… of proxies in front")
     parser.add_argument("--forwarded-header", choices=FORWARDED_HEADERS, default=FORWARDED_HEADERS[0])
     parser.add_argument("--name-callers", action="store_true", help="tell brokers the addresses of callers")
+    parser.add_argument("--processes", type=int, default=1, choices=range(1, HTTP_PROCESSES_MAX + 1), metavar="N")
+    parser.add_argument("--worker", type=Worker.of_argument, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.parent_fd is not None:
         end_with_parent(arguments.parent_fd)
+    if arguments.processes > 1 and arguments.worker is None:
+        return _supervise(arguments)
+    from app.http.gateway import HttpSettings
+    from app.http.server import run
+
     bootstrap = tuple(_address(part) for part in arguments.bootstrap.split(","))
     host, port = arguments.listen
     settings = HttpSettings(
@@ -85,6 +106,7 @@ def main() -> int:
         trusted_proxies=arguments.trusted_proxies,
         forwarded_header=arguments.forwarded_header,
         names_callers=arguments.name_callers,
+        worker=arguments.worker,
     )
     try:
         settings = replace(settings, client=client_of_environment(), tls=tls_of_environment())

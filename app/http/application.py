@@ -39,7 +39,7 @@ from app.http.consumers.table import ConsumerInstances, InstanceLimits
 from app.http.direct_routes import DirectRoutes
 from app.http.errors import REFUSED, Error, RestAnswer, RestError, answer_of
 from app.http.front import Front
-from app.http.gateway import HttpSettings, open_gateway
+from app.http.gateway import Gateway, HttpSettings, open_gateway
 from app.http.health import Health
 from app.http.health import HealthReader as HealthListener
 from app.http.read_budget import ReadBudget
@@ -64,6 +64,7 @@ from app.http.serving import caller_of, counts_no_more, gateway_of
 
 if TYPE_CHECKING:
     from app.http.callers import CallerLimits, Callers
+    from app.http.processes.siblings import Siblings
 
 _ROUTES: Final = (
     records,
@@ -128,6 +129,11 @@ def create_app(
         check_reach(settings)
         log_in = callers_log_in(settings.client)
     has_gateway = settings.anonymous or not log_in
+    siblings = None
+    if settings.worker is not None:
+        from app.http.processes.siblings import Siblings
+
+        siblings = Siblings(settings.worker)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -151,7 +157,8 @@ def create_app(
                 )
                 app.state.callers = await stack.enter_async_context(opened)
             limits_of_instances = InstanceLimits(idle_timeout_ms=settings.instance_timeout_ms)
-            instances = ConsumerInstances(limits_of_instances, registry=registry)
+            process = 0 if settings.worker is None else settings.worker.index
+            instances = ConsumerInstances(limits_of_instances, registry=registry, process=process)
             app.state.consumer_instances = await stack.enter_async_context(instances)
             yield
 
@@ -167,6 +174,7 @@ def create_app(
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.health = HealthListener()
+    app.state.siblings = siblings
     app.state.body_budget = BodyBudget()
     app.state.console = Console(clock)
     for module in _ROUTES:
@@ -195,6 +203,10 @@ def create_app(
         from app.http.login import Login
 
         app.add_middleware(Login, settings=settings)
+    if siblings is not None:
+        from app.http.passing_on import PassingOn
+
+        app.add_middleware(PassingOn, siblings=siblings)
     app.add_middleware(Front, access=access, registry=registry)
     _complete_openapi(app)
     return app
@@ -227,33 +239,62 @@ async def _healthz() -> Response:
 
 
 async def _readyz(request: Request) -> Response:
-    callers: Callers | None = request.app.state.callers
-    refusal: FirnError
+    refusal = await _unready(request.app)
+    if refusal is not None:
+        _tell_unready(request.app, refusal)
+        return _rest_response(RestAnswer(503, 50302, str(refusal)))
+    siblings: Siblings | None = request.app.state.siblings
+    sentence = "" if siblings is None else await siblings.refusal()
+    if sentence:
+        return _rest_response(RestAnswer(503, 50302, sentence))
+    health: Health | None = request.app.state.health.newest
+    if health is None:  # this process was not started by a broker
+        return JSONResponse({"status": "ready"})
+    if health.ready:
+        return json_response({"status": "ready", **health.shown()})
+    answer = RestAnswer(503, 50302, health.sentence())
+    response = json_response({"error_code": answer.error_code, "message": answer.message, **health.shown()}, 503)
+    response.headers.update(answer.headers())
+    return response
+
+
+async def _unready(app: FastAPI) -> FirnError | None:
+    """Why this process reaches no broker, if it reaches none."""
+    callers: Callers | None = app.state.callers
+    gateway: Gateway = app.state.gateway
     try:
-        await (gateway_of(request) if callers is None else callers).check_ready()
+        await (gateway if callers is None else callers).check_ready()
     except FirnError as error:
-        refusal = error
+        return error
     except TimeoutError:
-        refusal = BrokerUnavailable("No broker answered in time.")
-    else:
-        health: Health | None = request.app.state.health.newest
-        if health is None:  # this process was not started by a broker
-            return JSONResponse({"status": "ready"})
-        if health.ready:
-            return json_response({"status": "ready", **health.shown()})
-        answer = RestAnswer(503, 50302, health.sentence())
-        response = json_response({"error_code": answer.error_code, "message": answer.message, **health.shown()}, 503)
-        response.headers.update(answer.headers())
-        return response
+        return BrokerUnavailable("No broker answered in time.")
+    return None
+
+
+def _tell_unready(app: FastAPI, refusal: FirnError) -> None:
+    callers: Callers | None = app.state.callers
+    gateway: Gateway = app.state.gateway
     if callers is None:
-        gateway_of(request).tell("/readyz", refusal)
+        gateway.tell("/readyz", refusal)
     else:
         callers.tell_unavailable(refusal)
-    return _rest_response(RestAnswer(503, 50302, str(refusal)))
+
+
+async def refusal_of(app: FastAPI) -> str:
+    """Why this process reaches no broker, as a sentence; empty if it does."""
+    refusal = await _unready(app)
+    if refusal is None:
+        return ""
+    _tell_unready(app, refusal)
+    return str(refusal)
 
 
 async def _metrics(request: Request) -> Response:
-    pieces = await run(metrics.render_steps(await gateway_of(request).samples()))
+    samples = await gateway_of(request).samples()
+    siblings: Siblings | None = request.app.state.siblings
+    if siblings is not None:
+        samples += await siblings.samples()
+    pieces = await run(metrics.render_steps(samples))
     return Response(b"".join(pieces), media_type=metrics.CONTENT_TYPE)
 
 

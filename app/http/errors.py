@@ -67,6 +67,10 @@ class RestError(Exception):
         self.answer = RestAnswer(status, status if error_code is None else error_code, message, comes_again)
 
 
+class ProcessEnded(Exception):
+    """Another HTTP process, which responded to the request, has ended in the middle of its response."""
+
+
 BAD_REQUEST: Final = (400, 40002)
 UNKNOWN_TOPIC_OR_PARTITION: Final = (404, 40403)
 KAFKA_ERROR: Final = (500, 50002)

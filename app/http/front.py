@@ -17,6 +17,7 @@ from app.core.metrics import Counter, Histogram, Registry
 from app.http.access import Access
 from app.http.conventions import HEAD, in_one_form, without_body
 from app.http.guard import Guard, GuardAnswer, Header
+from app.http.processes.worker import PASSED
 from app.http.registry.paths import read_paths
 
 FAILED: Final = 500
@@ -40,7 +41,8 @@ class Front:
         sending = _Sending(without_body(send) if HEAD in scope else send)
         started_s = perf_counter()
         try:
-            verdict = self._guard.check(scope)
+            # The process that passed a request on has checked it.
+            verdict = () if PASSED in scope else self._guard.check(scope)
             if isinstance(verdict, GuardAnswer):
                 await verdict.send_by(sending)
             else:

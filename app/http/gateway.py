@@ -34,6 +34,7 @@ from app.http.read_budget import ReadBudget
 from app.security.acls import Operation
 
 if TYPE_CHECKING:
+    from app.http.processes.worker import Worker
     from app.machine.certificates import TlsSettings
     from app.wire.private import DrainResponse
 
@@ -69,6 +70,8 @@ class HttpSettings:
     """A sender that stops for so long in the middle of a body is answered 408 (``Pace``)."""
     instance_timeout_ms: int = HTTP_INSTANCE_TIMEOUT_MS
     """A consumer instance without a request for so long ends."""
+    worker: Worker | None = None
+    """Which process this is, if several share the port."""
     receipts_ahead_max: int = 1_000
     """Records of one request that are accepted and not answered yet."""
     record_bytes_max: int = RECORD_BYTES_MAX
@@ -88,6 +91,11 @@ class HttpSettings:
     """Whether brokers are told the addresses of callers who log in. The brokers must trust this process (ADR 0034, HF)."""
     tls: TlsSettings | None = None
     """None for plain HTTP."""
+
+    @property
+    def process(self) -> str:
+        """The name of this process in metrics."""
+        return "http" if self.worker is None else self.worker.name
 
 
 class Lanes:
@@ -236,7 +244,7 @@ class Gateway:
         """
         if self._of_caller:
             await self.admin.check_may(Operation.DESCRIBE)
-        samples = [*labelled(self.registry.samples(), process="http")]
+        samples = [*labelled(self.registry.samples(), process=self.settings.process)]
         up: list[Sample] = []
         text = "Whether the broker responds to the HTTP process."
         for answer in await asyncio.gather(*(self._broker_samples(address) for address in self.settings.bootstrap)):

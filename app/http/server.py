@@ -21,20 +21,27 @@ from typing import TYPE_CHECKING, Any, Final
 import uvicorn
 
 from app import __version__
-from app.core.errors import ConfigError
+from app.core.errors import ConfigError, clause
 from app.core.faults import Faults, met_bug
 from app.core.metrics import Registry
 from app.core.notices import log_line
 from app.core.seams import Clock
 from app.core.usage import show_process
 from app.http.access import check_encrypted
-from app.http.application import create_app
+from app.http.application import create_app, refusal_of
 from app.http.connections import RESERVED, ConnectionLimits, OpenConnections, connection_class
+from app.http.errors import ProcessEnded
 from app.http.gateway import HttpSettings
 from app.http.health import HealthReader
+from app.http.processes.listening import BACKLOG, listen
 from app.machine.runtime import SystemClock
 
 if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from app.http.processes.accepting import Accepting
+    from app.http.processes.answering import Answering
+    from app.http.processes.worker import Worker
     from app.http.tls import HttpTls
 
 GRACE_S: Final = 5
@@ -48,13 +55,13 @@ HANDSHAKES_MAX: Final = 256
 KEEP_ALIVE_S: Final = 75
 ENDED_BY_A_STOP: Final = "Cancel %s running task(s), timeout graceful shutdown exceeded"
 """The message that uvicorn logs with a count of requests, before it ends them."""
-BACKLOG: Final = 1024
 
 
 class BugLog(logging.Handler):
     """Errors that uvicorn and asyncio log. Each is logged when it begins, with its traceback, and then from time to time.
 
-    A client can repeat a request that meets a bug of this program at any rate. Requests that a stop has ended are no bugs.
+    A client can repeat a request that meets a bug of this program at any rate. Requests that the end of a process has ended are no
+    bugs.
     """
 
     def __init__(self, faults: Faults, log_line: Callable[[str], None] = log_line) -> None:
@@ -64,7 +71,7 @@ class BugLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, asyncio.CancelledError):
+        if isinstance(error, (asyncio.CancelledError, ProcessEnded)):
             return
         if record.msg == ENDED_BY_A_STOP:
             self._log_line(f"HTTP requests that had not ended in time were ended by the stop: {record.args[0]}")  # type: ignore[index]
@@ -76,17 +83,59 @@ class BugLog(logging.Handler):
 class _Server(uvicorn.Server):
     """Reports that it listens, and where."""
 
-    def __init__(self, config: uvicorn.Config, *, quiet: bool, scheme: str) -> None:
+    def __init__(self, config: uvicorn.Config, *, quiet: bool, scheme: str, share: _Share | None = None) -> None:
         super().__init__(config)
         self._quiet = quiet
         self._scheme = scheme
+        self._share = share
 
-    async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
-        await super().startup(sockets)  # type: ignore[arg-type]
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._share is not None:
+            assert sockets is not None
+            await super().startup([])
+            self.servers += await self._share.begin(sockets[0], self._protocol)  # type: ignore[arg-type]
+            return
+        await super().startup(sockets)
         if not self._quiet and self.servers:
             host, port = self.servers[0].sockets[0].getsockname()[:2]
             sys.stderr.write(f"Firn HTTP listens on {self._scheme}://{host}:{port}\n")
             sys.stderr.flush()
+
+    def _protocol(self) -> asyncio.Protocol:
+        return self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+
+
+class _Share:
+    """The part of a port's requests that this process serves, if several share the port."""
+
+    def __init__(self, app: FastAPI, worker: Worker, registry: Registry, faults: Faults, supervisor: int) -> None:
+        """``supervisor``: the descriptor by which the supervisor hears."""
+        self._app = app
+        self._worker = worker
+        self._registry = registry
+        self._faults = faults
+        self._supervisor = supervisor
+
+    async def begin(
+        self, listening: socket.socket, protocol: Callable[[], asyncio.Protocol]
+    ) -> tuple[Answering, Accepting]:
+        """Answer the other processes, and then accept connections. Raises: ConfigError."""
+        from app.http.processes.accepting import Accepting
+        from app.http.processes.answering import Answering
+        from app.http.processes.worker import READY
+
+        answering = Answering(self._app, self._registry, lambda: refusal_of(self._app))
+        try:
+            await answering.start(self._worker)
+        except OSError as error:
+            raise ConfigError(
+                f"HTTP cannot listen on {self._worker.path_of(self._worker.index)}: {clause(error)}."
+            ) from None
+        accepting = Accepting(listening, protocol, self._faults)
+        os.write(self._supervisor, READY)
+        return answering, accepting
 
 
 def run(settings: HttpSettings, *, host: str, port: int, parent_fd: int | None = None) -> int:
@@ -103,6 +152,11 @@ def run(settings: HttpSettings, *, host: str, port: int, parent_fd: int | None =
         if callers_log_in(settings.client):
             check_encrypted(host, encrypted=settings.tls is not None or settings.plain_credentials)
             kept += 2 * CALLERS_MAX
+    worker = settings.worker
+    if worker is not None:
+        from app.http.processes.siblings import PASSED_MAX
+
+        kept += 2 * PASSED_MAX
     clock: Clock = SystemClock()
     registry = Registry()
     show_process(registry, __version__)
@@ -142,8 +196,15 @@ def run(settings: HttpSettings, *, host: str, port: int, parent_fd: int | None =
     for name in ("uvicorn.error", "asyncio"):
         logging.getLogger(name).addHandler(BugLog(faults))
         logging.getLogger(name).propagate = False
-    listening = _listen(host, port)
-    server = _Server(config, quiet=parent_fd is not None, scheme="http" if tls is None else "https")
+    share = None
+    if worker is None:
+        listening = listen(host, port)
+    else:
+        assert parent_fd is not None
+        listening = socket.socket(fileno=worker.listening)
+        share = _Share(app, worker, registry, faults, parent_fd)
+    scheme = "http" if tls is None else "https"
+    server = _Server(config, quiet=parent_fd is not None, scheme=scheme, share=share)
     with listening, asyncio.Runner(loop_factory=_uvloop) as runner:
         return runner.run(_serve(server, listening, parent_fd, app.state.health, faults, tls))
 
@@ -194,20 +255,6 @@ async def _serve(
         if tls is not None:
             tls.arrivals.end_all()
     return 0 if server.started else 1
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises: ConfigError."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
-        listening.listen(BACKLOG)
-    except OSError as error:
-        listening.close()
-        raise ConfigError(f"HTTP cannot listen on {host}:{port}: {(error.strerror or str(error)).lower()}.") from None
-    return listening
 
 
 def _uvloop() -> asyncio.AbstractEventLoop:

@@ -529,6 +529,7 @@ def http_options(config: BrokerConfig) -> Sequence[str]:
         f"--header-timeout-ms={config.firn_http_header_timeout_ms}",
         f"--body-timeout-ms={config.firn_http_body_timeout_ms}",
         f"--instance-timeout-ms={config.firn_http_consumer_instance_timeout_ms}",
+        *([f"--processes={config.firn_http_processes}"] if config.firn_http_processes > 1 else []),
     )
 
 

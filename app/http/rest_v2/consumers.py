@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable
-from typing import Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -20,12 +20,14 @@ from app.core.turns import Portion
 from app.core.units import PartitionIndex, TopicPartition
 from app.http.bodies import ClientLeft, decoded, small_body, whole_body
 from app.http.consumers.instance import ConsumerInstance
+from app.http.consumers.names import owner_of
 from app.http.consumers.positions import Page
 from app.http.consumers.settings import WAIT_MS_MAX, InstanceBody, read_settings
 from app.http.consumers.table import ConsumerInstances
 from app.http.conventions import HEAD
 from app.http.errors import NO_STORE, RestError
 from app.http.gateway import ADMIN_BODY_BYTES_MAX
+from app.http.processes.worker import PASSED
 from app.http.read_budget import Held, PageBytes
 from app.http.registry.record_schemas import CONVERSION_FAILED, RecordSchemas
 from app.http.rest_v2.answers import V2Route, answered, responses_of
@@ -33,6 +35,9 @@ from app.http.rest_v2.forms import ReadRecord, RecordUnreadable, shown
 from app.http.rest_v2.media import PLAIN_TYPES, chosen, embedded_type
 from app.http.schemas import V2_TYPE, reference
 from app.http.serving import caller_of, gateway_of
+
+if TYPE_CHECKING:
+    from app.http.processes.siblings import Siblings
 
 router = APIRouter(prefix="/consumers", tags=["Consumers (v2)"], default_response_class=Response, route_class=V2Route)
 
@@ -167,6 +172,13 @@ async def create_instance(group_name: str, request: Request) -> Response:
     settings = read_settings(body)
     gateway = gateway_of(request)
     await gateway.groups.coordinator_of(group_name)  # refuses a caller who may not know the group
+    siblings: Siblings | None = request.app.state.siblings
+    if siblings is not None and body.name is not None and PASSED not in request.scope:
+        from app.http.passing_on import PassedCreation, group_in
+
+        owner = owner_of(group_in(request.scope), body.name, siblings.worker.count)
+        if owner != siblings.worker.index:
+            return PassedCreation(siblings, owner, msgspec.json.encode(body))
     made = instances_of(request).create(gateway, caller_of(request), group_name, body.name, settings)
     place = f"consumers/{quote(group_name, safe='')}/instances/{quote(made.instance_id, safe='')}"
     return answered(request, CreatedInstance(made.instance_id, f"{request.base_url}{place}"))
