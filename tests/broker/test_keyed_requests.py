@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from app.client.cluster import ClusterClient
 from app.client.transactions import end_transaction
+from app.configs import InternalDurability
 from app.configs.broker import STANDARD_AUTHORIZER
 from app.core.errors import ErrorCode
 from app.core.units import PartitionIndex
@@ -38,9 +40,11 @@ from app.wire.apis.incremental_alter_configs import (
 from app.wire.apis.init_producer_id import InitProducerIdRequest
 from app.wire.private import RequestsRequest, RequestsResponse, pack, unpack
 from tests.broker.guarded import ADMIN, ALICE, BOB, Guarded
+from tests.broker.object_topics import CONFIGS
 from tests.handlers.conversation import Talk, batch, talk
 from tests.support.broker import RunningBroker, running_broker
-from tests.support.several import unfenced
+from tests.support.several import member, unfenced
+from tests.support.talking import tier_everything
 from tests.support.waiting import until
 
 TRY, OTHER_TRY = b"1" * 16, b"2" * 16
@@ -386,3 +390,46 @@ async def test_a_result_whose_records_are_open_waits_for_its_own_marker(
         monkeypatch.setattr("app.http.keyed.producing.end_transaction", decides_first)
         first = await produced(producer)
         assert await produced(producer) == first
+
+
+# --- results in the store ---------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def object_broker(path: Path, *, take_over: bool = False) -> AsyncIterator[RunningBroker]:
+    """The only broker of its cluster, whose results are in write-ahead logs."""
+    settings: dict[str, Any] = {
+        "firn_internal_durability": InternalDurability.OBJECT,
+        "broker_heartbeat_interval_ms": 50,
+        "remote_log_manager_task_interval_ms": 50,
+    }
+    async with member(path, 1, new_level=REQUESTS_LEVEL, take_over=take_over, **settings) as broker:
+        await until(lambda: unfenced(broker))
+        yield broker
+
+
+async def test_results_in_the_store_alone_are_found_by_a_broker_with_an_empty_disk(tmp_path: Path) -> None:
+    keys = [b"key-%d" % number for number in range(12)]
+    first: dict[bytes, Result] = {}
+
+    async def ask(producer: KeyedProducer, key: bytes) -> Result:
+        return (await producer.produce(key, DIGEST, "t", RECORDS, 200))._replace(appended_ms=0)
+
+    async with object_broker(tmp_path) as broker:
+        await broker.node.membership.controller.create_topic("t", 2, CONFIGS, 1)
+        async with producer_of(broker) as producer:
+            for place, key in enumerate(keys):
+                first[key] = await ask(producer, key)
+                if place == len(keys) // 2:
+                    for index in range(PARTITIONS):
+                        log = broker.log(TOPIC, index)
+                        await until(lambda log=log: not log.producers.open_transactions)  # type: ignore[misc]
+                        if log.log_end_offset:
+                            await tier_everything(broker, TOPIC, index)
+        await broker.kill()
+    shutil.rmtree(tmp_path / "broker-1")
+    async with object_broker(tmp_path, take_over=True) as broker:
+        async with producer_of(broker) as producer:
+            assert {key: await ask(producer, key) for key in keys} == first
+        starts = [broker.log(TOPIC, index).local_log_start_offset for index in range(PARTITIONS)]
+        assert max(starts) > 0, "some are in the store alone"
