@@ -2,6 +2,7 @@
 
 - ``next_step``: the stages of a partition, and the next step by an image, pure; ``unsettled``: records of partitions with work left
 - ``partitions``: ``Partitions`` carries the steps out
+- ``deleted_topics``: ``DeletedTopics``, partitions of deleted topics; ``leadership_lines``: log lines about leaderships
 - ``manifest_copies``: local copies of manifests; ``tier_views``: followers' views of manifests
 - ``sweeping``: deletes objects of deleted topics; ``lost_directory``: log lines for a start on a new directory
 - ``left_behind``: the last words of a broker that was replaced

@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
+from app.broker.partitions.deleted_topics import DeletedTopics
+from app.broker.partitions.leadership_lines import resigned_line, why_offline
 from app.broker.partitions.lost_directory import Back, BegunAnew, back_from_the_store, lost_with_the_directory
 from app.broker.partitions.manifest_copies import READ_AT_ONCE, ManifestCopies, ManifestEnds
 from app.broker.partitions.next_step import NO_LOG, LocalState, Stage, Step, next_step
@@ -71,7 +72,6 @@ from app.tiering.repair.rebuild import (
     plan_restore,
     take_beginning,
 )
-from app.tiering.repair.soundness import RESTORE, how_to_mend
 from app.tiering.repair.unnamed import check_nothing_is_unnamed
 from app.tiering.store.store_work import StoreWork
 from app.tiering.upload.remote_log_manager import RemoteLogManager
@@ -99,8 +99,6 @@ OPENED_AT_ONCE: Final = 1024
 """Partitions of other brokers that are opened at the same time: those of one write-ahead log share its objects."""
 REFILLS_AT_ONCE: Final = 8
 """Compacted topics' logs that are fetched from the object store at the same time. Each takes a chunk of memory, 4 MiB."""
-NAMED_MAX: Final = 10
-"""Partitions that one log line names."""
 LISTED_AT_ONCE: Final = 2_048
 """New partitions whose manifests are listed together."""
 AGREE_TRIES_MAX: Final = 300
@@ -124,29 +122,11 @@ CATCH_UP_DELAY_S: Final = 1.0
 """Delay after a start, because clients have priority."""
 
 
-@dataclass(slots=True)
-class _Deleted:
-    """The partitions of a topic that was deleted. They are not in the table any more."""
-
-    name: str
-    attached: list[Partition]
-    """Partitions whose tier may still be written."""
-    logs: dict[int, Partition]
-    """By index: partitions whose logs are not deleted yet."""
-
-
 class _Opened(NamedTuple):
     """The result of opening a partition."""
 
     plan: RestorePlan | None
     lost: list[LostMarker]
-
-
-def _why_offline(key: TopicIdPartition, error: CorruptionError) -> str:
-    """A sentence or two: why a partition cannot be led, and how the operator can mend it."""
-    said = str(error)
-    mended = clause(said) if RESTORE in said else f"{clause(said)}; {how_to_mend(key)}"
-    return f"{mended}. The broker tries again every few minutes, and when it starts"
 
 
 class Partitions:
@@ -190,10 +170,6 @@ class Partitions:
         many logs to create, or one could not be created."""
         self._left = BROUGHT_AT_ONCE
         """How many more partitions may be brought in line in this turn of the loop."""
-        self._deleted: dict[UUID, _Deleted] = {}
-        """By topic id: the remaining logs of topics that were deleted."""
-        self._detached = asyncio.Event()
-        """Set, and replaced, when the tier of a deleted topic has been given up."""
         self._configs: dict[UUID, TopicConfig] = {}
         """By topic id: the settings that its logs have. Logs with the same settings share one object."""
         self._after: list[Listener] = []
@@ -215,6 +191,8 @@ class Partitions:
         self._broker_id = BrokerId(config.node_id)
         self.table = PartitionTable(self._broker_id, lambda: membership.view.image)
         self.table.make_missing = self._make_missing_now
+        self._deleted = DeletedTopics(self.table, logs, self._detach)
+        """The remaining logs of topics that were deleted."""
         self._started = False
         """Whether roles follow the image one by one. Before that ``take_over_all`` opens all partitions together."""
         self._opening: set[TopicIdPartition] = set()
@@ -519,7 +497,7 @@ class Partitions:
         key = _key_of(log)
         partition = self.table.get(log.topic, log.partition)
         assert partition is not None
-        why = _why_offline(key, error)
+        why = why_offline(key, error)
         self._logs.set_aside(log)
         one = self._unsettled.get(key)
         if one is None:
@@ -710,7 +688,7 @@ class Partitions:
         if one.stage is not Stage.OFFLINE:
             self._go_offline(partition.log, error)
             return
-        why = _why_offline(partition.key, error)
+        why = why_offline(partition.key, error)
         if why != partition.why_offline:
             self.table.put_offline(partition, why)
             self._log_line(f"{partition.topic}-{partition.index} is still offline: {why}")
@@ -961,10 +939,12 @@ class Partitions:
         made = False
         partition = self.table.get(topic.name, image.partition_index)
         if partition is not None and partition.topic_id != topic.topic_id:
-            self._take_out_older(partition)
+            self._deleted.take_out_older(partition)
+            self._unmade.setdefault(partition.topic_id, 0)
+            self._wake_maker.set()
             partition = None
         if partition is None:
-            self._delete_older(topic.name, image.partition_index)
+            self._deleted.delete_older(topic.name, image.partition_index)
         local = NO_LOG
         if partition is not None:
             local = LocalState(
@@ -1111,21 +1091,8 @@ class Partitions:
     def _tell_resigned(self) -> None:
         """Log which partitions other brokers lead now: in one line, since it may be thousands."""
         resigned, self._resigned = self._resigned, []
-        if not resigned:
-            return
-        if len(resigned) == 1:
-            ((partition, image),) = resigned
-            leader = "nobody leads it" if image.leader < 0 else f"broker {image.leader} leads it"
-            self._log_line(f"{partition.topic}-{partition.index}: {leader} from leader epoch {image.leader_epoch} on")
-            return
-        named = ", ".join(
-            f"{partition.topic}-{partition.index} ({'nobody' if image.leader < 0 else f'broker {image.leader}'}, leader epoch"
-            f" {image.leader_epoch})"
-            for partition, image in resigned[:NAMED_MAX]
-        )
-        more = f" and {len(resigned) - NAMED_MAX} more" if len(resigned) > NAMED_MAX else ""
-        who = "others lead" if any(image.leader >= 0 for _, image in resigned) else "nobody leads"
-        self._log_line(f"{who} {len(resigned)} partitions that this broker has led: {named}{more}")
+        if resigned:
+            self._log_line(resigned_line(resigned))
 
     def _drop_replica(self, partition: Partition) -> None:
         """This broker is no replica of the partition any more: delete its log. Raises: StorageUnavailable."""
@@ -1210,7 +1177,7 @@ class Partitions:
         going_on, failed = None, False
         try:
             if topic is None:
-                going_on = self._delete_some(topic_id)
+                going_on = None if self._deleted.delete_some(topic_id, self._takes_a_share) else 0
             else:
                 going_on = self._bring_in_line(topic, first, LOGS_AT_ONCE)
         except FirnError as error:
@@ -1238,51 +1205,17 @@ class Partitions:
     # --- deleted topics ------------------------------------------------------------------------------------------
 
     def take_out(self, topic_id: UUID) -> None:
-        """Take the partitions of a deleted topic out of the table. ``_delete_some`` does the rest, which takes longer."""
+        """Take the partitions of a deleted topic out of the table. ``delete_some`` does the rest, which takes longer."""
         name, count = self._led.pop(topic_id, ("", 0))
         self._configs.pop(topic_id, None)
-        found: dict[int, Partition] = {}
-        for index in range(count):
-            partition = self.table.get(name, index)
-            if partition is not None and partition.topic_id == topic_id:
-                self.table.take_out(partition)
-                found[index] = partition
-        if found:
-            self._deleted[topic_id] = _Deleted(name, list(found.values()), found)
+        self._deleted.take_out(topic_id, name, count)
 
-    def _take_out_older(self, partition: Partition) -> None:
-        """A partition of an older topic is in the place of a new one, which must never take over its log."""
-        self.table.take_out(partition)
-        topic_id = partition.topic_id
-        deleted = self._deleted.setdefault(topic_id, _Deleted(partition.topic, [], {}))
-        deleted.attached.append(partition)
-        deleted.logs[partition.index] = partition
-        self._unmade.setdefault(topic_id, 0)
-        self._wake_maker.set()
-
-    def _delete_some(self, topic_id: UUID) -> int | None:
-        """Give up the tier of partitions of a deleted topic, then delete their logs, as many as are left for this turn.
-
-        Returns: 0 if some are left; None if nothing is left of the topic. Raises: StorageUnavailable; the others are left.
-        """
-        deleted = self._deleted.get(topic_id)
-        if deleted is None:
-            return None
-        while deleted.attached:
-            if self._left <= 0:
-                return 0
-            self._left -= 1
-            self._detach(deleted.attached.pop())
-            if not deleted.attached:
-                self._detached.set()
-                self._detached = asyncio.Event()
-        for index in tuple(deleted.logs):
-            if self._left <= 0:
-                return 0
-            self._left -= 1
-            self._delete_log(deleted, index)
-        del self._deleted[topic_id]
-        return None
+    def _takes_a_share(self) -> bool:
+        """Whether one more partition may be brought in line in this turn of the loop. It counts."""
+        if self._left <= 0:
+            return False
+        self._left -= 1
+        return True
 
     def _detach(self, partition: Partition) -> None:
         """Remove a partition of a deleted topic from all other parts of the broker. Its log stays. A repeated call does nothing."""
@@ -1297,24 +1230,9 @@ class Partitions:
         self._tier.detach(*key)
         self._forget_view(key)
 
-    def _delete_log(self, deleted: _Deleted, index: int) -> None:
-        """Delete the log of one partition of a deleted topic. Raises: StorageUnavailable; then it is still there."""
-        partition = deleted.logs[index]
-        self._detach(partition)
-        self._logs.delete(deleted.name, index)
-        self.table.drop(partition)
-        del deleted.logs[index]
-
-    def _delete_older(self, name: str, index: int) -> None:
-        """Delete the log of an older topic of that name, to make room for the new one. Raises: StorageUnavailable."""
-        for deleted in self._deleted.values():
-            if deleted.name == name and index in deleted.logs:
-                self._delete_log(deleted, index)
-
     async def wait_detached(self, topic_id: UUID) -> None:
         """Wait until this broker begins to write no more objects of a deleted topic."""
-        while (deleted := self._deleted.get(topic_id)) is not None and deleted.attached:
-            await self._detached.wait()
+        await self._deleted.wait_detached(topic_id)
 
     async def run(self) -> None:
         """Create missing logs, read manifests of new partitions, and write changed ones to disk, until cancelled."""
