@@ -339,7 +339,9 @@ PLANTED: Final[dict[str, Planted]] = {
     "A2 epochs are not compared": Planted(replace(RULES, compares_epochs=False), "INV-3", 10),
     "A2 cut back to the high watermark": Planted(replace(RULES, cuts_to_high_watermark=True), "INV-1", 30),
     "A4 a log begins committed": Planted(replace(RULES, first_high_watermark=_begins_at_end), "INV-3", 10),
-    "A4 any tiered end is committed": Planted(replace(RULES, first_high_watermark=_trusts_tiered_end), "INV-3", 90),
+    "A4 any tiered end is committed": Planted(
+        replace(RULES, first_high_watermark=_trusts_tiered_end), "INV-3", 90, {"tier": True}
+    ),
     "A5 the end is told too early": Planted(replace(RULES, knows_latest_at_once=True), "INV-3", 20),
     "T1 uploaded above the high watermark": Planted(
         replace(RULES, uploads_below_high_watermark=False), "INV-4", 20, {"tier": True}
