@@ -138,7 +138,7 @@ class RequestCoordinator:
             "Bytes of the results that this broker keeps for keys of HTTP requests.",
             lambda: [((), float(self._usage.total.bytes))],
         )
-        text = "Results of keyed HTTP requests that were to be appended, by what came of it."
+        text = "Results of keyed HTTP requests that were to be appended, by outcome."
         self._accepted, self._repeated, self._refused = (
             registry.counter("firn_http_results_total", text, outcome=outcome)
             for outcome in ("appended", "repeated", "refused")
