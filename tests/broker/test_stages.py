@@ -151,7 +151,7 @@ async def test_an_address_in_use_leaves_the_addresses_before_it_free(
 async def test_a_broker_whose_take_over_fails_does_not_listen_any_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An open server keeps its loop from closing, so the process would not end."""
+    """Clients would find an address that accepts connections and answers nothing."""
     port = free_port()
 
     async def fail(*_: Any, **__: Any) -> None:
