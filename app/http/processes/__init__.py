@@ -1,6 +1,6 @@
 """Several HTTP processes of one port: a supervisor without an application, and workers that serve.
 
-- ``worker``: which of the processes one is, and what it inherits: pure
+- ``worker``: the identity and the inheritance of a worker: pure
 - ``supervisor``: starts workers, starts them again, ends them; ``listening``: the socket that all accept from
 - ``accepting``: a worker's share of the connections
 - ``frames``: messages between workers: pure; ``siblings``: a worker asks the others; ``answering``: and answers them

@@ -1,6 +1,6 @@
 """A worker asks the other workers of its port: it passes requests on, and collects metrics and readiness.
 
-A worker that refuses the connection does not run. Its supervisor starts it again, without what it had.
+A worker that refuses the connection does not run. Its supervisor starts it again, with an empty state.
 
 Tests: ``tests/http/processes_of_a_port/test_siblings.py``.
 """

@@ -157,7 +157,7 @@ class Supervisor:
         return self._code
 
     async def _start(self, greeting: str | None) -> None:
-        """The first worker alone: what is wrong with the settings is said once. The others when it serves."""
+        """The first worker alone, so that a wrong setting is reported once. The others when it serves."""
         first, *others = self._members
         await first.start(self._newest_health)
         await first.served.wait()
@@ -212,7 +212,7 @@ class Supervisor:
         return self._health
 
     async def _tell_health(self) -> None:
-        """Tell each worker what the parent has told, until cancelled."""
+        """Hand the newest line of the parent on to each worker, until cancelled."""
         while True:
             await self._untold.wait()
             self._untold.clear()
