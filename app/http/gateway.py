@@ -28,12 +28,12 @@ from app.core.metrics import Registry, Sample
 from app.core.seams import Clock
 from app.core.turns import drained, each
 from app.http.errors import RestError, answer_of
-from app.http.keyed.producing import KeyedProducer
 from app.http.metrics import labelled
 from app.http.read_budget import ReadBudget
 from app.security.acls import Operation
 
 if TYPE_CHECKING:
+    from app.http.keyed.producing import KeyedProducer
     from app.http.processes.worker import Worker
     from app.machine.certificates import TlsSettings
     from app.wire.private import DrainResponse
@@ -190,6 +190,8 @@ class Gateway:
     def keyed(self) -> KeyedProducer:
         """Writes requests that have a key. Made when it is first asked for."""
         if self._keyed is None:
+            from app.http.keyed.producing import KeyedProducer  # a process without keyed requests goes without it
+
             self._keyed = KeyedProducer(self.cluster, self._clock)
         return self._keyed
 

@@ -85,8 +85,10 @@ OF_THE_REGISTRY = (
 """Beginnings of routes that need a newer cluster. ``test_rights.py`` asks them."""
 OF_CONSOLE = ("/console/login", "/console/assets/")
 """Beginnings of routes that need no caller."""
-OTHERWISE = {("GET", "/console"): 303, ("GET", "/console/assets/{name}"): 404}
-"""A page that leads elsewhere, and a file that there is not."""
+OF_SEVERAL = ("POST", "/v3/clusters/{cluster_id}/topics/-/configs:alter")
+"""Its answer names each topic that it did not change, as the request did."""
+OTHERWISE = {("GET", "/console"): 303, ("GET", "/console/assets/{name}"): 404, OF_SEVERAL: 207}
+"""A page that leads elsewhere, a file that there is not, and an answer with an error for each topic."""
 OF_INSTANCES = "/consumers"
 """``rest_v2/test_callers_of_instances.py`` asks these."""
 ACL = {
@@ -96,6 +98,7 @@ ACL = {
 BODIES: dict[str, Any] = {
     "/topics": {"topic_name": "made"},
     "/topics/{topic_name}": {"partitions_count": 7},
+    "topics/-/configs:alter": {"data": [{"topic_name": "hers", "configs": [{"name": "retention.ms", "value": "7"}]}]},
     "configs:alter": {"data": [{"name": "retention.ms", "value": "7"}]},
     "configs/{name}": {"value": "7"},
     "/acls": ACL,
@@ -135,7 +138,10 @@ async def test_a_user_without_rights_gets_nothing_from_any_route(http: Secured) 
         expected = 200 if (method, path) in {("GET", one) for one in OPEN_TO_ALL_USERS} else 403
         expected = OTHERWISE.get((method, path), expected)
         assert answer.status_code == expected, (method, path, answer.text)
-        assert not path.startswith("/v3/") or expected == 403 or "hers" not in answer.text, (method, path, answer.text)
+        if (method, path) == OF_SEVERAL:
+            assert [one["error_code"] for one in answer.json()["failures"]] == [40301], answer.text
+        else:
+            assert not path.startswith("/v3/") or expected == 403 or "hers" not in answer.text, (method, path)
     assert http.broker.node.cluster.image.topics_by_name == before
     assert (http.stored("hers"), http.stored("his")) == (0, 0)
 

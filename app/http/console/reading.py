@@ -59,7 +59,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Browse:
-    """What a page asks for."""
+    """The records that a page asks for."""
 
     partition: TopicPartition
     offset: int

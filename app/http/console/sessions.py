@@ -131,7 +131,7 @@ class Sessions:
     # --- forms ----------------------------------------------------------------------------------------------------------
 
     def form_token(self, session: Session | None) -> str:
-        """What each form of the console has in it, so that a form of no other page counts. It belongs to the session."""
+        """A token in each form of the console, so that a form of no other page counts. It belongs to the session."""
         return hmac.new(self._forms, session.key if session else b"", "sha256").hexdigest()
 
     def is_form_token(self, session: Session | None, token: str) -> bool:

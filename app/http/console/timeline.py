@@ -72,7 +72,7 @@ class Timeline:
     marks: list[Mark] = field(default_factory=list)
     bytes: dict[str, int] = field(default_factory=dict)
     next: list[str] = field(default_factory=list)
-    """What retention does next, in sentences."""
+    """The next step of retention, in sentences."""
 
 
 class _Span(NamedTuple):

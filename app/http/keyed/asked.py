@@ -11,11 +11,22 @@ from typing import Final, NamedTuple
 from fastapi import Request
 
 from app.core.errors import RequestRejected
+from app.core.units import TimestampMs
 from app.exactly_once.keys import HEADER, RequestDigest, key_of
 from app.http.errors import RestError
 
 KEY: Final = HEADER.encode()
 """The name of the header, as a request's scope has it."""
+
+
+class KeyedRecord(NamedTuple):
+    """One record of a keyed request, whose content is converted."""
+
+    partition: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp: TimestampMs | None = None
 
 
 class KeyedRequest(NamedTuple):

@@ -34,6 +34,7 @@ from app.exactly_once.attempt import (
 from app.exactly_once.records import RECORDS_MAX, TRY_ID_BYTES, Part, Result
 from app.exactly_once.transactional_ids import IDS_MAX, TransactionalIds
 from app.http.errors import RestError, answer_of
+from app.http.keyed.asked import KeyedRecord
 from app.http.keyed.results import NewKey, ResultClient
 
 APPEND_BUDGET_MS: Final = 5_000
@@ -43,16 +44,6 @@ SETTLE_PAUSE_S: Final = 0.1
 IDENTITY_KEPT_S: Final = 300.0
 """Brokers forget an id that is at rest for 10 minutes: before that, it gets a new identity."""
 PROCESS_BYTES: Final = 8
-
-
-class KeyedRecord(NamedTuple):
-    """One record of a keyed request, whose content is converted."""
-
-    partition: int | None
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...] = ()
-    timestamp: TimestampMs | None = None
 
 
 class _Kept(NamedTuple):

@@ -26,8 +26,7 @@ from app.http.consumers.settings import Format
 from app.http.errors import NO_STORE, RestAnswer, RestError
 from app.http.gateway import RECORD_BYTES_MAX, Gateway
 from app.http.json_stream import JsonSplitter
-from app.http.keyed.asked import KeyedRequest, keyed
-from app.http.keyed.producing import KeyedRecord
+from app.http.keyed.asked import KeyedRecord, KeyedRequest, keyed
 from app.http.read_budget import PageBytes
 from app.http.registry.record_schemas import RecordSchemas
 from app.http.rest_v2.answers import MEDIA, PARTITION_NOT_FOUND, V2Route, answer_v2, responses_of

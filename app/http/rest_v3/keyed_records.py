@@ -22,8 +22,7 @@ from app.http.body_budget import bytes_of_body, take_body
 from app.http.errors import RestError
 from app.http.gateway import Gateway
 from app.http.json_stream import JsonSplitter
-from app.http.keyed.asked import KeyedRequest
-from app.http.keyed.producing import KeyedRecord
+from app.http.keyed.asked import KeyedRecord, KeyedRequest
 from app.http.read_budget import PageBytes
 from app.http.record_json import (
     NewRecord,
