@@ -96,12 +96,16 @@ def _about() -> str:
 
 
 def _end_of(path: Path) -> str:
-    """The last part of a file. Raises: ConfigError."""
+    """The last lines of a file. A line that does not fit is left out, since a cut secret has lost its name. Raises: ConfigError."""
     try:
         with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - LOG_BYTES_MAX))
-            return file.read().decode(errors="replace")
+            start = file.seek(0, os.SEEK_END) - LOG_BYTES_MAX
+            if start > 0:
+                file.seek(start - 1)
+                file.readline()
+            else:
+                file.seek(0)
+            return file.read(LOG_BYTES_MAX).decode(errors="replace")
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}. Name another file.") from error
 
@@ -139,10 +143,15 @@ async def _standing(admin: AdminClient) -> str:
 
 
 async def _metrics(admin: AdminClient) -> str:
+    """Metrics of all brokers, a line each. A client may choose the value of a label, so it is escaped."""
+    from app.http.metrics import escaped_value
+
     lines = []
     for node_id, told in sorted((await admin.metrics_of_all()).items()):
         for one in told.samples:
-            labels = ",".join(f'{name}="{value}"' for name, value in [("node_id", str(node_id)), *one.labels])
+            labels = ",".join(
+                f'{name}="{escaped_value(value)}"' for name, value in [("node_id", str(node_id)), *one.labels]
+            )
             lines.append(f"{one.name}{{{labels}}} {one.value!r}\n")
     return "".join(lines)
 

@@ -46,14 +46,15 @@ def labelled(samples: Iterable[Sample], **labels: str) -> Iterator[Sample]:
 def _labels(labels: Labels) -> str:
     if not labels:
         return ""
-    return "{" + ",".join(f'{name}="{_escaped_value(value)}"' for name, value in labels) + "}"
+    return "{" + ",".join(f'{name}="{escaped_value(value)}"' for name, value in labels) + "}"
 
 
 def _escaped_help(text: str) -> str:
     return text.replace("\\", r"\\").replace("\n", r"\n")
 
 
-def _escaped_value(text: str) -> str:
+def escaped_value(text: str) -> str:
+    """The value of a label, as it stands between quotes."""
     return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 

@@ -6,10 +6,14 @@ import asyncio
 import json
 import tarfile
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from app.cli import main
+from app.cli.debug import LOG_BYTES_MAX
+from app.client.admin import AdminClient
 from tests.support.broker import running_broker
 
 PLANTED = ("plantedConfigPassword1", "plantedLogToken2", "plantedUrlUser3", "plantedKey4", "plantedStoreKey5")
@@ -71,3 +75,46 @@ def test_without_a_broker_a_bundle_has_the_rest_and_says_what_it_lacks(
     assert found.keys() == {"about.json", "missing.txt"}
     assert "the cluster:" in found["missing.txt"]
     assert "It lacks the cluster" in capfd.readouterr().err
+
+
+def bundled_log(tmp_path: Path, text: str) -> str:
+    log, bundle = tmp_path / "broker.log", tmp_path / "bundle.tar.gz"
+    log.write_text(text)
+    assert main(["debug", "bundle", str(bundle), "--bootstrap", "127.0.0.1:1", "--log", str(log)]) == 0
+    return files_of(bundle)["logs/1-broker.log"]
+
+
+def test_a_line_that_the_begin_of_a_log_cuts_is_left_out(tmp_path: Path) -> None:
+    rest = "password plain\n" + "x" * 80 + "\n"
+    rest += "y" * (LOG_BYTES_MAX - len(rest) - len(PLANTED[0]) - 1)
+    assert bundled_log(tmp_path, f"a=1\npassword={PLANTED[0]}\n{rest}") == rest
+
+
+def test_a_line_that_the_begin_of_a_log_does_not_cut_is_kept(tmp_path: Path) -> None:
+    rest = "kept\n" + "y" * (LOG_BYTES_MAX - 5)
+    assert bundled_log(tmp_path, f"a=1\n{rest}") == rest
+
+
+def test_a_private_key_that_the_begin_of_a_log_cuts_is_gone(tmp_path: Path) -> None:
+    key = f"-----BEGIN PRIVATE KEY-----\nMIIE\n{PLANTED[3]}+/=\n-----END PRIVATE KEY-----\n"
+    rest = "y" * (LOG_BYTES_MAX - len(key) + 10)
+    assert bundled_log(tmp_path, key + rest) == "(redacted)\n" + rest
+
+
+async def test_the_value_of_a_label_cannot_make_lines_of_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics_of_all = AdminClient.metrics_of_all
+
+    async def chosen(self: AdminClient) -> Any:
+        told = await metrics_of_all(self)
+        for node_id, one in told.items():
+            sample = msgspec.structs.replace(one.samples[0], name="x", labels=[("client", 'a"\\\nforged 1')], value=1.0)
+            told[node_id] = msgspec.structs.replace(one, samples=[sample])
+        return told
+
+    monkeypatch.setattr(AdminClient, "metrics_of_all", chosen)
+    bundle = tmp_path / "bundle.tar.gz"
+    async with running_broker(tmp_path) as broker:
+        assert await asyncio.to_thread(main, ["debug", "bundle", str(bundle), "--bootstrap", broker.bootstrap]) == 0
+    assert files_of(bundle)["metrics.txt"] == 'x{node_id="1",client="a\\"\\\\\\nforged 1"} 1.0\n'
