@@ -19,7 +19,6 @@ from app.configs.client_metrics import ALL_METRICS, Client, Subscription, Wanted
 from app.core.errors import ErrorCode, RequestRejected
 from app.core.metrics import Labels, Sample
 from app.core.turns import Steps
-from app.telemetry.otlp import points_of
 from app.telemetry.series import Known, take
 
 CLIENTS_MAX: Final = 10_000
@@ -175,7 +174,7 @@ class PushingClients:
         wanted = state.asked.wanted.metrics
         prefixes = None if wanted == (ALL_METRICS,) else tuple([one.encode() for one in wanted])
         room = self.series_max - self.series_count + len(state.series)
-        for taken in take(points_of(metrics), state.series, prefixes, min(self.client_series_max, room)):
+        for taken in take(metrics, state.series, prefixes, min(self.client_series_max, room)):
             if taken is None:
                 yield
                 continue

@@ -1,11 +1,11 @@
 """Points of metrics out of OpenTelemetry's protobuf (``opentelemetry.proto.metrics.v1.MetricsData``). Pure.
 
 Only gauges and sums are read, because clients push no others (KIP-714, "Metrics serialization format"). A push names the same
-series each time, so a point comes with the raw bytes of its attributes: its owner decodes the attributes of a series once
-(``attributes_of``).
+series each time, so a point comes with the place of its attributes: its owner tells series apart by a digest of them
+(``PushedMetrics.digest``), and decodes the attributes of a series once (``PushedMetrics.attributes``).
 
-A generated decoder would build every object of a message at once. This one yields after each point, so that a long push is read in
-portions (INV-15).
+A generated decoder would build every object of a message at once. This one yields after each point and after every few fields, so
+that a long push is read in portions (INV-15). Every field that is read counts against one limit of the push.
 
 Specification: https://github.com/open-telemetry/opentelemetry-proto, ``metrics.proto`` and ``common.proto`` of version 1.
 """
@@ -13,15 +13,25 @@ Specification: https://github.com/open-telemetry/opentelemetry-proto, ``metrics.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import Enum
+from hashlib import blake2b
 from struct import Struct
 from typing import Final, NamedTuple
 
 from app.core.errors import ProtocolError
+from app.core.turns import Steps
 
 FIELDS_MAX: Final = 100_000
-"""Fields of a push: about 30 ms of work."""
+"""Fields of a push, with those of the attributes that are decoded: about 30 ms of work, and 400 ms with the longest numbers."""
+FIELDS_AT_ONCE: Final = 500
+"""Fields between two steps: at most 3 ms of work."""
 NAME_BYTES_MAX: Final = 256
-"""Of a metric and of an attribute. Longer ones are skipped."""
+"""Of a metric. Longer ones are skipped."""
+ATTRIBUTES_MAX: Final = 12
+"""Attributes of a point, with those of its client. A point with more is not read."""
+ATTRIBUTES_BYTES_MAX: Final = 4096
+"""Encoded bytes of the attributes of a point, with those of its client. A point with more is not read."""
+DIGEST_BYTES: Final = 16
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _DOUBLE: Final = Struct("<d")
@@ -32,6 +42,38 @@ _DELTA: Final = 1
 """The temporality of a sum since the last push. Others are since the client's start."""
 
 
+class Span(NamedTuple):
+    """A part of a message."""
+
+    start: int
+    end: int
+
+
+class Attributes:
+    """Those of a client or of a point, which are decoded when they are needed."""
+
+    __slots__ = ("size_bytes", "spans", "texts")
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+        """The first ones. Attributes beyond the limit have no place here."""
+        self.size_bytes = 0
+        self.texts: list[tuple[str, str]] | None = None
+        """Names and values, once they are decoded."""
+
+    def add(self, start: int, end: int) -> None:
+        """Note the place of an attribute."""
+        self.size_bytes += end - start
+        if len(self.spans) <= ATTRIBUTES_MAX:
+            self.spans.append(Span(start, end))
+
+
+class Unread(Enum):
+    """A metric or a point that is not read: of another kind, without a value, or with too many or too long attributes."""
+
+    POINT = "point"
+
+
 class Point(NamedTuple):
     """One value of one time series."""
 
@@ -40,35 +82,64 @@ class Point(NamedTuple):
     """Whether it only rises; all others are gauges."""
     is_delta: bool
     """Whether a sum counts from the last push."""
-    attributes: bytes
-    """Those of the client and of the point, as ``KeyValue`` fields."""
+    of_client: Attributes
+    """Those of all points of the client."""
+    own: Attributes
     value: float
 
 
-class Span(NamedTuple):
-    """A part of a message."""
-
-    start: int
-    end: int
+Field = tuple[int, int, int, int]
+"""Number, wire type, and start and end; of a varint its value, and 0."""
 
 
-class _Fields:
-    """The fields of the messages of one push, counted."""
+class PushedMetrics:
+    """The metrics of one push. Its readers share one count of fields."""
 
     __slots__ = ("data", "left")
 
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.left = FIELDS_MAX
+        """Fields that may still be read."""
 
-    def of(self, span: Span) -> Iterator[tuple[int, int, int, int]]:
-        """Number, wire type, and start and end of each field; of a varint its value, and 0. Raises: ProtocolError."""
+    def points(self) -> Iterator[Point | Unread | None]:
+        """The points of the push, in order, and None after every few fields.
+
+        Raises: ProtocolError if the bytes are no metrics, or too many fields.
+        """
+        for field in self._fields(Span(0, len(self.data))):
+            if field is None:
+                yield None
+                continue
+            number, kind, start, end = field
+            if (number, kind) == (1, _BYTES):
+                yield from self._of_resource(Span(start, end))
+
+    def digest(self, point: Point) -> bytes:
+        """A digest of a point's name, kind and attributes, in the order in which they are written."""
+        whole = [b"%d%d " % (point.is_sum, len(point.name)), point.name]
+        for start, end in (*point.of_client.spans, *point.own.spans):
+            whole.append(b"%d " % (end - start))
+            whole.append(self.data[start:end])
+        return blake2b(b"".join(whole), digest_size=DIGEST_BYTES).digest()
+
+    def attributes(self, point: Point) -> Steps[list[tuple[str, str]]]:
+        """Decode the attributes of a point, in steps. Those of its client are decoded once for all of its points.
+
+        Returns: names and values. Those whose value is a list, a mapping or bytes are left out. Raises: ProtocolError.
+        """
+        return [*(yield from self._texts(point.of_client)), *(yield from self._texts(point.own))]
+
+    def _fields(self, span: Span) -> Iterator[Field | None]:
+        """The fields of a message, and None after every few fields of the push. Raises: ProtocolError."""
         data = self.data
         position, end = span
         while position < end:
             self.left -= 1
             if self.left < 0:
                 raise ProtocolError(f"The metrics have more than {FIELDS_MAX} fields.")
+            if self.left % FIELDS_AT_ONCE == 0:
+                yield None
             tag, position = _varint(data, position, end)
             number, kind = tag >> 3, tag & 7
             if kind == _VARINT:
@@ -88,6 +159,145 @@ class _Fields:
             yield number, kind, position, position + length
             position += length
 
+    def _of_resource(self, span: Span) -> Iterator[Point | Unread | None]:
+        """Of a ``ResourceMetrics``: all metrics of one client."""
+        of_client = Attributes()
+        scopes: list[Span] = []
+        for field in self._fields(span):
+            if field is None:
+                yield None
+                continue
+            number, kind, start, end = field
+            if (number, kind) == (1, _BYTES):
+                yield from self._collect(Span(start, end), of_client)
+            elif (number, kind) == (2, _BYTES):
+                scopes.append(Span(start, end))
+        for scope in scopes:
+            for field in self._fields(scope):
+                if field is None:
+                    yield None
+                    continue
+                number, kind, start, end = field
+                if (number, kind) == (2, _BYTES):
+                    yield from self._of_metric(Span(start, end), of_client)
+
+    def _collect(self, span: Span, found: Attributes) -> Steps[None]:
+        """Of a ``Resource``: add its attributes to those that are found."""
+        for field in self._fields(span):
+            if field is None:
+                yield
+                continue
+            number, kind, start, end = field
+            if (number, kind) == (1, _BYTES):
+                found.add(start, end)
+
+    def _of_metric(self, span: Span, of_client: Attributes) -> Iterator[Point | Unread | None]:
+        """Of a ``Metric``."""
+        named = Span(0, 0)
+        gauge: Span | None = None
+        total: Span | None = None
+        for field in self._fields(span):
+            if field is None:
+                yield None
+                continue
+            number, kind, start, end = field
+            if kind != _BYTES:
+                continue
+            if number == 1:
+                named = Span(start, end)
+            elif number == 5:
+                gauge, total = Span(start, end), None
+            elif number == 7:
+                total, gauge = Span(start, end), None
+        found = gauge or total
+        if found is None or not 0 < named.end - named.start <= NAME_BYTES_MAX:
+            yield Unread.POINT
+            return
+        points: list[Span] = []
+        is_delta = rises = False
+        for field in self._fields(found):
+            if field is None:
+                yield None
+                continue
+            number, kind, start, end = field
+            if (number, kind) == (1, _BYTES):
+                points.append(Span(start, end))
+            elif (number, kind) == (2, _VARINT) and found is total:
+                is_delta = start == _DELTA
+            elif (number, kind) == (3, _VARINT) and found is total:
+                rises = start != 0
+        name = self.data[named.start : named.end]
+        for point in points:
+            own = Attributes()
+            value = yield from self._of_point(point, own)
+            if value is None or not _fit(of_client, own):
+                yield Unread.POINT
+            else:
+                yield Point(name, rises, is_delta, of_client, own, value)
+
+    def _of_point(self, span: Span, own: Attributes) -> Steps[float | None]:
+        """Of a ``NumberDataPoint``: add its attributes to ``own``. Returns: its value, if it has one."""
+        value: float | None = None
+        for field in self._fields(span):
+            if field is None:
+                yield
+                continue
+            number, kind, start, end = field
+            if kind == _BYTES and number == 7:
+                own.add(start, end)
+            elif kind == _FIXED64 and number == 4:
+                (value,) = _DOUBLE.unpack_from(self.data, start)
+            elif kind == _FIXED64 and number == 6:
+                value = float(_INT64.unpack_from(self.data, start)[0])
+        return value
+
+    def _texts(self, attributes: Attributes) -> Steps[list[tuple[str, str]]]:
+        """Names and values of attributes, decoded once. Raises: ProtocolError."""
+        if attributes.texts is not None:
+            return attributes.texts
+        found: list[tuple[str, str]] = []
+        for span in attributes.spans:
+            name, value = "", None
+            for field in self._fields(span):
+                if field is None:
+                    yield
+                    continue
+                number, kind, start, end = field
+                if (number, kind) == (1, _BYTES):
+                    name = _text(self.data[start:end])
+                elif (number, kind) == (2, _BYTES):
+                    value = yield from self._value(Span(start, end))
+            if name and value is not None:
+                found.append((name, value))
+        attributes.texts = found
+        return found
+
+    def _value(self, span: Span) -> Steps[str | None]:
+        """The text of an ``AnyValue`` that is no collection. Raises: ProtocolError."""
+        text: str | None = None
+        for field in self._fields(span):
+            if field is None:
+                yield
+                continue
+            number, kind, start, end = field
+            if (number, kind) == (1, _BYTES):
+                text = _text(self.data[start:end])
+            elif (number, kind) == (2, _VARINT):
+                text = "true" if start else "false"
+            elif (number, kind) == (3, _VARINT):
+                text = str(start - (1 << 64) if start >> 63 else start)
+            elif (number, kind) == (4, _FIXED64):
+                text = repr(_DOUBLE.unpack_from(self.data, start)[0])
+        return text
+
+
+def _fit(of_client: Attributes, own: Attributes) -> bool:
+    """Whether the attributes of a point are few and short enough to be read."""
+    return (
+        of_client.size_bytes + own.size_bytes <= ATTRIBUTES_BYTES_MAX
+        and len(of_client.spans) + len(own.spans) <= ATTRIBUTES_MAX
+    )
+
 
 def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
     """A number and the position behind it. Raises: ProtocolError."""
@@ -101,126 +311,6 @@ def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
             return value & _UINT64_MAX, place + 1
         shift += 7
     raise ProtocolError("A number in the metrics is cut off or too long.")
-
-
-def points_of(data: bytes) -> Iterator[Point | None]:
-    """The points of a push, in order. None is a metric or a point that is not read: of another kind, or without a value.
-
-    Raises: ProtocolError if the bytes are no metrics, or too many fields.
-    """
-    fields = _Fields(data)
-    for number, kind, start, end in fields.of(Span(0, len(data))):
-        if (number, kind) == (1, _BYTES):
-            yield from _of_resource(fields, Span(start, end))
-
-
-def _of_resource(fields: _Fields, span: Span) -> Iterator[Point | None]:
-    """Of a ``ResourceMetrics``: all metrics of one client."""
-    data = fields.data
-    shared: list[bytes] = []
-    scopes: list[Span] = []
-    for number, kind, start, end in fields.of(span):
-        if (number, kind) == (1, _BYTES):
-            for inner, inner_kind, inner_start, inner_end in fields.of(Span(start, end)):
-                if (inner, inner_kind) == (1, _BYTES):
-                    shared.append(_attribute(data[inner_start:inner_end]))
-        elif (number, kind) == (2, _BYTES):
-            scopes.append(Span(start, end))
-    of_client = b"".join(shared)
-    for scope in scopes:
-        for number, kind, start, end in fields.of(scope):
-            if (number, kind) == (2, _BYTES):
-                yield from _of_metric(fields, Span(start, end), of_client)
-
-
-def _of_metric(fields: _Fields, span: Span, of_client: bytes) -> Iterator[Point | None]:
-    """Of a ``Metric``."""
-    name = b""
-    gauge: Span | None = None
-    total: Span | None = None
-    for number, kind, start, end in fields.of(span):
-        if kind != _BYTES:
-            continue
-        if number == 1:
-            name = fields.data[start:end]
-        elif number == 5:
-            gauge, total = Span(start, end), None
-        elif number == 7:
-            total, gauge = Span(start, end), None
-    found = gauge or total
-    if found is None or not 0 < len(name) <= NAME_BYTES_MAX:
-        yield None
-        return
-    points: list[Span] = []
-    is_delta = rises = False
-    for number, kind, start, end in fields.of(found):
-        if (number, kind) == (1, _BYTES):
-            points.append(Span(start, end))
-        elif (number, kind) == (2, _VARINT) and found is total:
-            is_delta = start == _DELTA
-        elif (number, kind) == (3, _VARINT) and found is total:
-            rises = start != 0
-    for point in points:
-        yield _point(fields, point, name, rises, is_delta, of_client)
-
-
-def _point(fields: _Fields, span: Span, name: bytes, rises: bool, is_delta: bool, of_client: bytes) -> Point | None:
-    """Of a ``NumberDataPoint``."""
-    data = fields.data
-    attributes = [of_client]
-    value: float | None = None
-    for number, kind, start, end in fields.of(span):
-        if kind == _BYTES and number == 7:
-            attributes.append(_attribute(data[start:end]))
-        elif kind == _FIXED64 and number == 4:
-            (value,) = _DOUBLE.unpack_from(data, start)
-        elif kind == _FIXED64 and number == 6:
-            value = float(_INT64.unpack_from(data, start)[0])
-    if value is None:
-        return None
-    return Point(name, rises, is_delta, b"".join(attributes), value)
-
-
-def _attribute(body: bytes) -> bytes:
-    """A ``KeyValue`` with its length before it."""
-    return len(body).to_bytes(4, "big") + body
-
-
-def attributes_of(raw: bytes) -> list[tuple[str, str]]:
-    """Names and values of the attributes of a point. Those whose value is a list, a mapping or bytes are left out.
-
-    Raises: ProtocolError.
-    """
-    found: list[tuple[str, str]] = []
-    position = 0
-    while position < len(raw):
-        start = position + 4
-        position = start + int.from_bytes(raw[position:start], "big")
-        fields = _Fields(raw)
-        name, value = "", None
-        for number, kind, begin, end in fields.of(Span(start, position)):
-            if (number, kind) == (1, _BYTES):
-                name = _text(raw[begin:end])
-            elif (number, kind) == (2, _BYTES):
-                value = _value(fields, Span(begin, end))
-        if name and value is not None:
-            found.append((name, value))
-    return found
-
-
-def _value(fields: _Fields, span: Span) -> str | None:
-    """The text of an ``AnyValue`` that is no collection."""
-    text: str | None = None
-    for number, kind, start, end in fields.of(span):
-        if (number, kind) == (1, _BYTES):
-            text = _text(fields.data[start:end])
-        elif (number, kind) == (2, _VARINT):
-            text = "true" if start else "false"
-        elif (number, kind) == (3, _VARINT):
-            text = str(start - (1 << 64) if start >> 63 else start)
-        elif (number, kind) == (4, _FIXED64):
-            text = repr(_DOUBLE.unpack_from(fields.data, start)[0])
-    return text
 
 
 def _text(body: bytes) -> str:

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from app.core.errors import ProtocolError
 from app.core.metrics import Labels, Sample
-from app.telemetry.otlp import Point, attributes_of
+from app.core.turns import Steps
+from app.telemetry.otlp import Point, PushedMetrics, Unread
 
 PREFIX: Final = "kafka_client_"
 _OF_KAFKA: Final = "org.apache.kafka."
 _OTHER_CHARACTER: Final = re.compile(r"[^a-zA-Z0-9_]")
-ATTRIBUTES_MAX: Final = 12
-"""Attributes of a series. A point with more is dropped."""
 ATTRIBUTE_CHARACTERS_MAX: Final = 256
 """Characters of an attribute. A point with a longer one is dropped: a cut one might be another's."""
 OF_CLIENT: Final = frozenset({"client_id", "client_instance_id", "client_software_name"})
@@ -51,7 +50,7 @@ class Series:
 
 
 Known = dict[bytes, Series]
-"""The series of one client by name and attributes as they were pushed, so that these are decoded once."""
+"""The series of one client by the digest of their name and attributes as they were pushed, so that these are decoded once."""
 
 
 class Taken(NamedTuple):
@@ -62,31 +61,34 @@ class Taken(NamedTuple):
     """Points that have no place, or cannot be shown."""
 
 
-def take(
-    points: Iterable[Point | None], known: Known, prefixes: tuple[bytes, ...] | None, series_max: int
-) -> Iterator[Taken | None]:
-    """Take the points of a push. Yields None after every few points, and last the result, whose series replace ``known``.
+def take(data: bytes, known: Known, prefixes: tuple[bytes, ...] | None, series_max: int) -> Iterator[Taken | None]:
+    """Take the metrics of a push. Yields None after every few points and fields, and last the result, whose series replace
+    ``known``.
 
     ``prefixes``: of the names that are wanted; None if all are. ``series_max``: series that the client may have. A delta adds to
     the value in ``known``. Raises: ProtocolError if the bytes are no metrics; nothing is changed then.
     """
+    metrics = PushedMetrics(data)
     fresh: Known = {}
     same: dict[Labels, Labels] = {}
     shown: set[tuple[str, Labels]] = set()
-    dropped = 0
-    for number, point in enumerate(points, start=1):
-        if number % POINTS_AT_ONCE == 0:
-            yield None
+    dropped = count = 0
+    for point in metrics.points():
         if point is None:
+            yield None
+            continue
+        count += 1
+        if count % POINTS_AT_ONCE == 0:
+            yield None
+        if point is Unread.POINT or (prefixes is not None and not point.name.startswith(prefixes)):
             dropped += 1
             continue
-        if prefixes is not None and not point.name.startswith(prefixes):
+        if len(fresh) >= series_max or (key := metrics.digest(point)) in fresh:
             dropped += 1
             continue
-        key = b"%d%b\0%b" % (point.is_sum, point.name, point.attributes)
         before = known.get(key)
-        series = _series_of(point, same) if before is None else before
-        if series is None or len(fresh) >= series_max or (series.family, series.labels) in shown:
+        series = before if before is not None else (yield from _series_of(metrics, point, same))
+        if series is None or (series.family, series.labels) in shown:
             dropped += 1
             continue
         shown.add((series.family, series.labels))
@@ -95,12 +97,10 @@ def take(
     yield Taken(fresh, dropped)
 
 
-def _series_of(point: Point, same: dict[Labels, Labels]) -> Series | None:
-    """A series that is pushed for the first time; None if it cannot be shown. ``same``: the labels of other series of the client,
-    which are shared. Raises: ProtocolError."""
-    attributes = attributes_of(point.attributes)
-    if len(attributes) > ATTRIBUTES_MAX:
-        return None
+def _series_of(metrics: PushedMetrics, point: Point, same: dict[Labels, Labels]) -> Steps[Series | None]:
+    """A series that is pushed for the first time, in steps; None if it cannot be shown. ``same``: the labels of other series of the
+    client, which are shared. Raises: ProtocolError."""
+    attributes = yield from metrics.attributes(point)
     labels: dict[str, str] = {}
     for name, value in attributes:
         if len(name) > ATTRIBUTE_CHARACTERS_MAX or len(value) > ATTRIBUTE_CHARACTERS_MAX:

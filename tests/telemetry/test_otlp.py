@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -10,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.core.errors import ProtocolError
-from app.telemetry.otlp import FIELDS_MAX, Point, attributes_of, points_of
-from tests.support.client_metrics import Pushed, metric, metrics_data, part, varint
+from app.core.turns import whole
+from app.telemetry.otlp import FIELDS_MAX, Point, PushedMetrics, Unread
+from tests.support.client_metrics import Pushed, attribute, metric, metrics_data, part, varint
 
 KINDS = descriptor_pb2.FieldDescriptorProto
 
@@ -86,6 +89,12 @@ def fill(attributes: Any, values: dict[str, Any]) -> None:
         setattr(one.value, kind, value)
 
 
+def read(data: bytes) -> list[tuple[Point, list[tuple[str, str]]]]:
+    """The points of a push, with the names and values of their attributes."""
+    metrics = PushedMetrics(data)
+    return [(one, whole(metrics.attributes(one))) for one in metrics.points() if isinstance(one, Point)]
+
+
 def text_of(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -121,45 +130,118 @@ def test_points_are_those_that_a_generated_encoder_writes(
                 point.as_int = number
             told = [(key, text_of(found)) for key, found in (*shared.items(), *attributes.items())]
             expected.append((name.encode(), is_sum, is_sum and is_delta, told, float(number)))
-    found = [one for one in points_of(message.SerializeToString()) if one is not None]
-    shown = [(one.name, one.is_sum, one.is_delta, attributes_of(one.attributes), one.value) for one in found]
+    found = read(message.SerializeToString())
+    shown = [(one.name, one.is_sum, one.is_delta, attributes, one.value) for one, attributes in found]
     assert shown == expected
 
 
-def test_histograms_and_points_without_a_value_are_none() -> None:
+def test_histograms_and_points_without_a_value_are_not_read() -> None:
     histogram = part(1, b"latency") + part(9, b"")
     empty = part(1, b"rate") + part(5, part(1, b""))
     data = part(1, part(2, part(2, histogram) + part(2, empty) + part(2, metric(Pushed("x", 2)))))
-    assert list(points_of(data)) == [None, None, Point(b"x", False, False, b"", 2.0)]
+    *unread, last = PushedMetrics(data).points()
+    assert unread == [Unread.POINT, Unread.POINT]
+    assert isinstance(last, Point)
+    assert (last.name, last.is_sum, last.is_delta, last.value) == (b"x", False, False, 2.0)
 
 
 @given(st.binary(max_size=200))
 def test_no_bytes_raise_anything_but_a_protocol_error(data: bytes) -> None:
-    try:
-        for point in points_of(data):
-            if point is not None:
-                attributes_of(point.attributes)
-    except ProtocolError:
-        pass
+    with suppress(ProtocolError):
+        read(data)
 
 
 @given(st.data())
 def test_no_damaged_push_raises_anything_but_a_protocol_error(draw: st.DataObject) -> None:
-    whole = bytearray(metrics_data([Pushed("a.b", 1.5, {"topic": "t", "n": 3}, is_sum=True)] * 3, {"group_id": "g"}))
-    place = draw.draw(st.integers(0, len(whole) - 1))
-    whole[place] ^= 1 << draw.draw(st.integers(0, 7))
-    cut = draw.draw(st.integers(0, len(whole)))
-    try:
-        for point in points_of(bytes(whole[:cut])):
-            if point is not None:
-                attributes_of(point.attributes)
-    except ProtocolError:
-        pass
+    damaged = bytearray(metrics_data([Pushed("a.b", 1.5, {"topic": "t", "n": 3}, is_sum=True)] * 3, {"group_id": "g"}))
+    place = draw.draw(st.integers(0, len(damaged) - 1))
+    damaged[place] ^= 1 << draw.draw(st.integers(0, 7))
+    cut = draw.draw(st.integers(0, len(damaged)))
+    with suppress(ProtocolError):
+        read(bytes(damaged[:cut]))
 
 
 def test_a_push_of_too_many_fields_is_refused() -> None:
     with pytest.raises(ProtocolError, match="more than 100000 fields"):
-        list(points_of(part(1, b"") * (FIELDS_MAX + 1)))
+        read(part(1, b"") * (FIELDS_MAX + 1))
+
+
+UNKNOWN = varint(15 << 3) + varint((1 << 64) - 1)
+"""A field that no message has, with the longest number."""
+
+
+def point_of(*attributes: bytes) -> bytes:
+    """A metric with one point."""
+    point = b"".join(part(7, one) for one in attributes) + varint(4 << 3 | 1) + bytes(8)
+    return part(1, b"x") + part(5, part(1, point))
+
+
+def test_the_fields_of_attributes_count_against_those_of_the_push() -> None:
+    long = attribute("a", "b") + UNKNOWN * 300
+    data = part(1, part(2, b"".join(part(2, point_of(attribute("n", n) + long)) for n in range(400))))
+    with pytest.raises(ProtocolError, match="more than 100000 fields"):
+        read(data)
+
+
+def test_the_attributes_of_a_client_are_decoded_once_for_all_of_its_points() -> None:
+    """300 fields of 500 points would be 150,000."""
+    resource = part(1, part(1, attribute("rack", "r") + UNKNOWN * 300))
+    data = part(1, resource + part(2, part(2, point_of()) * 500))
+    assert [attributes for _, attributes in read(data)] == [[("rack", "r")]] * 500
+
+
+def test_the_work_between_two_steps_is_at_most_a_thousand_fields() -> None:
+    many = UNKNOWN * 2_000
+    places: list[Callable[[bytes], bytes]] = [
+        lambda fields: fields,
+        lambda fields: part(1, fields),
+        lambda fields: part(1, part(1, fields)),
+        lambda fields: part(1, part(2, fields)),
+        lambda fields: part(1, part(2, part(2, fields))),
+        lambda fields: part(1, part(2, part(2, part(1, b"x") + part(5, fields)))),
+        lambda fields: part(1, part(2, part(2, part(1, b"x") + part(5, part(1, fields))))),
+        lambda _: part(1, part(1, part(1, b"") * 2_000)),
+        lambda _: part(1, part(2, b"") * 2_000),
+        lambda _: part(1, part(2, part(2, part(1, b"x") + part(5, part(1, b"") * 2_000)))),
+        lambda _: part(1, part(2, part(2, part(1, b"x") + part(5, part(1, part(7, b"") * 2_000))))),
+    ]
+    for number, place in enumerate(places):
+        metrics = PushedMetrics(place(many))
+        before = metrics.left
+        longest = 0
+        for _ in metrics.points():
+            longest, before = max(longest, before - metrics.left), metrics.left
+        longest = max(longest, before - metrics.left)
+        assert FIELDS_MAX - metrics.left >= 2_000
+        assert longest <= 1_000, f"place {number}"
+
+
+@pytest.mark.parametrize("depth", ["attribute", "value"])
+def test_attributes_are_decoded_in_steps(depth: str) -> None:
+    fields = (varint(15 << 3) + varint(1)) * 1_800
+    odd = fields if depth == "attribute" else part(2, fields)
+    metrics = PushedMetrics(part(1, part(2, part(2, point_of(odd)))))
+    [point] = metrics.points()
+    assert isinstance(point, Point)
+    assert len(list(metrics.attributes(point))) >= 3
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        [attribute(f"a{n}", "v") for n in range(12)] + [part(1, b"\xff")],
+        [attribute("a", "v" * 4_100)],
+        [attribute("a", "v"), part(1, b"list") + part(2, part(5, bytes(4_100)))],
+        [attribute("a", "v") + part(9, bytes(4_100))],
+    ],
+    ids=["too many", "a long text", "a long list", "a long unknown field"],
+)
+@pytest.mark.parametrize("place", ["client", "point"])
+def test_a_point_with_too_many_or_too_long_attributes_is_not_read(place: str, attributes: list[bytes]) -> None:
+    resource = part(1, b"".join(part(1, one) for one in attributes)) if place == "client" else b""
+    metrics = part(2, point_of(*(attributes if place == "point" else ()))) + part(2, metric(Pushed("y", 1)))
+    found = list(PushedMetrics(part(1, resource + part(2, metrics))).points())
+    assert [one is Unread.POINT for one in found] == [True, place == "client"]
 
 
 @pytest.mark.parametrize(
@@ -173,4 +255,4 @@ def test_a_push_of_too_many_fields_is_refused() -> None:
 )
 def test_bytes_that_are_cut_off_are_refused(data: bytes) -> None:
     with pytest.raises(ProtocolError):
-        list(points_of(data))
+        read(data)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from app.core.metrics import Sample
-from app.telemetry.otlp import points_of
 from app.telemetry.series import HELP, Known, Taken, take
-from tests.support.client_metrics import Pushed, metrics_data
+from tests.support.client_metrics import Pushed, metric, metrics_data, part
 
 
 def taken(
     *pushed: Pushed, known: Known | None = None, prefixes: tuple[bytes, ...] | None = None, series_max: int = 100
 ) -> Taken:
-    *_, last = take(points_of(metrics_data(pushed)), known or {}, prefixes, series_max)
+    *_, last = take(metrics_data(pushed), known or {}, prefixes, series_max)
     assert last is not None
     return last
 
@@ -63,6 +64,47 @@ def test_a_series_has_the_labels_of_its_client_too() -> None:
 )
 def test_a_point_with_too_many_or_too_long_attributes_is_dropped(attributes: dict[str, str]) -> None:
     assert taken(Pushed("x", 1, attributes), Pushed("y", 1)).dropped == 1
+
+
+@pytest.mark.parametrize(
+    ("size", "kept"), [(3_000, 500), (100_000, 0)], ids=["short enough for a series", "too long for one"]
+)
+def test_attributes_that_are_no_labels_take_no_memory(size: int, kept: int) -> None:
+    """An attribute of the client is bytes. 500 series would be 1.5 MB and 50 MB if each kept it."""
+    resource = part(1, part(1, part(1, b"payload") + part(2, part(7, bytes(size)))))
+    data = part(1, resource + part(2, b"".join(part(2, metric(Pushed(f"m{n}", 1))) for n in range(500))))
+    tracemalloc.start()
+    try:
+        *_, last = take(data, {}, None, 500)
+        used, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert last is not None
+    assert (len(last.series), last.dropped) == (kept, 500 - kept)
+    assert (used < 500 * 600, peak < 500 * 1_000) == (True, True), (used, peak)
+
+
+def test_series_whose_attributes_differ_only_in_their_place_or_kind_are_kept_apart() -> None:
+    pushed = [
+        Pushed("x", 1, {"a": "b"}),
+        Pushed("x", 2, {"a": "c"}),
+        Pushed("x", 3, {"b": "b"}),
+        Pushed("xa", 4),
+        Pushed("x", 5, {"a": "b"}, is_sum=True),
+    ]
+    first = taken(*pushed)
+    second = taken(*reversed(pushed), known=first.series)
+    assert [value for *_, value in shown(first)] == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert list(second.series) == list(reversed(first.series))
+    assert {len(key) for key in first.series} == {16}
+
+
+def test_a_series_beyond_the_limit_is_not_decoded() -> None:
+    odd = part(1, b"y") + part(5, part(1, part(7, part(1, b"\xff")) + b"\x21" + bytes(8)))
+    data = part(1, part(2, part(2, metric(Pushed("x", 1))) + part(2, odd)))
+    *_, last = take(data, {}, None, 1)
+    assert last is not None
+    assert (len(last.series), last.dropped) == (1, 1)
 
 
 def test_points_that_are_not_wanted_and_those_beyond_the_limit_are_dropped() -> None:
