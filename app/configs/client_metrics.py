@@ -32,6 +32,8 @@ SUBSCRIPTION_NAME_MAX: Final = 249
 PATTERN_CHARACTERS_MAX: Final = 256
 TEXT_CHARACTERS_MAX: Final = 8192
 """Characters of a setting."""
+MATCHED_CHARACTERS_MAX: Final = 256
+"""Characters of a fact about a client that a pattern sees: the first ones. A client id may have 32,767 bytes."""
 PROGRAM_BYTES_MAX: Final = 1 << 16
 """Memory limit of RE2 for one pattern."""
 PATTERNS_KEPT_MAX: Final = 6 * SUBSCRIPTIONS_MAX
@@ -151,7 +153,11 @@ def subscription_of(overrides: Mapping[str, str]) -> Subscription:
 
 
 def wanted_of(subscriptions: Iterable[Subscription], client: Client) -> Wanted:
-    """The metrics that a client is to push, by all subscriptions that it matches; the shortest of their intervals."""
+    """The metrics that a client is to push, by all subscriptions that it matches; the shortest of their intervals.
+
+    Patterns see the first ``MATCHED_CHARACTERS_MAX`` characters of each fact about the client.
+    """
+    client = Client(*[fact[:MATCHED_CHARACTERS_MAX] for fact in client])
     metrics: set[str] = set()
     interval_ms = INTERVAL_MS_DEFAULT
     for one in subscriptions:

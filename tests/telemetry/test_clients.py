@@ -63,6 +63,13 @@ def test_a_client_that_matches_nothing_is_asked_for_nothing() -> None:
     assert (asked.wanted.metrics, asked.wanted.interval_ms) == ((), 300_000)
 
 
+def test_patterns_see_the_first_256_characters_of_a_fact() -> None:
+    configs = {"a": {"metrics": "*", "match": "client_id=a*"}}
+    beyond, within = JAVA._replace(client_id="a" * 256 + "b"), JAVA._replace(client_id="a" * 255 + "b")
+    assert clients_with(configs).subscribe(beyond, ID, 0.0).wanted.metrics == ("*",)
+    assert clients_with(configs).subscribe(within, ID, 0.0).wanted.metrics == ()
+
+
 def test_every_broker_gives_a_client_the_same_subscription() -> None:
     one, two = clients_with(), clients_with()
     assert one.subscribe(JAVA, ID, 0.0) == two.subscribe(JAVA, ID, 50.0)
