@@ -21,7 +21,7 @@ from app.core.faults import Faults
 from app.core.metrics import Registry
 from app.core.seams import Clock
 from app.core.turns import Portion, run
-from app.core.units import BrokerId, Offset, PartitionIndex, ProducerEpoch, ProducerId, TopicId, TopicPartition
+from app.core.units import BrokerId, Offset, PartitionIndex, ProducerId, TopicId, TopicPartition
 from app.exactly_once.bounds import Usage
 from app.exactly_once.deciding import Fate, decide
 from app.exactly_once.records import PARTITIONS, TOPIC, RequestKey, Result, Tick, decode, decode_head, encode_key
@@ -50,6 +50,7 @@ OBJECT_TIMEOUT_MS: Final = 60_000
 EXPIRY_S: Final = 300.0
 """Between two moves of the start of a log. Each costs a request to the store."""
 DECIDE_S: Final = 30.0
+COMMITTED, ABORTED, OPEN, LOST, GONE = FATES = ("committed", "aborted", "open", "lost", "gone")
 ABANDONED_S: Final = 120.0
 """A result that is open for longer has no transaction any more: the coordinator ends one within ``OBJECT_TIMEOUT_MS``."""
 
@@ -68,6 +69,14 @@ class LookedUp(NamedTuple):
     """Of an open one: the try that has it."""
 
 
+class _Stored(NamedTuple):
+    """A result as it lies in the log."""
+
+    key: RequestKey
+    value: bytes
+    producer: ProducerIdAndEpoch
+
+
 class _OpenSince(NamedTuple):
     """An open result, by its place."""
 
@@ -76,7 +85,7 @@ class _OpenSince(NamedTuple):
     offset: Offset
 
 
-FateOf = Callable[[TopicPartition, int, ProducerId], Awaitable[str]]
+FateOf = Callable[[TopicPartition, int, ProducerIdAndEpoch], Awaitable[str]]
 """``RequestCoordinator.fate`` at the leader of a partition. Raises: FirnError."""
 EndOf = Callable[[TopicPartition, ProducerIdAndEpoch, bool], Awaitable[None] | None]
 """Writes the marker that ends a transaction of this identity in a partition. Raises: FirnError."""
@@ -106,6 +115,7 @@ class RequestCoordinator:
         self._controller = controller
         self._partitions = partitions
         self._reads = reads
+        self._clock = clock
         self._log_line = log_line
         self._faults = faults
         self._advance = advance
@@ -374,13 +384,13 @@ class RequestCoordinator:
         others: set[int] = set()
         for offset in offsets:
             found = await self._stored(partition, offset)
-            if found is not None and found[0] == key:
-                return found[1], others
+            if found is not None and found.key == key:
+                return found.value, others
             others.add(offset)
         return None, others
 
-    async def _stored(self, partition: Partition, offset: int) -> tuple[RequestKey, bytes] | None:
-        """The key and the value of the result at an offset; None if it has expired. Raises: CorruptionError, FirnError."""
+    async def _stored(self, partition: Partition, offset: int) -> _Stored | None:
+        """The result at an offset; None if it has expired. Raises: CorruptionError, FirnError."""
         log = partition.log
         while offset >= log.log_start_offset:
             read = await self._reads.read_when_ready(
@@ -397,7 +407,8 @@ class RequestCoordinator:
                     if record.offset == offset and record.key is not None and record.value is not None:
                         found = decode_head(record.key, record.value)
                         if found is not None and not isinstance(found, Tick):
-                            return found[0], bytes(record.value)
+                            producer = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
+                            return _Stored(found[0], bytes(record.value), producer)
             raise CorruptionError(f"{log.topic_partition} has no result at offset {offset}.")
         return None
 
@@ -450,22 +461,23 @@ class RequestCoordinator:
     async def _decide(self, place: _OpenSince) -> None:
         """Raises: FirnError if the fate of its records cannot be learned now, or the marker cannot be written."""
         partition = self._partitions.require_served(TOPIC, place.partition)
-        entry = partition.log.producers.entries.get(place.producer_id)
-        if entry is None or entry.transaction_first_offset < 0 or self.end_of is None:
-            return
-        producer = ProducerIdAndEpoch(place.producer_id, ProducerEpoch(entry.epoch))
         found = await self._stored(partition, place.offset)
-        if found is None:
+        if found is None or self.end_of is None:
             return
-        fates = []
-        for part in _parts_of(found):
-            target = TopicPartition(part[0], PartitionIndex(part[1]))
-            fate = await self.fate_of(target, part[2], place.producer_id)
-            if fate == "open":
-                return  # its own marker comes, or its partition is decided first
-            fates.append(True if fate == "committed" else False if fate == "aborted" else None)
-        committed = decide(producer.producer_epoch, None, fates) is Fate.COMMITTED
-        waiting = self.end_of(TopicPartition(TOPIC, place.partition), producer, committed)
+        result = _result_in(found)
+        fates: set[str] = set()
+        for part in result.parts:
+            target = TopicPartition(part.topic, PartitionIndex(part.partition))
+            fates.add(await self.fate_of(target, part.base_offset, found.producer))
+        if OPEN in fates:
+            return  # its own marker comes, or its partition is decided first
+        kept_ms = self._clock.now_ms() - result.appended_ms
+        if fates == {GONE} and kept_ms < self._config().firn_http_idempotency_retention_ms:
+            return  # readers may have seen them: its key is 409 as long as results are kept
+        if not self._is_open(place, partition, found.producer):
+            return  # its marker came meanwhile
+        committed = decide(found.producer.producer_epoch, None, [fate == COMMITTED for fate in fates]) is Fate.COMMITTED
+        waiting = self.end_of(TopicPartition(TOPIC, place.partition), found.producer, committed)
         if waiting is not None:
             await waiting
         self._log_line(
@@ -473,10 +485,25 @@ class RequestCoordinator:
             f" {'committed' if committed else 'aborted'}, as its records are"
         )
 
-    async def fate(self, target: TopicPartition, offset: int, producer_id: ProducerId) -> str:
-        """The fate of a transaction's record at an offset: ``committed``, ``aborted``, ``open``, or ``gone`` if the offset has
-        no record of that producer any more.
+    def _is_open(self, place: _OpenSince, partition: Partition, producer: ProducerIdAndEpoch) -> bool:
+        """Whether a result is what its producer has open in the partition, under the same epoch, and nothing else."""
+        if self._partitions.require_served(TOPIC, place.partition) is not partition:
+            return False
+        entry = partition.log.producers.entries.get(place.producer_id)
+        return (
+            entry is not None
+            and (entry.epoch, entry.transaction_first_offset) == (producer.producer_epoch, place.offset)
+            and self._coordinator.look(place.partition, lambda shard: shard.open_results()).count(
+                (place.producer_id, place.offset)
+            )
+            == 1
+        )
 
+    async def fate(self, target: TopicPartition, offset: int, producer: ProducerIdAndEpoch) -> str:
+        """The fate of a transaction's record at an offset.
+
+        Returns: ``committed``, ``aborted`` or ``open``; ``lost`` if the log ends before it or has another record there; ``gone`` if
+        it was deleted or compacted away, so that readers may have seen it.
         Raises: NotLeader, RequestRejected, FirnError.
         """
         partition = self._partitions.require_served(target.topic, target.partition)
@@ -487,10 +514,12 @@ class RequestCoordinator:
         log = partition.log
         while True:
             stable_end = log.last_stable_offset
-            if not log.log_start_offset <= offset < log.log_end_offset:
-                return "gone"
+            if offset < log.log_start_offset:
+                return GONE
+            if offset >= log.log_end_offset:
+                return LOST
             if offset >= stable_end:
-                return "open"
+                return OPEN
             read = await self._reads.read_when_ready(log, offset, READ_BYTES, end_offset=stable_end, committed=True)
             if not read.ranges:
                 await until_at_hand(read.lacks, target)
@@ -498,20 +527,24 @@ class RequestCoordinator:
             aborted = [*read.aborted.values()]
             data = memoryview(await self._reads.take(read))
             header = next(found for _, found in iter_headers(data))
-            if header.producer_id != producer_id or not header.is_transactional or header.is_control:
-                return "gone"
+            if header.base_offset > offset:
+                return GONE
+            named = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
+            if named != producer or not header.is_transactional or header.is_control:
+                return LOST
             is_aborted = any(
-                one.producer_id == producer_id and one.first_offset <= offset <= one.last_offset for one in aborted
+                one.producer_id == producer.producer_id and one.first_offset <= offset <= one.last_offset
+                for one in aborted
             )
-            return "aborted" if is_aborted else "committed"
+            return ABORTED if is_aborted else COMMITTED
 
 
-def _parts_of(found: tuple[RequestKey, bytes]) -> list[tuple[str, int, int]]:
-    """Topic, partition and base offset of a result's parts. Raises: CorruptionError."""
-    decoded = decode(encode_key(found[0]), found[1])
+def _result_in(found: _Stored) -> Result:
+    """Raises: CorruptionError."""
+    decoded = decode(encode_key(found.key), found.value)
     assert decoded is not None
     assert not isinstance(decoded, Tick)
-    return [(part.topic, part.partition, part.base_offset) for part in decoded[1].parts]
+    return decoded[1]
 
 
 async def _result(result: R | Awaitable[R]) -> R:

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from app.client.cluster import refusal
+from app.coordinator.partition import ProducerIdAndEpoch
 from app.core.errors import ErrorCode, RequestRejected
-from app.core.units import BrokerId, ProducerId, TopicPartition
+from app.core.units import BrokerId, TopicPartition
 from app.exactly_once.coordinator import RequestCoordinator
 from app.metadata.image.image import BrokerImage, ClusterImage
 from app.wire.private import RequestsRequest, RequestsResponse
@@ -40,7 +41,7 @@ class RecordFates:
         self._image = image
         self._link = link
 
-    async def fate(self, target: TopicPartition, offset: int, producer_id: ProducerId) -> str:
+    async def fate(self, target: TopicPartition, offset: int, producer: ProducerIdAndEpoch) -> str:
         """As ``RequestCoordinator.fate``. Raises: RequestRejected, BrokerUnavailable, ProtocolError, FirnError."""
         image = self._image()
         topic = image.topic(target.topic)
@@ -48,11 +49,17 @@ class RecordFates:
             return "gone"
         leader = topic.partitions[target.partition].leader
         if leader == self._broker_id or self._link is None:
-            return await self._coordinator.fate(target, offset, producer_id)
+            return await self._coordinator.fate(target, offset, producer)
         broker = image.brokers.get(leader)
         if broker is None:
             raise RequestRejected(ErrorCode.LEADER_NOT_AVAILABLE, f"The partition {target} has no leader now.")
-        asked = RequestsRequest("fate", partitions=[target], producer_id=producer_id, offset=offset)
+        asked = RequestsRequest(
+            "fate",
+            partitions=[target],
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            offset=offset,
+        )
         answer = await self._link.requests(broker, asked)
         if answer.error_code:
             raise refusal(answer.error_code, str(target), answer.error)

@@ -186,7 +186,8 @@ class RequestShard:
     ) -> Accepted:
         """Append a result, if its key has none (EO2). ``others``: offsets of committed results that have other keys, as read.
 
-        Only the same key and try id is a repeat (EO3). The time of the append is that of this turn.
+        Only the same key and try id is a repeat (EO3). A producer has one open result at a time, because a marker ends all that it
+        has. The time of the append is that of this turn.
         Raises, with nothing written: KeyTaken CONCURRENT_TRANSACTIONS; RequestRejected.
         """
         found = self._open.get(request)
@@ -198,6 +199,13 @@ class RequestShard:
             )
         if not set(self._index.find(request.hash64)).issubset(others):
             raise KeyTaken(ErrorCode.CONCURRENT_TRANSACTIONS, "Another request with this key has a result.")
+        for earlier in self._by_producer.get(producer.producer_id, ()):
+            if self._open[earlier].try_id != result.try_id:
+                # Its marker is lost, and the marker of this transaction would end it, too (EO11).
+                raise RequestRejected(
+                    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                    "An earlier transaction of this producer has a result that is open. Try again in some minutes.",
+                )
         written = result._replace(appended_ms=turn.now_ms)
         record = encode_result(request, written)
         size_bytes = _size(*record)

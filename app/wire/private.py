@@ -441,6 +441,7 @@ class RequestsRequest(msgspec.Struct, array_like=True, frozen=True):
     producer_id: int = -1
     """Of an append: the transaction's. Of a fate: the record's."""
     producer_epoch: int = -1
+    """As ``producer_id``."""
     result: bytes = b""
     """Of an append: the value of the record, as ``docs/formats.md`` has it."""
     offset: int = -1

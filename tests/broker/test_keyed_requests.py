@@ -15,8 +15,9 @@ from app.client.cluster import ClusterClient
 from app.client.transactions import end_transaction
 from app.configs import InternalDurability
 from app.configs.broker import STANDARD_AUTHORIZER
+from app.coordinator.partition import ProducerIdAndEpoch
 from app.core.errors import ErrorCode
-from app.core.units import PartitionIndex
+from app.core.units import PartitionIndex, ProducerEpoch, TopicPartition
 from app.exactly_once import coordinator as coordinators
 from app.exactly_once.records import PARTITIONS, TOPIC, Part, RequestKey, Result, Tick, encode_result
 from app.exactly_once.transactional_ids import prefix_of
@@ -373,6 +374,56 @@ async def test_a_result_that_lost_its_marker_is_decided_as_its_records_are(
         assert any("had lost its marker" in line for line in broker.lines)
         second = await produced(producer)
         assert (second == first) is commit
+
+
+async def test_a_result_whose_records_were_deleted_meanwhile_is_not_taken_for_aborted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = MarkerWriter.write
+
+    def loses(self: MarkerWriter, marker: Any, partition: Any, *more: Any) -> Any:
+        return None if partition.topic == TOPIC else write(self, marker, partition, *more)
+
+    monkeypatch.setattr(coordinators, "ABANDONED_S", 0.0)
+    clock = Clock()
+    key = RequestKey("User:ANONYMOUS", b"k")
+    async with open_broker(tmp_path, clock=clock) as broker, producer_of(broker) as producer:
+        monkeypatch.setattr(MarkerWriter, "write", loses)
+        await produced(producer)
+        monkeypatch.setattr(MarkerWriter, "write", write)
+        log = broker.log(TOPIC, key.partition)
+        await until(lambda: not any(broker.log("t", index).producers.open_transactions for index in (0, 1)))
+        for index in (0, 1):
+            data = broker.log("t", index)
+            await broker.node.remote_log_manager.advance_log_start(data.topic_id, data.partition, data.log_end_offset)
+        await broker.node.requests.decide_abandoned()
+        assert log.producers.open_transactions, "readers may have seen the records"
+        with pytest.raises(RestError) as refused:
+            await producer.produce(b"k", DIGEST, "t", RECORDS, 200)
+        assert refused.value.answer.status == 409
+        clock.ahead_ms += broker.node.cluster.effective_broker_config().firn_http_idempotency_retention_ms
+        await broker.node.requests.decide_abandoned()
+        assert not log.producers.open_transactions
+
+
+async def test_the_fate_of_a_record_is_that_of_its_own_transaction(tmp_path: Path) -> None:
+    async with open_broker(tmp_path) as broker, producer_of(broker) as producer:
+        part = (await produced(producer)).parts[0]
+        target = TopicPartition("t", PartitionIndex(part.partition))
+        data = broker.log("t", part.partition)
+        await until(lambda: not data.producers.open_transactions)
+        ((producer_id, entry),) = data.producers.entries.items()
+        fate = broker.node.requests.fate
+        for epoch in range(entry.epoch + 1):
+            own = ProducerIdAndEpoch(producer_id, ProducerEpoch(epoch))
+            if await fate(target, part.base_offset, own) == "committed":
+                break
+        later = ProducerIdAndEpoch(producer_id, ProducerEpoch(epoch + 1))
+        assert await fate(target, part.base_offset, own) == "committed"
+        assert await fate(target, part.base_offset, later) == "lost"
+        assert await fate(target, data.log_end_offset, own) == "lost"
+        await broker.node.remote_log_manager.advance_log_start(data.topic_id, data.partition, data.log_end_offset)
+        assert await fate(target, part.base_offset, own) == "gone"
 
 
 async def test_a_result_whose_records_are_open_waits_for_its_own_marker(

@@ -276,9 +276,9 @@ async def test_a_group_is_deleted_after_its_progress_and_not_while_that_is_being
             await a.leave()
             gate, replay = asyncio.Event(), CoordinatedLog.replay
 
-            async def held_up(log: CoordinatedLog) -> AsyncIterator[list[ReplayedBatch]]:
+            async def held_up(log: CoordinatedLog, **more: Any) -> AsyncIterator[list[ReplayedBatch]]:
                 await gate.wait()
-                async for batches in replay(log):
+                async for batches in replay(log, **more):
                     yield batches
 
             monkeypatch.setattr(CoordinatedLog, "replay", held_up)
@@ -307,9 +307,9 @@ async def test_what_operators_ask_of_offsets_waits_for_progress_that_is_being_re
         shell = broker.node.shares.shell
         gate, replay = asyncio.Event(), CoordinatedLog.replay
 
-        async def held_up(log: CoordinatedLog) -> AsyncIterator[list[ReplayedBatch]]:
+        async def held_up(log: CoordinatedLog, **more: Any) -> AsyncIterator[list[ReplayedBatch]]:
             await gate.wait()
-            async for batches in replay(log):
+            async for batches in replay(log, **more):
                 yield batches
 
         def read_again() -> None:

@@ -441,6 +441,8 @@ class World:
         except KeyTaken:
             self.count("taken")
             return None
+        except RequestRejected:
+            return None  # an earlier result of the producer has lost its marker
         if not accepted.repeated:
             self.when[result.try_id] = self.now
         if self.rules.waits_for_commit:

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from app.coordinator.partition import ProducerIdAndEpoch
 from app.core.errors import ErrorCode, RequestRejected
-from app.core.units import BrokerId, PartitionIndex, ProducerId, TopicPartition
+from app.core.units import BrokerId, PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from app.exactly_once.record_fates import RecordFates
 from app.wire.private import RequestsRequest, RequestsResponse
 
 HERE, THERE, GONE = BrokerId(1), BrokerId(2), BrokerId(3)
-PRODUCER = ProducerId(7)
+PRODUCER = ProducerIdAndEpoch(ProducerId(7), ProducerEpoch(3))
 
 
 def at(partition: int) -> TopicPartition:
@@ -27,8 +28,8 @@ class Around:
         self.asked: list[RequestsRequest] = []
         self.answer = RequestsResponse(found="aborted")
 
-    async def fate(self, target: TopicPartition, offset: int, producer_id: ProducerId) -> str:
-        assert (target, offset, producer_id) == (at(0), 5, PRODUCER)
+    async def fate(self, target: TopicPartition, offset: int, producer: ProducerIdAndEpoch) -> str:
+        assert (target, offset, producer) == (at(0), 5, PRODUCER)
         return "committed"
 
     async def requests(self, to: Any, asked: RequestsRequest) -> RequestsResponse:
@@ -55,7 +56,7 @@ async def test_a_record_that_is_led_here_is_looked_at_here() -> None:
 async def test_another_leader_is_asked_with_the_place_and_the_producer() -> None:
     around = Around()
     assert await fates(around).fate(at(1), 5, PRODUCER) == "aborted"
-    assert around.asked == [RequestsRequest("fate", partitions=[at(1)], producer_id=7, offset=5)]
+    assert around.asked == [RequestsRequest("fate", partitions=[at(1)], producer_id=7, producer_epoch=3, offset=5)]
 
 
 async def test_a_refusal_of_the_leader_is_no_fate() -> None:

@@ -87,6 +87,18 @@ def test_the_same_try_is_a_repeat_and_writes_nothing() -> None:
     assert len(log.records) == 1
 
 
+def test_a_producer_has_one_open_result_because_one_marker_would_end_both() -> None:
+    log = Log()
+    shard = log.replayed()
+    accept(shard, log, RESULT, 1)
+    second = RequestKey("User:a", b"another")
+    with pytest.raises(RequestRejected, match="earlier transaction"):
+        shard.accept(log, second, OTHER, producer(1), ())  # type: ignore[arg-type]
+    assert len(log.records) == 1
+    shard.complete(ProducerId(1), commit=False)
+    assert shard.accept(log, second, OTHER, producer(1), ()) == (1, False)  # type: ignore[arg-type]
+
+
 def test_a_key_with_a_committed_result_is_taken() -> None:
     log = Log()
     shard = log.replayed()

@@ -11,6 +11,8 @@ from typing import Final
 
 from app.core.errors import ErrorCode, FirnError, RequestRejected, clause
 from app.core.units import ProducerEpoch, ProducerId
+from app.exactly_once.coordinator import OBJECT_TIMEOUT_MS
+from app.exactly_once.transactional_ids import is_of_requests
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.request import Request
 from app.handlers.base.views import TransactionsView
@@ -58,6 +60,11 @@ async def _handle_with_new_block(context: TransactionsView) -> InitProducerIdRes
 async def _handle_transactional(
     context: TransactionsView, transactional_id: str, message: InitProducerIdRequest
 ) -> InitProducerIdResponse:
+    if is_of_requests(transactional_id) and message.transaction_timeout_ms > OBJECT_TIMEOUT_MS:
+        raise RequestRejected(
+            ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+            f"A transaction of a keyed request over HTTP is open for {OBJECT_TIMEOUT_MS} ms at most.",
+        )
     expected = None
     if message.producer_id >= 0:
         expected = ProducerIdentity(ProducerId(message.producer_id), ProducerEpoch(message.producer_epoch))

@@ -168,7 +168,8 @@ async def _fate(context: RequestsView, request: Request, asked: RequestsRequest)
         raise ProtocolError(f"A fate is of one record, and the request names {len(asked.partitions)} partitions.")
     ((topic, partition),) = asked.partitions
     target = TopicPartition(topic, PartitionIndex(partition))
-    return RequestsResponse(found=await context.requests.fate(target, asked.offset, ProducerId(asked.producer_id)))
+    producer = ProducerIdAndEpoch(ProducerId(asked.producer_id), ProducerEpoch(asked.producer_epoch))
+    return RequestsResponse(found=await context.requests.fate(target, asked.offset, producer))
 
 
 def _refuse(request: Request, message: bytes, code: ErrorCode, sentence: str) -> bytes | None:

@@ -23,6 +23,12 @@ from pathlib import Path
 
 from app.wire import codec, framing, header
 from app.wire.apikeys import ApiKey
+from app.wire.apis.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from app.wire.config_resources import ConfigResourceType
 from loadtests.kafka_peer import kafka_libs
 from tests.faults.producing import link
 from tests.faults.served import serving
@@ -192,6 +198,10 @@ async def main() -> None:
         with tempfile.TemporaryDirectory() as directory, serving(Path(directory), "--advertise", address) as broker:
             async with link(broker.port) as connection:
                 await connection.create_topic(TOPIC)
+                # So that clients push their metrics (KIP-714).
+                settings = [AlterableConfig("metrics", 0, "*"), AlterableConfig("interval.ms", 0, "100")]
+                change = AlterConfigsResource(ConfigResourceType.CLIENT_METRICS, "all", settings)
+                await connection.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, IncrementalAlterConfigsRequest([change]))
             proxy.frames, proxy.broker_port = {}, broker.port
             await asyncio.to_thread(run, client, address)
             found[name] = dict(sorted({**known.get(name, {}), **proxy.frames}.items()))
