@@ -12,7 +12,7 @@ from app.configs import BrokerConfig
 from app.coordinator.partition import ProducerIdAndEpoch
 from app.coordinator.shell import Coordinator, Reply, Turn
 from app.coordinator.topics import CONSUMER_OFFSETS
-from app.core.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, RequestRejected, copy_of
 from app.core.faults import Faults, Limited
 from app.core.metrics import Registry
 from app.core.seams import Clock
@@ -49,6 +49,7 @@ class GroupCoordinator:
         """``config`` returns the broker's present settings."""
         self.config = config
         self._log_line = Limited(log_line)
+        self._faults = Faults(log_line) if faults is None else faults
         self._clock = clock
         self.image = ClusterImage()
         """The present image of the cluster."""
@@ -175,15 +176,20 @@ class GroupCoordinator:
                 try:
                     await self._assign(partition, group_id)
                 except RequestRejected as error:
-                    # The next heartbeat of a member asks for it again, here or at the next coordinator.
-                    self._log_line(f"the new assignment of group {group_id} is not written: {error}")
+                    # A heartbeat asks for it again, here or at the next coordinator.
+                    self._faults.met_error("assigning", f"group {group_id}", error)
 
     async def _assign(self, partition: PartitionIndex, group_id: str) -> None:
         """Raises: RequestRejected if this broker does not coordinate the group, or the log takes nothing."""
         steps = self.shell.look(partition, lambda shard: shard.computed(group_id, self.shell.loop_ms()))
         if steps is not None:
             computed = await run(steps)
-            self.shell.tell(partition, lambda shard, turn: shard.take(turn, group_id, computed))
+            try:
+                self.shell.tell(partition, lambda shard, turn: shard.take(turn, group_id, computed))
+            except RequestRejected as error:
+                told = copy_of(error)
+                self.shell.look(partition, lambda shard: shard.was_not_written(group_id, told, self.shell.loop_ms()))
+                raise
 
     def _topics_deleted(self, names: Collection[str]) -> None:
         """Delete offsets of deleted topics. Offsets that cannot be deleted now are deleted when they expire."""

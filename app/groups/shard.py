@@ -349,6 +349,12 @@ class GroupShard:
         if isinstance(group, ConsumerGroup) and group.take(turn, computed, self.image()):
             self._counters.assignments[GroupType.CONSUMER].value += 1
 
+    def was_not_written(self, group_id: str, error: RequestRejected, steady_ms: int) -> None:
+        """As ``ConsumerGroup.was_not_written``; the group may be gone."""
+        group = self.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            group.was_not_written(error, steady_ms)
+
     def _consumer_member_due(self, turn: Turn, key: MemberTimer) -> None:
         """A member of the consumer protocol has missed a time limit."""
         group = self.groups.get(key.group_id)

@@ -95,6 +95,28 @@ def test_a_topic_that_a_member_has_given_up_meanwhile_is_not_assigned_to_it() ->
     assert coordinator.group.target_epoch == coordinator.group.epoch == 2
 
 
+def test_a_target_that_cannot_be_written_is_told_to_one_member_and_tried_again_after_the_interval() -> None:
+    config = BrokerConfig(group_consumer_assignment_interval_ms=1_000)
+    coordinator = Coordinator(image_of({"a": 4}), config, 0)
+    alice, bob = Consumer("alice", {"a"}), Consumer("bob", {"a"})
+    settle(coordinator, [alice])
+    coordinator.pass_time(1_000)
+    bob.beat(coordinator)
+    coordinator.compute()
+    coordinator.computed.clear()  # the append failed
+    error = RequestRejected(ErrorCode.UNKNOWN_SERVER_ERROR, "The records are too large.")
+    coordinator.group.was_not_written(error, coordinator.turn.steady_ms)
+    for _ in range(3):
+        bob.beat(coordinator)
+        coordinator.pass_time(100)
+    assert coordinator.computed == [], "it is not tried again at once"
+    coordinator.pass_time(1_000)
+    with pytest.raises(RequestRejected, match="too large"):
+        bob.beat(coordinator)
+    settle(coordinator, [alice, bob])
+    assert (alice.count, bob.count) == (2, 2)
+
+
 def test_a_group_is_large_by_its_different_lists_or_by_what_its_assignor_looks_at() -> None:
     names = {f"t{index}": 1 for index in range(300)}
     for assignor, lists, members, is_large in (

@@ -179,6 +179,8 @@ class ConsumerGroup:
         """Members that were told to rejoin."""
         self._assigned_ms: int | None = None
         """Time of the last computation of the target on this broker; None if another broker computed it."""
+        self._unwritten: RequestRejected | None = None
+        """Why a target that was computed between requests was not written. The next member that waits for it is told."""
         self._topics_seen: Mapping[str, TopicImage] | None = None
         """Topics of the image with which the group epoch was last compared."""
         self.replaces: Sequence[RawRecord] = ()
@@ -377,6 +379,10 @@ class ConsumerGroup:
         target_epoch = self.target_epoch
         due = epoch > target_epoch and (self.may_assign(turn.steady_ms) or self._has_only(replaced or member))
         if due and self._takes_long(wanted):
+            if self._unwritten is not None:
+                error, self._unwritten = self._unwritten, None
+                self._topics_seen = None  # the records about these topics are not written
+                raise error
             # Until it is there, members go on with the target that they have.
             turn.set_timer(AssignmentDue(self.group_id), 0)
         elif due:
@@ -508,6 +514,11 @@ class ConsumerGroup:
                 names |= found.topics
         assigned = yield from _assignment(assign, subscriptions, targets, names, regexes, image)
         return Computed(self, epoch, subscriptions, assigned)
+
+    def was_not_written(self, error: RequestRejected, steady_ms: int) -> None:
+        """A computed target could not be written: it is tried again after the assignment interval."""
+        self._assigned_ms = steady_ms
+        self._unwritten = error
 
     def take(self, turn: Turn, computed: Computed, image: ClusterImage) -> bool:
         """Write a computed target. What has changed since is met by the next one: a member that has left has no part of it, a new
