@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from tests.faults.pipeline import QUIET
@@ -131,6 +132,7 @@ def committed(broker: Served) -> Counter[bytes]:
     return found
 
 
+@pytest.mark.ci
 def test_each_key_is_stored_once_and_answered_alike_while_processes_are_killed(tmp_path: Path) -> None:
     port = free_port()
     with serving(tmp_path, "--listen", f"127.0.0.1:{free_port()}", http=f"127.0.0.1:{port}") as broker:
