@@ -23,7 +23,7 @@ from app.core.units import NO_TOPIC_ID
 from app.exactly_once.transactional_ids import is_of_requests, may_use
 from app.handlers.base.api import Api
 from app.handlers.base.portions import Handle, as_coroutine
-from app.security.acls import CLUSTER_NAME, Operation, ResourceType
+from app.security.acls import CLUSTER_NAME, Acls, Operation, ResourceType
 from app.security.authorizer import Authorizer, split_super_users
 from app.security.noting import note
 from app.wire.apikeys import ApiKey
@@ -309,12 +309,14 @@ Entry = Whole | Each | Listed | Special | HandlerRight
 class _Asking:
     """One request on its way through the entries of its API."""
 
-    __slots__ = ("api", "context", "finishes", "message", "request")
+    __slots__ = ("api", "asked", "context", "finishes", "message", "request")
 
     def __init__(self, context: Context, request: Request, api: Api, message: Any) -> None:
         self.context = context
         self.request = request
         self.api = api
+        self.asked = message
+        """The request as it came."""
         self.message = message
         """The request without the items that were taken out. It is a copy: if the whole request fails, the response names all items
         of the original."""
@@ -380,8 +382,10 @@ def guarded(key: int, api: Api) -> Api:
     """The request comes here in short pieces."""
 
     def ask_first(context: Context, request: Request, message: Any) -> Any | Awaitable[Any]:
-        if context.authorizer is None:
+        authorizer = context.authorizer
+        if authorizer is None:
             return handle(context, request, message)
+        acls = authorizer.acls
         asking = _Asking(context, request, api, message)
         checks = asking.checks(entries)
         try:
@@ -390,7 +394,7 @@ def guarded(key: int, api: Api) -> Api:
             else:
                 for _ in range(STEPS_AT_ONCE):
                     next(checks)
-                return _ask_on(asking, checks, handle)
+                return _ask_on(asking, checks, entries, acls, handle)
         except StopIteration:
             pass
         except _Answered as answered:
@@ -406,10 +410,15 @@ def guarded(key: int, api: Api) -> Api:
     return api._replace(handle=ask_first)
 
 
-async def _ask_on(asking: _Asking, checks: Steps[None], handle: Handle) -> Any:
-    """Ask for the other rights of a long request in portions, and serve it."""
+async def _ask_on(asking: _Asking, checks: Steps[None], entries: Sequence[Entry], acls: Acls, handle: Handle) -> Any:
+    """Ask for the other rights of a long request in portions, and serve it. Rules that are not ``acls`` any more decide anew."""
+    authorizer = asking.context.authorizer
     try:
         await run(checks)
+        while authorizer is not None and authorizer.acls is not acls:
+            acls = authorizer.acls
+            asking = _Asking(asking.context, asking.request, asking.api, asking.asked)
+            await run(asking.checks(entries))
     except _Answered as answered:
         return answered.response
     try:
