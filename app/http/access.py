@@ -35,6 +35,7 @@ AUTHORITIES_KEPT: Final = 256
 
 _AUTHORITY: Final = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[^:\[\]/@\s,]+))(?::(?P<port>\d{1,5}))?")
 _ORIGIN: Final = re.compile(r"(?P<scheme>https?)://(?P<authority>[^/?#@]+)", re.IGNORECASE)
+_PATH: Final = re.compile(r"[/?#\\]")
 
 
 class Authority(NamedTuple):
@@ -148,6 +149,21 @@ def check_encrypted(host: str, *, encrypted: bool) -> None:
         )
 
 
+def origin_of(url: str) -> str:
+    """The origin of the page at ``url``."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{_PATH.split(rest, maxsplit=1)[0]}"
+
+
+def is_of_host(origin: str, host: str) -> bool:
+    """Whether ``origin`` is that of ``host``, a ``Host`` header. The scheme does not count: a proxy in front may speak TLS."""
+    parsed = _parse_origin(origin)
+    authority = parse_authority(host)
+    if parsed is None or authority is None or parsed.host != authority.host:
+        return False
+    return parsed.port == (DEFAULT_PORTS[parsed.scheme] if authority.port is None else authority.port)
+
+
 @dataclass(frozen=True, slots=True)
 class AccessRequest:
     """The parts of one request that the rules read."""
@@ -249,9 +265,5 @@ class Access:
         )
 
     def _is_own(self, asked: AccessRequest) -> bool:
-        """Whether the origin is the host of the request. The scheme does not count: a proxy in front may speak TLS."""
-        origin = None if asked.origin is None else _parse_origin(asked.origin)
-        authority = parse_authority(asked.hosts[0]) if len(asked.hosts) == 1 else None
-        if origin is None or authority is None or origin.host != authority.host:
-            return False
-        return origin.port == (DEFAULT_PORTS[origin.scheme] if authority.port is None else authority.port)
+        """Whether the origin is the host of the request."""
+        return asked.origin is not None and len(asked.hosts) == 1 and is_of_host(asked.origin, asked.hosts[0])

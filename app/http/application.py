@@ -176,7 +176,7 @@ def create_app(
     app.state.health = HealthListener()
     app.state.siblings = siblings
     app.state.body_budget = BodyBudget()
-    app.state.console = Console(clock)
+    app.state.console = Console(clock, encrypted=settings.plain_credentials)
     for module in _ROUTES:
         app.include_router(module.router)
     app.include_router(costs.router)

@@ -38,9 +38,10 @@ class Asset:
 class Console:
     """Templates and static files, loaded when the first page is asked for, and the sessions."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, encrypted: bool = False) -> None:
+        """``encrypted``: whether a proxy in front encrypts."""
         self.clock = clock
-        self.sessions = Sessions()
+        self.sessions = Sessions(encrypted=encrypted)
         self._environment: Environment | None = None
         self._assets: Mapping[str, Asset] = {}
 

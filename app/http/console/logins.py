@@ -12,13 +12,14 @@ from urllib.parse import parse_qsl
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
-from app.core.errors import BrokerUnavailable
+from app.core.errors import BrokerUnavailable, FirnError
 from app.core.limits import HTTP_BODY_TIMEOUT_MS, KIB
+from app.http.access import is_of_host, origin_of
 from app.http.bodies import whole_body
 from app.http.body_budget import BodyBudget
 from app.http.console.console import ASSETS
 from app.http.console.rendering import GUARDED, ConsoleRoute, console_of, page, session_of
-from app.http.console.sessions import is_console, set_cookie
+from app.http.console.sessions import is_console
 from app.http.credentials import Credential, NotACredential, read_authorization
 from app.http.errors import RestAnswer, RestError
 
@@ -32,11 +33,29 @@ ADDRESS: Final = "firn.address"
 FORM_BYTES_MAX: Final = 32 * KIB
 FIELDS_MAX: Final = 20
 WRONG: Final = "The user, the password or the token is wrong."
+UNAVAILABLE: Final = "No broker can be reached, so nobody can log in. Try again later."
+UNCHECKED: Final = "No broker could check this login. Try again later."
 IMMUTABLE: Final = "public, max-age=31536000, immutable"
+
+
+def check_sender(request: Request) -> None:
+    """Raises: RestError 403 if the page that sent a form is not of the host that the request names.
+
+    The page to log in has no session, so its token alone would let a page of another host log its reader in as another user. An
+    origin that may use REST may not do that either.
+    """
+    host = request.headers.get("host", "")
+    origin, referer = request.headers.get("origin"), request.headers.get("referer")
+    for sender in (origin, origin_of(referer) if referer else None):
+        if sender is not None and not is_of_host(sender, host):
+            raise RestError(
+                403, "The form comes from a page of another host. Open its page at this host, and send it from there."
+            )
 
 
 async def form_of(request: Request) -> dict[str, str]:
     """The fields of a form of the console. Raises: RestError 400, 403 if it is no form of this console, 413; ClientLeft."""
+    check_sender(request)
     budget: BodyBudget = request.app.state.body_budget
     with budget.whole.page() as held:  # a form to log in has no caller yet, whose part of the budget it could take
         body = await whole_body(request, bytes_max=FORM_BYTES_MAX, idle_timeout_ms=HTTP_BODY_TIMEOUT_MS, held=held)
@@ -79,13 +98,18 @@ async def show_login(request: Request) -> Response:
     return await _login_page(request, wanted)
 
 
+def _unavailable(callers: Callers, error: FirnError) -> str:
+    """The sentence of a login that no broker could check."""
+    callers.tell_unavailable(error)
+    return UNAVAILABLE if isinstance(error, BrokerUnavailable) else UNCHECKED
+
+
 async def _login_page(request: Request, wanted: str, status: int = 200, message: str = "") -> Response:
     callers: Callers = request.app.state.callers
     try:
         offered = await callers.mechanisms()
-    except BrokerUnavailable as error:
-        callers.tell_unavailable(error)
-        offered, message, status = (), "No broker can be reached, so nobody can log in. Try again later.", 503
+    except FirnError as error:
+        offered, message, status = (), _unavailable(callers, error), 503
     return await page(
         request, "login", status_code=status, next=wanted, message=message, tokens="OAUTHBEARER" in offered, section=""
     )
@@ -109,11 +133,13 @@ async def log_in(request: Request) -> Response:
     except CallerRefused as refusal:
         refused: RestAnswer = refusal.answer
         return await _login_page(request, wanted, refused.status, WRONG if refused.status == 401 else refused.message)
+    except FirnError as error:
+        return await _login_page(request, wanted, 503, _unavailable(callers, error))
     console = console_of(request)
     if (before := session_of(request)) is not None:
         console.sessions.end(before)
     name = console.sessions.begin(credential, fields.get("user", "") or "token")
-    headers = {**GUARDED, "cache-control": "no-store", "set-cookie": set_cookie(request.scope, name)}
+    headers = {**GUARDED, "cache-control": "no-store", "set-cookie": console.sessions.set_cookie(request.scope, name)}
     return RedirectResponse(wanted, 303, headers=headers)
 
 
@@ -123,7 +149,11 @@ async def log_out(request: Request) -> Response:
     session = session_of(request)
     if session is not None:
         console_of(request).sessions.end(session)
-    headers = {**GUARDED, "cache-control": "no-store", "set-cookie": set_cookie(request.scope, None)}
+    headers = {
+        **GUARDED,
+        "cache-control": "no-store",
+        "set-cookie": console_of(request).sessions.set_cookie(request.scope, None),
+    }
     return RedirectResponse("/console/login", 303, headers=headers)
 
 

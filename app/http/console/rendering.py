@@ -22,7 +22,7 @@ from app.core.errors import FirnError
 from app.core.extras import install_hint
 from app.core.turns import each
 from app.http.console.console import Console
-from app.http.console.sessions import ROOT, Session, accepts_html, set_cookie
+from app.http.console.sessions import ROOT, Session, accepts_html
 from app.http.errors import RestAnswer, RestError, answer_of
 from app.http.serving import caller_of, counts_no_more, gateway_of
 
@@ -104,7 +104,11 @@ async def refused(request: Request, answer: RestAnswer) -> Response:
 def to_login(request: Request) -> Response:
     """The way to the page to log in, and back. It ends the session of the request."""
     asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    headers = {**GUARDED, "cache-control": "no-store", "set-cookie": set_cookie(request.scope, None)}
+    headers = {
+        **GUARDED,
+        "cache-control": "no-store",
+        "set-cookie": console_of(request).sessions.set_cookie(request.scope, None),
+    }
     return RedirectResponse(f"/console/login?next={quote(asked, safe='')}", 303, headers=headers)
 
 

@@ -54,17 +54,22 @@ def accepts_html(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     return any(name == b"accept" and b"text/html" in value.lower() for name, value in headers)
 
 
-def cookie_name(scope: Any) -> str:
+def is_encrypted(scope: Any, encrypted: bool) -> bool:
+    """Whether the browser of a request speaks TLS: with this server, or with a proxy in front."""
+    return encrypted or scope.get("scheme") == "https"
+
+
+def cookie_name(scope: Any, *, encrypted: bool = False) -> str:
     """Browsers share cookies between the ports of a host, so the name has the port. With TLS its prefix makes browsers refuse the
-    cookie of any other host."""
+    cookie of any other host. ``encrypted``: whether a proxy in front encrypts."""
     server = scope.get("server")
     port = server[1] if server else 0
-    return f"__Host-firn-{port}" if scope.get("scheme") == "https" else f"firn-{port}"
+    return f"__Host-firn-{port}" if is_encrypted(scope, encrypted) else f"firn-{port}"
 
 
-def cookie_of(scope: Any) -> str | None:
+def cookie_of(scope: Any, *, encrypted: bool = False) -> str | None:
     """The name of the session that a request brings."""
-    wanted = cookie_name(scope)
+    wanted = cookie_name(scope, encrypted=encrypted)
     for name, value in scope["headers"]:
         if name == b"cookie" and len(value) <= _COOKIE_CHARS_MAX:
             for part in value.decode("latin-1").split(";"):
@@ -74,19 +79,26 @@ def cookie_of(scope: Any) -> str | None:
     return None
 
 
-def set_cookie(scope: Any, name: str | None) -> str:
+def set_cookie(scope: Any, name: str | None, *, encrypted: bool = False) -> str:
     """The ``Set-Cookie`` header that begins a session, or ends it if ``name`` is None. It lives as long as the browser runs."""
-    secure = "; Secure" if scope.get("scheme") == "https" else ""
+    secure = "; Secure" if is_encrypted(scope, encrypted) else ""
     ends = "; Max-Age=0" if name is None else ""
-    return f"{cookie_name(scope)}={name or ''}; Path=/; HttpOnly; SameSite=Strict{secure}{ends}"
+    return f"{cookie_name(scope, encrypted=encrypted)}={name or ''}; Path=/; HttpOnly; SameSite=Strict{secure}{ends}"
 
 
 class Sessions:
     """All of a process, in memory: a restart ends them."""
 
     def __init__(
-        self, *, sessions_max: int = SESSIONS_MAX, idle_s: float = IDLE_S, lifetime_s: float = LIFETIME_S
+        self,
+        *,
+        sessions_max: int = SESSIONS_MAX,
+        idle_s: float = IDLE_S,
+        lifetime_s: float = LIFETIME_S,
+        encrypted: bool = False,
     ) -> None:
+        """``encrypted``: whether a proxy in front encrypts."""
+        self._encrypted = encrypted
         self._sessions_max = sessions_max
         self._idle_s = idle_s
         self._lifetime_s = lifetime_s
@@ -102,6 +114,7 @@ class Sessions:
         name = secrets.token_urlsafe(32)
         now_s = asyncio.get_running_loop().time()
         key = sha256(name.encode()).digest()
+        self._drop_ended(now_s)
         while len(self._known) >= self._sessions_max:
             self._known.popitem(last=False)
         self._known[key] = Session(key, credential, user, now_s, now_s)
@@ -109,20 +122,28 @@ class Sessions:
 
     def find(self, scope: Any) -> Session | None:
         """The session of a request to the console, which counts as a use of it; None without one, or if it has ended."""
-        name = cookie_of(scope)
+        now_s = asyncio.get_running_loop().time()
+        self._drop_ended(now_s)
+        name = cookie_of(scope, encrypted=self._encrypted)
         if name is None:
             return None
         key = sha256(name.encode("latin-1")).digest()
         session = self._known.get(key)
         if session is None:
             return None
-        now_s = asyncio.get_running_loop().time()
-        if now_s - session.used_s >= self._idle_s or now_s - session.began_s >= self._lifetime_s:
-            self.end(session)
-            return None
         session.used_s = now_s
         self._known.move_to_end(key)
         return session
+
+    def set_cookie(self, scope: Any, name: str | None) -> str:
+        """The ``Set-Cookie`` header that begins the session of that name, or ends it if ``name`` is None."""
+        return set_cookie(scope, name, encrypted=self._encrypted)
+
+    def _drop_ended(self, now_s: float) -> None:
+        """Forget the credentials of sessions that have ended. There are ``sessions_max`` to look at."""
+        for session in tuple(self._known.values()):
+            if now_s - session.used_s >= self._idle_s or now_s - session.began_s >= self._lifetime_s:
+                self.end(session)
 
     def end(self, session: Session) -> None:
         """Its credential counts no more, or its user has left."""

@@ -9,8 +9,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from app.core.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected
 from app.http.callers import CallerLimits
-from app.http.console.logins import credential_of, next_of
+from app.http.console.logins import UNAVAILABLE, UNCHECKED, credential_of, next_of
 from app.http.credentials import Basic, Bearer
 from app.security.acls import Operation, ResourceType
 from tests.http.secured import Secured, basic, secured
@@ -114,6 +115,74 @@ async def test_a_form_of_another_origin_is_refused(http: Secured) -> None:
         assert response.status_code == 403, origin
     same = await http.client.post("/console/login", data=form, headers={"origin": "http://localhost"})
     assert same.status_code == 303
+
+
+FOREIGN = ("https://evil.example/console/login", "http://localhost:3000/", "http://localhost@evil.example/", "about:x")
+
+
+async def test_a_form_to_log_in_or_out_comes_from_a_page_of_this_host(http: Secured) -> None:
+    page = await http.client.get("/console/login", headers=HTML)
+    form = {"form_token": token_in(page.text), "user": "carol", "password": "carol-secret"}
+    for referer in FOREIGN:
+        response = await http.client.post("/console/login", data=form, headers={"referer": referer})
+        assert response.status_code == 403, referer
+    own = {"referer": "https://localhost/console/login?next=/"}
+    assert (await http.client.post("/console/login", data=form, headers=own)).status_code == 303
+    form = {"form_token": token_in((await http.client.get("/console/topics", headers=HTML)).text)}
+    for referer in FOREIGN:
+        response = await http.client.post("/console/logout", data=form, headers={"referer": referer})
+        assert response.status_code == 403, referer
+    assert (await http.client.post("/console/logout", data=form, headers=own)).status_code == 303
+
+
+async def test_an_origin_that_may_use_rest_logs_no_browser_in(tmp_path: Path) -> None:
+    origin = "https://ui.example"
+    async with secured(tmp_path, allowed_origins=(origin,)) as http:
+        await http.add_user("carol")
+        page = await http.client.get("/console/login", headers=HTML)
+        form = {"form_token": token_in(page.text), "user": "carol", "password": "carol-secret"}
+        assert (await http.client.post("/console/login", data=form, headers={"origin": origin})).status_code == 403
+        assert (await http.client.post("/console/login", data=form)).status_code == 303
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (BrokerUnavailable("Broker 1 is away."), UNAVAILABLE),
+        (RequestRejected(ErrorCode.UNSUPPORTED_VERSION, "The broker is of another version."), UNCHECKED),
+    ],
+)
+@pytest.mark.parametrize("asked", ["serving", "mechanisms"])
+async def test_a_login_that_no_broker_checks_is_a_page_that_says_so(
+    http: Secured, monkeypatch: pytest.MonkeyPatch, error: FirnError, sentence: str, asked: str
+) -> None:
+    page = await http.client.get("/console/login", headers=HTML)
+    form = {"form_token": token_in(page.text), "user": "carol", "password": "carol-secret"}
+
+    async def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(http.callers, {"serving": "_admit", "mechanisms": "mechanisms"}[asked], fail)
+    response = await http.client.post("/console/login", data=form)
+    assert response.status_code == 503
+    assert sentence in response.text
+    assert "set-cookie" not in response.headers
+
+
+async def test_behind_a_proxy_that_encrypts_the_cookie_is_kept_from_other_hosts(tmp_path: Path) -> None:
+    async with secured(tmp_path, plain_credentials=True) as http:
+        await http.add_user("carol")
+        cookie = (await log_in(http)).headers["set-cookie"]
+        assert cookie.startswith("__Host-firn-")
+        assert cookie.endswith("; Secure")
+        http.client.cookies.clear()
+        name, _, value = cookie.partition(";")[0].partition("=")
+        page = await http.client.get("/console/topics", headers={**HTML, "cookie": f"{name}={value}"})
+        assert page.status_code == 200
+        out = await http.client.post(
+            "/console/logout", data={"form_token": token_in(page.text)}, headers={"cookie": f"{name}={value}"}
+        )
+        assert out.headers["set-cookie"].startswith(f"{name}=; Path=/")
 
 
 async def test_a_user_who_logs_out_is_out(http: Secured) -> None:

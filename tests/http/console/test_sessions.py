@@ -44,6 +44,26 @@ async def test_a_session_ends_when_it_is_idle_and_when_it_is_old(monkeypatch: py
     assert len(sessions) == 0
 
 
+@pytest.mark.parametrize("asks", [True, False])
+async def test_the_credentials_of_ended_sessions_are_forgotten_with_the_next_request(
+    monkeypatch: pytest.MonkeyPatch, asks: bool
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: clock[0])
+    sessions = Sessions(idle_s=10, lifetime_s=25)
+    old, idle = sessions.begin(ALICE, "alice"), sessions.begin(ALICE, "alice")
+    for clock[0] in (9.0, 18.0):
+        assert sessions.find(scope(old)) is not None
+    assert sessions.find(scope(idle)) is None
+    assert len(sessions) == 1
+    clock[0] = 25.0
+    if asks:
+        assert sessions.find(scope()) is None
+    else:
+        sessions.begin(ALICE, "alice")
+    assert len(sessions) == (0 if asks else 1)
+
+
 async def test_a_new_session_takes_the_place_of_the_one_that_was_unused_longest() -> None:
     sessions = Sessions(sessions_max=2)
     first, second = sessions.begin(ALICE, "alice"), sessions.begin(ALICE, "alice")
@@ -67,6 +87,9 @@ def test_a_cookie_is_kept_from_scripts_and_other_sites_and_over_tls_from_other_h
     assert set_cookie(scope(), "x") == "firn-8080=x; Path=/; HttpOnly; SameSite=Strict"
     assert set_cookie(scope(scheme="https"), "x") == ("__Host-firn-8080=x; Path=/; HttpOnly; SameSite=Strict; Secure")
     assert "Max-Age=0" in set_cookie(scope(), None)
+    proxied = Sessions(encrypted=True).set_cookie(scope(), "x")
+    assert proxied == "__Host-firn-8080=x; Path=/; HttpOnly; SameSite=Strict; Secure"
+    assert Sessions().set_cookie(scope(), "x") == set_cookie(scope(), "x")
     assert cookie_of({**scope("x"), "server": ("127.0.0.1", 8081)}) is None
 
 
