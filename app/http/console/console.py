@@ -93,7 +93,7 @@ def _load() -> tuple[Mapping[str, Asset], Environment]:
         "part": lambda text: quote(text, safe=""),
         "breakable": lambda text: escape(formats.readable(text)).replace(".", Markup(".<wbr>")),
     }
-    environment.globals |= {"urls": urls, "many": formats.many, "ago": formats.ago}
+    environment.globals |= {"urls": urls, "many": formats.many, "ago": formats.ago, "shell": formats.shell}
     for name in environment.list_templates():
         environment.get_template(name)
     return assets, environment

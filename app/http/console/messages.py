@@ -5,9 +5,9 @@ The broker decides whether the caller may read, as for each other Fetch. Tests: 
 
 from __future__ import annotations
 
-import shlex
 from datetime import UTC, datetime
 from typing import Final
+from urllib.parse import quote
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -15,6 +15,7 @@ from starlette.responses import Response
 from app.client.cluster import EARLIEST, LATEST
 from app.core.errors import BrokerUnavailable, RequestRejected
 from app.core.units import Offset, PartitionIndex, TopicPartition
+from app.http.console.formats import shell
 from app.http.console.reading import Browse, browse
 from app.http.console.rendering import GUARDED, ConsoleRoute
 from app.http.console.topics import found_topic, number_in, topic_page
@@ -100,9 +101,11 @@ async def list_messages(topic_name: str, request: Request) -> Response:
         read=read,
         tier=await _tier_of(gateway, partition, offset),
         before=max(first, offset - count) if offset > first else None,
-        command=f"firn consume {shlex.quote(topic_name)} --partition {partition.partition} --from {offset} --count {count}",
-        address=f"/v3/clusters/{await gateway.cluster_id()}/topics/{topic_name}/partitions/{partition.partition}/records"
-        f"?offset={offset}&count={count}",
+        command=shell(
+            f"firn consume {{}} --partition {partition.partition} --from {offset} --count {count}", topic_name
+        ),
+        address=f"/v3/clusters/{await gateway.cluster_id()}/topics/{quote(topic_name, safe='')}"
+        f"/partitions/{partition.partition}/records?offset={offset}&count={count}",
     )
 
 
@@ -140,7 +143,7 @@ async def show_message(topic_name: str, partition_id: int, offset: int, request:
         exact=record.offset == offset,
         following=record.offset + 1 if record.offset + 1 < end else None,
         tier=await _tier_of(gateway, partition, record.offset),
-        command=f"firn consume {shlex.quote(topic_name)} --partition {partition_id} --from {record.offset} --count 1",
+        command=shell(f"firn consume {{}} --partition {partition_id} --from {record.offset} --count 1", topic_name),
     )
 
 
@@ -150,6 +153,9 @@ async def save_value(topic_name: str, partition_id: int, offset: int, request: R
     if not 0 <= partition_id < len(topic.partitions):
         raise RestError(404, f"Topic {topic_name} has no partition {partition_id}.")
     partition = TopicPartition(topic_name, PartitionIndex(partition_id))
+    first, end = await _ends(gateway, partition)
+    if not first <= offset < end:
+        raise RestError(404, f"Partition {partition_id} of topic {topic_name} has no record at offset {offset}.")
     async with reader(gateway, read_committed=True) as consumer:
         consumer.assign({partition: Offset(offset)})
         for _ in range(RAW_ROUNDS_MAX):

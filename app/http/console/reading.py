@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Final, NamedTuple
 
 import msgspec
 
 from app.core.limits import KIB, MIB
-from app.core.turns import Portion
+from app.core.turns import Portion, Steps, Stepwise, run, slices
 from app.core.units import Offset, TopicPartition
 from app.http.console.formats import readable
 from app.http.gateway import Gateway
@@ -31,6 +31,9 @@ KEY_BYTES: Final = 120
 HEADERS_MAX: Final = 8
 WHOLE_BYTES_MAX: Final = 256 * KIB
 """Of a value on the page of one record."""
+FORMATTED_BYTES_MAX: Final = MIB
+"""Of JSON with line breaks. JSON that would be longer is shown as it is: lists within 900 lists indent each element by 1,800."""
+INDENT: Final = 2
 WHOLE_HEADERS_MAX: Final = 200
 HEX_BYTES: Final = 48
 
@@ -83,7 +86,35 @@ class Browsed:
     at_end: bool = False
 
 
-def text_of(data: bytes | None, limit: int, *, pretty: bool = False) -> Text:
+_NOT_BREAKS: Final = bytes(set(range(256)) - set(b"[]{},"))
+_DEEPER: Final = tuple({"[": 1, "{": 1, "]": -1, "}": -1}.get(chr(code), 0) for code in range(256))
+_BREAKS_AT_ONCE: Final = 32 * KIB
+"""Line breaks that are measured within a step: about 2 ms."""
+
+
+@Stepwise
+def stays_small(data: bytes) -> Steps[bool]:
+    """Whether JSON with line breaks would have ``FORMATTED_BYTES_MAX`` at most. It holds for data that is no JSON, too: what comes
+    before its fault stays as small."""
+    outside = b"".join(
+        data.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2]
+    )  # a bracket in a string breaks no line
+    yield
+    size, depth = len(data) + outside.count(b":"), 0
+    for piece in slices(outside.translate(None, _NOT_BREAKS), _BREAKS_AT_ONCE):
+        depths = list(accumulate(map(_DEEPER.__getitem__, piece), initial=depth))
+        if min(depths) < 0:
+            return False
+        depth = depths[-1]
+        size += len(piece) + INDENT * sum(depths)
+        if size > FORMATTED_BYTES_MAX:
+            return False
+        yield
+    return True
+
+
+@Stepwise
+def text_of(data: bytes | None, limit: int, *, pretty: bool = False) -> Steps[Text]:
     """Bytes as text if they are UTF-8, else in hexadecimal. ``pretty``: JSON with line breaks."""
     if data is None:
         return Text("null", "null", 0, False)
@@ -97,29 +128,33 @@ def text_of(data: bytes | None, limit: int, *, pretty: bool = False) -> Text:
         text = part[: error.start].decode()
     is_json = text[:1] in ("{", "[") and not cut
     if is_json:
+        pretty = pretty and (yield from stays_small.steps(part))
+        yield
         try:
-            formatted = msgspec.json.format(part, indent=2 if pretty else -1)
+            formatted = msgspec.json.format(part, indent=INDENT if pretty else -1)
         except (msgspec.MsgspecError, RecursionError):
             is_json = False
         else:
             text = formatted.decode() if pretty else text
-    return Text(readable(text), "json" if is_json else "text", len(data), cut)
+        yield
+    shown = yield from readable.steps(text)
+    return Text(shown, "json" if is_json else "text", len(data), cut)
 
 
-def shown_of(record: Record, *, whole: bool) -> Shown:
+@Stepwise
+def shown_of(record: Record, *, whole: bool) -> Steps[Shown]:
     """A record for a page."""
     headers_max = WHOLE_HEADERS_MAX if whole else HEADERS_MAX
     headers = tuple(
         (readable(name[:KEY_BYTES]), text_of(value, KEY_BYTES)) for name, value in islice(record.headers, headers_max)
     )
-    return Shown(
-        record.offset,
-        record.timestamp,
-        text_of(record.key, WHOLE_BYTES_MAX if whole else KEY_BYTES),
-        text_of(record.value, WHOLE_BYTES_MAX if whole else PREVIEW_BYTES, pretty=whole),
-        headers,
-        len(record.headers) - len(headers),
-    )
+    if whole:
+        yield
+    key = yield from text_of.steps(record.key, WHOLE_BYTES_MAX if whole else KEY_BYTES)
+    if whole:
+        yield
+    value = yield from text_of.steps(record.value, WHOLE_BYTES_MAX if whole else PREVIEW_BYTES, pretty=whole)
+    return Shown(record.offset, record.timestamp, key, value, headers, len(record.headers) - len(headers))
 
 
 def fits(record: Record, wanted: Browse) -> bool:
@@ -150,7 +185,7 @@ async def browse(gateway: Gateway, wanted: Browse) -> Browsed:
                     size = len(record.value or b"")
                     found.scanned += size + len(record.key or b"")
                     if fits(record, wanted):
-                        found.records.append(shown_of(record, whole=wanted.whole))
+                        found.records.append(await run(shown_of.steps(record, whole=wanted.whole), portion))
                     found.next_offset = record.offset + 1
                     if portion.spent_by() or (size > KIB and portion.spent()):
                         await portion.rest()

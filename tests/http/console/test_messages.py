@@ -5,11 +5,22 @@ import re
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from app.core.units import Offset, TimestampMs
 from app.http.console.messages import moment_of
-from app.http.console.reading import HEX_BYTES, PREVIEW_BYTES, WHOLE_BYTES_MAX, Browse, fits, shown_of, text_of
+from app.http.console.reading import (
+    FORMATTED_BYTES_MAX,
+    HEX_BYTES,
+    PREVIEW_BYTES,
+    WHOLE_BYTES_MAX,
+    Browse,
+    fits,
+    shown_of,
+    stays_small,
+    text_of,
+)
 from app.http.errors import RestError
 from app.records.record import Record
 
@@ -111,6 +122,57 @@ def test_bytes_are_text_json_or_hexadecimal() -> None:
     assert text_of(b'{"a":1}', 10) == ('{"a":1}', "json", 7, False)
     assert text_of(b"{broken", 10).kind == "text"
     assert text_of(b"[" * 5_000, 10_000, pretty=True).kind == "text"
+
+
+def nested(depth: int, inner: bytes) -> bytes:
+    return b"[" * depth + inner + b"]" * depth
+
+
+MANY = b"1," * 100_000 + b"1"
+CLOSING = b"]" * 399
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        MANY,
+        MANY + b"]" * 400,
+        b'"' + CLOSING + b'",' + MANY,  # brackets in a string end no list
+        b'"\\\\","' + CLOSING + b'",' + MANY,
+        b'"\\"' + CLOSING + b'",' + MANY,
+        b"1," * 8_000 + b"1" + b"]" * 20_000,  # it fails at its end, after the lines
+    ],
+)
+def test_deep_json_with_many_elements_is_shown_as_it_is(inner: bytes) -> None:
+    data = b"[" * 400 + inner
+    assert not stays_small(data)
+    assert text_of(data, len(data), pretty=True).text == data.decode()
+
+
+def test_json_has_line_breaks_as_long_as_it_stays_small() -> None:
+    rows = b"[" + b",".join(b'{"a": [1, "]]{{"], "b": "\\""}' for _ in range(5_000)) + b"]"
+    shown = text_of(rows, len(rows), pretty=True)
+    assert shown.kind == "json"
+    assert shown.text.startswith('[\n  {\n    "a": [\n      1,')
+    for depth in (1, 50, 200, 600):
+        data = nested(depth, b"1," * 2_000 + b"1")
+        length = len(msgspec.json.format(data, indent=2))
+        assert stays_small(data) is (length <= FORMATTED_BYTES_MAX), length
+
+
+def test_a_record_of_hidden_characters_is_shown_in_steps() -> None:
+    hidden = b"\x01" * WHOLE_BYTES_MAX
+    record = Record(Offset(1), TimestampMs(2), hidden, hidden)
+    assert sum(1 for _ in shown_of.steps(record, whole=True)) >= 16
+    assert shown_of(record, whole=True).key.text == "⟨0001⟩" * WHOLE_BYTES_MAX
+
+
+async def test_a_value_beyond_the_end_is_404(http: httpx.AsyncClient, cluster: str) -> None:
+    await write(http, cluster, string("a"))
+    for offset in (1, 2**63 - 1, 2**63, 10**30, -1):
+        for end in ("", "/value"):
+            response = await http.get(f"{TOPIC}/partitions/0/messages/{offset}{end}")
+            assert response.status_code == 404, (offset, end)
 
 
 def test_a_record_keeps_some_of_its_headers() -> None:
