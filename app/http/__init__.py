@@ -4,6 +4,7 @@
 - ``rest_v3/``, ``rest_v2/``: their routes; ``consumers/``: consumer instances of REST v2; ``registry/``: the schema registry
 - ``keyed/``: requests with an `Idempotency-Key`
 - ``compactions``, ``costs``, ``drains``, ``metrics``, ``documentation``: other routes; ``health``: the broker's health
+- ``asked_once``: readiness is asked once for all callers
 - ``front``: before all routes; ``direct_routes``: frequent requests, past FastAPI's router
 - ``console/``: pages for people
 - ``processes/``: several processes of one port; ``passing_on``: to the process that has a consumer instance

@@ -23,6 +23,7 @@ from app.core.seams import Clock
 from app.core.turns import run
 from app.http import compactions, costs, documentation, drains, metrics
 from app.http.access import Access
+from app.http.asked_once import AskedOnce
 from app.http.bodies import JSON_TYPE, ClientLeft, json_response
 from app.http.body_budget import BodyBudget
 from app.http.console import cost as console_cost
@@ -175,6 +176,7 @@ def create_app(
     )
     app.state.health = HealthListener()
     app.state.siblings = siblings
+    app.state.unready = AskedOnce(lambda: _ask_unready(app), keeps=True)
     app.state.body_budget = BodyBudget()
     app.state.console = Console(clock, encrypted=settings.plain_credentials)
     for module in _ROUTES:
@@ -241,7 +243,6 @@ async def _healthz() -> Response:
 async def _readyz(request: Request) -> Response:
     refusal = await _unready(request.app)
     if refusal is not None:
-        _tell_unready(request.app, refusal)
         return _rest_response(RestAnswer(503, 50302, str(refusal)))
     siblings: Siblings | None = request.app.state.siblings
     sentence = "" if siblings is None else await siblings.refusal()
@@ -259,7 +260,19 @@ async def _readyz(request: Request) -> Response:
 
 
 async def _unready(app: FastAPI) -> FirnError | None:
-    """Why this process reaches no broker, if it reaches none."""
+    """Why this process reaches no broker, if it reaches none. The answer may be a second old."""
+    asked: AskedOnce[FirnError | None] = app.state.unready
+    return await asked.answer()
+
+
+async def _ask_unready(app: FastAPI) -> FirnError | None:
+    refusal = await _check_ready(app)
+    if refusal is not None:
+        _tell_unready(app, refusal)
+    return refusal
+
+
+async def _check_ready(app: FastAPI) -> FirnError | None:
     callers: Callers | None = app.state.callers
     gateway: Gateway = app.state.gateway
     try:
@@ -283,10 +296,7 @@ def _tell_unready(app: FastAPI, refusal: FirnError) -> None:
 async def refusal_of(app: FastAPI) -> str:
     """Why this process reaches no broker, as a sentence; empty if it does."""
     refusal = await _unready(app)
-    if refusal is None:
-        return ""
-    _tell_unready(app, refusal)
-    return str(refusal)
+    return "" if refusal is None else str(refusal)
 
 
 async def _metrics(request: Request) -> Response:

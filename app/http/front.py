@@ -20,6 +20,8 @@ from app.http.guard import Guard, GuardAnswer, Header
 from app.http.processes.worker import PASSED
 from app.http.registry.paths import read_paths
 
+METHODS: Final = frozenset(("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"))
+"""Methods that have series of their own."""
 FAILED: Final = 500
 """The status of a request that raised before its response began."""
 
@@ -49,9 +51,14 @@ class Front:
                 sending.shared = verdict
                 await self._inner(scope, receive, sending)
         finally:
-            # Paths that match no route are the client's invention and must not each become a series.
+            # Other paths and methods are the client's invention and must not each become a series.
             path = getattr(scope.get("route"), "path", "unmatched")
-            key = (scope["method"] if path != "unmatched" else "ANY", path, sending.status)
+            method = scope["method"]
+            if path == "unmatched":
+                method = "ANY"
+            elif method not in METHODS:
+                method = "OTHER"
+            key = (method, path, sending.status)
             counter, histogram = self._series.get(key) or self._new_series(*key)
             counter.value += 1
             histogram.observe(perf_counter() - started_s)

@@ -72,10 +72,10 @@ class PassingOn:
             return
         scope["route"] = _PassedOn
         try:
-            await self._siblings.pass_on(owner, scope, receive, send)
-        except SiblingAway:
+            await self._siblings.pass_on(owner, scope, receive, send, console=is_console(scope["path"]))
+        except SiblingAway as away:
             del scope["route"]
-            await self._inner(scope, _nothing_more(receive), send)
+            await self._inner(scope, receive if away.untouched else _nothing_more(receive), send)
         except RestError as error:
             await _refuse(error.answer)(scope, receive, send)
 

@@ -154,9 +154,9 @@ def run(settings: HttpSettings, *, host: str, port: int, parent_fd: int | None =
             kept += 2 * CALLERS_MAX
     worker = settings.worker
     if worker is not None:
-        from app.http.processes.siblings import PASSED_MAX
+        from app.http.processes.places import DESCRIPTORS
 
-        kept += 2 * PASSED_MAX
+        kept += DESCRIPTORS
     clock: Clock = SystemClock()
     registry = Registry()
     show_process(registry, __version__)

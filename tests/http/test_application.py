@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import random
+import re
 import socket
 from collections.abc import AsyncIterator
 from typing import Any
@@ -306,6 +307,32 @@ async def test_health_readiness_and_metrics(http: httpx.AsyncClient, cluster: st
     assert any(line.startswith("firn_records_in_total{") and line.endswith(" 1") for line in lines)
     assert any(line.startswith("firn_broker_up{") and line.endswith(" 1") for line in lines)
     assert not any('route="/v3/clusters/{cluster_id}/topics/t' in line for line in lines)
+
+
+async def test_a_question_of_readiness_is_asked_once_for_all_callers(
+    http: httpx.AsyncClient, application: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.http.asked_once.KEPT_S", 60.0)
+    asked = 0
+
+    async def counted() -> None:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(application.state.gateway, "check_ready", counted)
+    answers = await asyncio.gather(*(http.get("/readyz") for _ in range(20)))
+    answers.append(await http.get("/readyz"))
+    assert {one.status_code for one in answers} == {200}
+    assert asked == 1
+
+
+async def test_methods_that_a_client_invents_make_one_series(http: httpx.AsyncClient) -> None:
+    for method in ("INVENTED", "X" * 100, "GET"):
+        await http.request(method, "/healthz")
+    lines = [line for line in (await http.get("/metrics")).text.splitlines() if 'route="/healthz"' in line]
+    methods = {re.search('method="(.*?)"', line)[1] for line in lines}  # type: ignore[index]
+    assert methods == {"OTHER", "GET"}
 
 
 async def test_without_a_broker_it_is_alive_but_not_ready(

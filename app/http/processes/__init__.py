@@ -4,6 +4,7 @@
 - ``supervisor``: starts workers, starts them again, ends them; ``listening``: the socket that all accept from
 - ``accepting``: a worker's share of the connections
 - ``frames``: messages between workers: pure; ``siblings``: a worker asks the others; ``answering``: and answers them
+- ``places``: limits on requests that pass between workers: pure
 
 Rules: docs/adr/0046-http-processes.md.
 """

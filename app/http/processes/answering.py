@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message
 
 from app.core.errors import ProtocolError
 from app.core.metrics import Registry
+from app.http.errors import RestError
 from app.http.processes.frames import (
     SAMPLES_A_FRAME,
     AskReady,
@@ -31,6 +32,7 @@ from app.http.processes.frames import (
     pieces,
     read,
 )
+from app.http.processes.places import Places
 from app.http.processes.siblings import BUFFER_BYTES
 from app.http.processes.worker import PASSED, Worker
 
@@ -48,6 +50,7 @@ class Answering:
         self._registry = registry
         self._refusal = refusal
         self._server: asyncio.Server | None = None
+        self._places = Places("Other processes pass too many requests on to this one. Try again in a second.")
         self._serving: set[asyncio.Task[None]] = set()
 
     async def start(self, worker: Worker) -> None:
@@ -85,7 +88,11 @@ class Answering:
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         match await read(reader):
             case PassedRequest() as request:
-                await _Passed(request, reader, writer).serve(self._app)
+                try:
+                    with self._places.place(console=request.console):
+                        await _Passed(request, reader, writer).serve(self._app)
+                except RestError as error:
+                    _refuse(writer, error)
             case AskSamples():
                 samples = self._registry.samples()
                 for start in range(0, len(samples), SAMPLES_A_FRAME):
@@ -94,6 +101,13 @@ class Answering:
                     await writer.drain()
             case AskReady():
                 writer.write(encode(Readiness(await self._refusal())))
+
+
+def _refuse(writer: asyncio.StreamWriter, error: RestError) -> None:
+    answer = error.answer
+    headers = {**answer.headers(), "content-type": "application/json", "content-length": str(len(answer.body()))}
+    writer.write(encode(ResponseStart(answer.status, [(k.encode(), v.encode()) for k, v in headers.items()])))
+    writer.write(encode(Piece(answer.body(), more=False)))
 
 
 class _Passed:

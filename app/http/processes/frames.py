@@ -41,6 +41,8 @@ class PassedRequest(msgspec.Struct, array_like=True, tag=0):
     client: tuple[str, int] | None
     """The peer of the connection that the request came by."""
     server: tuple[str, int | None] | None
+    console: bool
+    """It is for a page of the console."""
 
 
 class Piece(msgspec.Struct, array_like=True, tag=1):

@@ -8,8 +8,8 @@ Tests: ``tests/http/processes_of_a_port/test_siblings.py``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from starlette.types import Message, Receive, Scope, Send
@@ -17,6 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 from app.core.errors import ProtocolError, clause
 from app.core.limits import MIB
 from app.core.metrics import Sample
+from app.http.asked_once import AskedOnce
 from app.http.conventions import HEAD
 from app.http.errors import ProcessEnded, RestError
 from app.http.processes.frames import (
@@ -32,10 +33,9 @@ from app.http.processes.frames import (
     pieces,
     read,
 )
+from app.http.processes.places import Places
 from app.http.processes.worker import Worker, name_of
 
-PASSED_MAX: Final = 512
-"""Requests that a worker passes on at a time. Each has a connection to another worker."""
 BUFFER_BYTES: Final = 1 * MIB
 SAMPLES_TIMEOUT_S: Final = 5.0
 READY_TIMEOUT_S: Final = 4.0
@@ -47,25 +47,33 @@ _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 class SiblingAway(Exception):
     """The other worker does not run, or it ended before its response began. So all that it had is gone."""
 
+    def __init__(self, *, untouched: bool) -> None:
+        """``untouched``: nothing of the request's body was read."""
+        super().__init__()
+        self.untouched = untouched
+
 
 class Siblings:
     """The other workers of the port of this one."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker: Final = worker
-        self._passed = 0
+        self._places = Places("The server passes too many requests on. Try again in a second.")
+        # Samples are large, so they are not kept.
+        self._samples = AskedOnce(self._ask_samples, keeps=False)
+        self._refusal = AskedOnce(self._ask_refusal, keeps=True)
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    async def pass_on(self, index: int, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let another worker respond to a request.
+    async def pass_on(self, index: int, scope: Scope, receive: Receive, send: Send, *, console: bool = False) -> None:
+        """Let another worker respond to a request. ``console``: it is for a page of the console.
 
         Raises: SiblingAway if it does not run, or ended before its response began: then nothing was sent. ProcessEnded if it
         ended later. RestError 503 if this worker passes too many requests on.
         """
-        with self._place():
+        with self._places.place(console=console):
             async with self._connected(index) as (reader, writer):
-                writer.write(encode(_head_of(scope)))
+                writer.write(encode(_head_of(scope, console=console)))
                 telling = asyncio.ensure_future(_tell(receive, writer))
                 try:
                     await _respond(reader, telling, send)
@@ -73,23 +81,13 @@ class Siblings:
                     telling.cancel()
                     await asyncio.gather(telling, return_exceptions=True)
 
-    @contextmanager
-    def _place(self) -> Iterator[None]:
-        if self._passed >= PASSED_MAX:
-            raise RestError(503, "The server passes too many requests on. Try again in a second.", error_code=50302)
-        self._passed += 1
-        try:
-            yield
-        finally:
-            self._passed -= 1
-
     @asynccontextmanager
     async def _connected(self, index: int) -> AsyncIterator[_Streams]:
         """Raises: SiblingAway, RestError 503."""
         try:
             streams = await asyncio.open_unix_connection(self.worker.path_of(index), limit=BUFFER_BYTES)
         except (ConnectionRefusedError, FileNotFoundError):
-            raise SiblingAway from None
+            raise SiblingAway(untouched=True) from None
         except OSError as error:
             raise RestError(
                 503, f"Process {name_of(index)} of the server takes no request: {clause(error)}.", error_code=50302
@@ -102,7 +100,10 @@ class Siblings:
     # --- metrics and readiness ----------------------------------------------------------------------------------------
 
     async def samples(self) -> list[Sample]:
-        """The samples of all other workers, and for each whether it answered."""
+        """The samples of all other workers, and for each whether it answered. Callers at the same time share one question."""
+        return await self._samples.answer()
+
+    async def _ask_samples(self) -> list[Sample]:
         found: list[Sample] = []
         text = "Whether the HTTP process responds to the one that was asked for metrics."
         for index, some in zip(
@@ -131,7 +132,13 @@ class Siblings:
         return []
 
     async def refusal(self) -> str:
-        """Why a worker that runs is not ready, as a sentence; empty if all are. One that does not run takes no requests."""
+        """Why a worker that runs is not ready, as a sentence; empty if all are. One that does not run takes no requests.
+
+        The answer may be a second old.
+        """
+        return await self._refusal.answer()
+
+    async def _ask_refusal(self) -> str:
         refusals = await asyncio.gather(*map(self._refusal_of, self.worker.others))
         return next(filter(None, refusals), "")
 
@@ -152,7 +159,7 @@ class Siblings:
 # --- one request ------------------------------------------------------------------------------------------------------
 
 
-def _head_of(scope: Scope) -> PassedRequest:
+def _head_of(scope: Scope, *, console: bool) -> PassedRequest:
     return PassedRequest(
         method="HEAD" if scope.get(HEAD) else scope["method"],
         path=scope["path"],
@@ -163,6 +170,7 @@ def _head_of(scope: Scope) -> PassedRequest:
         headers=[(bytes(name), bytes(value)) for name, value in scope["headers"]],
         client=scope.get("client"),
         server=scope.get("server"),
+        console=console,
     )
 
 
@@ -194,7 +202,7 @@ async def _respond(reader: asyncio.StreamReader, telling: asyncio.Future[bool], 
             case None:
                 if telling.done() and telling.result():
                     return  # the client has left
-                raise ProcessEnded if started else SiblingAway
+                raise ProcessEnded if started else SiblingAway(untouched=False)
             case _:
                 raise ProtocolError("A message between HTTP processes came out of turn.")
         await send(message)

@@ -9,13 +9,15 @@ import asyncio
 import fcntl
 import os
 import random
+import re
 import shutil
 import signal
 import socket
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Final
 
 from app.core.errors import ConfigError, clause
@@ -38,6 +40,7 @@ WRONG_SETTINGS: Final = 2
 HEALTH_BYTES_MAX: Final = 64 * 1024
 PREFIX: Final = "firn-http-"
 """Of the names of the folders."""
+_SOCKET: Final = re.compile(r"[0-9]+\.sock")
 DIRECTORY_BYTES_MAX: Final = 96
 """Unix allows some 100 bytes for the path of a socket."""
 YOUNG_S: Final = 60.0
@@ -86,21 +89,36 @@ def private_directory(parent: str, now_ms: TimestampMs) -> Iterator[str]:
 
 
 def _remove_abandoned(parent: str, now_ms: TimestampMs) -> None:
-    """A folder in use is locked by its process. One that is not yet is young."""
-    for entry in os.scandir(parent):
-        if not entry.name.startswith(PREFIX) or not entry.is_dir(follow_symlinks=False):
-            continue
-        found = entry.stat(follow_symlinks=False)
+    """A folder in use is locked by its process. One that is not yet is young.
+
+    A folder that cannot be removed stays: another process may use it, remove it meanwhile, or be its owner.
+    """
+    for name in os.listdir(parent):
+        if name.startswith(PREFIX):
+            with suppress(OSError):
+                _remove_if_abandoned(os.path.join(parent, name), now_ms)
+
+
+def _remove_if_abandoned(path: str, now_ms: TimestampMs) -> None:
+    """Remove a folder that has nothing but sockets of workers. Raises: OSError."""
+    held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        found = os.fstat(held)
         if found.st_uid != os.geteuid() or now_ms / 1000 - found.st_mtime < YOUNG_S:
-            continue
-        held = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW)
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(entry.path, ignore_errors=True)
-        except BlockingIOError:
-            pass
-        finally:
-            os.close(held)
+            return
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        names = os.listdir(held)
+        if all(_is_socket_of_worker(name, held) for name in names):
+            for name in names:
+                os.unlink(name, dir_fd=held)
+            os.rmdir(path)
+    finally:
+        os.close(held)
+
+
+def _is_socket_of_worker(name: str, directory: int) -> bool:
+    mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
+    return stat.S_ISSOCK(mode) and _SOCKET.fullmatch(name) is not None
 
 
 def this_command(worker: Worker, parent_fd: int) -> Sequence[str]:

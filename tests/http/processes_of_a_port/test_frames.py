@@ -28,8 +28,8 @@ from app.http.processes.frames import (
 
 HEADERS = [(b"host", b"firn"), (b"x-bytes", bytes(range(256)))]
 FRAMES: list[Frame] = [
-    PassedRequest("GET", "/é", b"/%C3%A9", b"a=b", "1.1", "https", HEADERS, ("::1", 9), ("127.0.0.1", 8080)),
-    PassedRequest("HEAD", "/", b"", b"", "1.0", "http", [], None, ("/socket", None)),
+    PassedRequest("GET", "/é", b"/%C3%A9", b"a=b", "1.1", "https", HEADERS, ("::1", 9), ("127.0.0.1", 8080), False),
+    PassedRequest("HEAD", "/", b"", b"", "1.0", "http", [], None, ("/socket", None), True),
     Piece(b"data", True),
     Piece(b"", False),
     ResponseStart(404, HEADERS),

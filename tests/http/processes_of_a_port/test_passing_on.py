@@ -12,7 +12,9 @@ import pytest
 
 from app.core.addresses import parse_networks
 from app.http.gateway import HttpSettings
-from app.http.passing_on import group_in, owner_in
+from app.http.passing_on import PassingOn, group_in, owner_in
+from app.http.processes.siblings import Siblings
+from app.http.processes.worker import Worker
 from app.security.acls import Operation, ResourceType
 from tests.http.processes_of_a_port.workers import Served, name_for, workers
 from tests.http.rest_v2.clients import Instance, Rest
@@ -174,6 +176,36 @@ async def test_the_instances_of_a_worker_that_ended_are_not_found_and_others_go_
     assert await kept.do("GET", "/subscription") == {"topics": []}
 
 
+async def test_a_worker_that_responds_for_one_that_does_not_run_gets_the_body_of_the_request(tmp_path: Path) -> None:
+    bodies: list[bytes] = []
+
+    async def inner(scope: Any, receive: Any, send: Any) -> None:
+        message = await receive()
+        bodies.append(message["body"])
+        assert not message["more_body"]
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"user=u", "more_body": False}
+
+    async def send(message: Any) -> None:
+        raise AssertionError(message)
+
+    passing_on = PassingOn(inner, siblings=Siblings(Worker(1, 2, 0, str(tmp_path))))
+    scope = {"type": "http", "method": "POST", "http_version": "1.1", "path": "/console/login", "headers": []}
+    await passing_on(scope, receive, send)
+    assert bodies == [b"user=u"]
+
+
+async def test_pages_of_the_console_that_wait_take_no_place_of_consumer_instances(
+    two: list[Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.http.processes.places.CONSOLE_PASSED_MAX", 0)
+    refused = await two[1].client.get("/console/login")
+    assert (refused.status_code, refused.json()["error_code"]) == (503, 50302)
+    found = await two[1].client.get(f"/consumers/g/instances/{name_for(0, 'g')}/subscription")
+    assert found.status_code == 404
+
+
 async def test_metrics_of_one_worker_are_those_of_all(two: list[Served], broker: RunningBroker) -> None:
     rest = Rest(two[0].client, broker)
     made = await rest.instance("g", name_for(1, "g"))
@@ -190,6 +222,7 @@ async def test_metrics_of_one_worker_are_those_of_all(two: list[Served], broker:
 
 
 async def test_a_port_is_ready_if_each_worker_that_runs_is(two: list[Served], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.http.asked_once.KEPT_S", 0.0)
     assert (await two[0].client.get("/readyz")).status_code == 200
 
     async def unreachable() -> None:

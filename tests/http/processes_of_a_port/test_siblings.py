@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,6 +15,7 @@ import pytest
 
 from app.core.metrics import Registry
 from app.http.errors import ProcessEnded, RestError
+from app.http.processes import places
 from app.http.processes import siblings as module
 from app.http.processes.answering import Answering
 from app.http.processes.frames import ResponseStart, encode
@@ -156,8 +158,9 @@ async def test_the_other_process_hears_that_the_client_has_left(tmp_path: Path) 
 async def test_a_process_that_does_not_run_is_away(tmp_path: Path) -> None:
     client = Client()
     siblings = Siblings(Worker(0, 2, 0, str(tmp_path)))
-    with pytest.raises(SiblingAway):
+    with pytest.raises(SiblingAway) as away:
         await siblings.pass_on(1, dict(SCOPE), client.receive, client.send)
+    assert away.value.untouched
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(siblings.worker.path_of(1))  # of a process that was killed: nothing listens
         with pytest.raises(SiblingAway):
@@ -202,7 +205,7 @@ async def test_an_error_of_the_application_is_logged_and_answered_with_500(
 
 
 async def test_a_worker_passes_a_limited_number_of_requests_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PASSED_MAX", 1)
+    monkeypatch.setattr(places, "PASSED_MAX", 1)
     waits, go_on = asyncio.Event(), asyncio.Event()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -224,6 +227,66 @@ async def test_a_worker_passes_a_limited_number_of_requests_on(tmp_path: Path, m
     assert second.sent[0]["status"] == 200
 
 
+async def test_a_worker_takes_a_limited_number_of_requests_from_all_others_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "PASSED_MAX", 1)
+    waits, go_on = asyncio.Event(), asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if not waits.is_set():
+            waits.set()
+            await go_on.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    first, second, page, third = Client(), Client(), Client(), Client()
+    async with answering(tmp_path, app) as one:
+        other = Siblings(Worker(2, 3, 0, str(tmp_path)))
+        passing = asyncio.create_task(one.pass_on(1, dict(SCOPE), first.receive, first.send))
+        await waits.wait()
+        await other.pass_on(1, dict(SCOPE), second.receive, second.send)
+        assert second.sent[0]["status"] == 503
+        assert json.loads(second.body)["error_code"] == 50302
+        assert (b"retry-after", b"1") in second.sent[0]["headers"]
+        go_on.set()
+        await other.pass_on(1, dict(SCOPE), page.receive, page.send, console=True)
+        await passing
+        await other.pass_on(1, dict(SCOPE), third.receive, third.send)
+    assert [one.sent[0]["status"] for one in (first, page, third)] == [200, 200, 200]
+
+
+async def test_callers_at_the_same_time_share_one_connection_to_each_other_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.http.asked_once.KEPT_S", 60.0)
+    asked = 0
+
+    async def refusal() -> str:
+        nonlocal asked
+        asked += 1
+        return "No broker answered in time."
+
+    registry = Registry()
+    registry.counter("firn_test_total", "A test.").value = 1
+    connecting = asyncio.open_unix_connection
+    connections = 0
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        nonlocal connections
+        connections += 1
+        return connecting(*arguments, **options)
+
+    monkeypatch.setattr(asyncio, "open_unix_connection", counted)
+    async with answering(tmp_path, None, refusal, registry) as siblings:
+        assert set(await asyncio.gather(*(siblings.refusal() for _ in range(20)))) == {"No broker answered in time."}
+        assert await siblings.refusal() == "No broker answered in time."
+        assert (asked, connections) == (1, 1)
+        found = await asyncio.gather(*(siblings.samples() for _ in range(20)))
+        assert {len(one) for one in found} == {2}
+        assert connections == 2
+
+
 async def test_samples_of_the_others_have_their_names_and_say_who_answered(tmp_path: Path) -> None:
     registry = Registry()
     for number in range(1_200):
@@ -239,8 +302,9 @@ async def test_samples_of_the_others_have_their_names_and_say_who_answered(tmp_p
 
 
 async def test_a_process_that_runs_and_reaches_no_broker_is_not_ready_and_one_that_does_not_run_does_not_count(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("app.http.asked_once.KEPT_S", 0.0)
     said = ["", "No broker answered in time."]
 
     async def refusal() -> str:

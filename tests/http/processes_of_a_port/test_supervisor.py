@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -286,6 +287,52 @@ def test_the_folder_of_a_process_that_was_killed_is_removed_by_the_next_one(tmp_
             assert second != made
     assert not Path(made).exists()
     os.close(held)
+
+
+def old_folder(parent: Path, name: str) -> Path:
+    folder = parent / f"{PREFIX}{name}"
+    folder.mkdir()
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(folder / "0.sock"))
+    return folder
+
+
+def make_old(*folders: Path) -> None:
+    past_s = NOW_MS / 1000 - 2 * YOUNG_S
+    for folder in folders:
+        os.utime(folder, (past_s, past_s))
+
+
+def test_a_folder_with_more_than_sockets_of_workers_stays(tmp_path: Path) -> None:
+    file, other, nested = (old_folder(tmp_path, name) for name in "abc")
+    (file / "1.sock").write_text("no socket")
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(other / "x.sock"))
+    (nested / "2.sock").mkdir()
+    make_old(file, other, nested)
+    with private_directory(str(tmp_path), NOW_MS):
+        for folder in (file, other, nested):
+            assert len(list(folder.iterdir())) == 2
+
+
+def test_a_folder_that_another_supervisor_removes_meanwhile_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [old_folder(tmp_path, name) for name in "abc"]
+    make_old(*folders)
+    gone: list[str] = []
+
+    def opened(path: Any, *arguments: Any, **options: Any) -> int:
+        if not gone and str(path).startswith(str(tmp_path / PREFIX)):
+            gone.append(str(path))
+            shutil.rmtree(path)
+        return opening(path, *arguments, **options)
+
+    opening = os.open
+    monkeypatch.setattr(os, "open", opened)
+    with private_directory(str(tmp_path), NOW_MS) as made:
+        assert gone
+        assert [str(path) for path in tmp_path.iterdir()] == [made]
 
 
 def test_a_path_that_no_socket_fits_in_is_refused(tmp_path: Path) -> None:
