@@ -246,10 +246,10 @@ async def test_a_worker_takes_a_limited_number_of_requests_from_all_others_toget
         passing = asyncio.create_task(one.pass_on(1, dict(SCOPE), first.receive, first.send))
         await waits.wait()
         await other.pass_on(1, dict(SCOPE), second.receive, second.send)
+        go_on.set()
         assert second.sent[0]["status"] == 503
         assert json.loads(second.body)["error_code"] == 50302
         assert (b"retry-after", b"1") in second.sent[0]["headers"]
-        go_on.set()
         await other.pass_on(1, dict(SCOPE), page.receive, page.send, console=True)
         await passing
         await other.pass_on(1, dict(SCOPE), third.receive, third.send)
