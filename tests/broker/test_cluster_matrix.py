@@ -404,7 +404,7 @@ ENDING = ("drain", "stop a drain", *(f"unregister broker {node_id}" for node_id 
 TELLING = {
     "fetch as a follower", "heartbeat", "read the cluster log", "ask for the controller", "read manifests",
     "look at transactions", "find a share coordinator", "read share state", "share state summary", "settings of brokers",
-    "metrics", "cluster", "elect any leaders",
+    "metrics", "cluster", "elect any leaders", "learn the fate of a record",
 }  # fmt: skip
 """What changes nothing, and is for those who may know it."""
 NOTHING_TO_DO = {

@@ -19,7 +19,7 @@ from app.http import connections
 from app.http.application import create_app
 from app.http.connections import HEAD_BYTES_MAX, RESERVED, ConnectionLimits, OpenConnections, connection_class
 from app.http.gateway import HttpSettings
-from app.machine.runtime import SystemClock
+from app.machine.runtime import SystemClock, raise_descriptor_limit
 from tests.http.processes import head, http_process
 from tests.support.broker import running_broker
 from tests.support.ports import free_port
@@ -118,6 +118,7 @@ async def broker_port() -> int:
 
 @pytest.mark.ci
 async def test_readiness_is_told_beside_a_thousand_silent_connections(tmp_path: Path) -> None:
+    raise_descriptor_limit()
     async with AsyncExitStack() as stack:
         broker = await stack.enter_async_context(running_broker(tmp_path))
         http = await stack.enter_async_context(http_process(broker))
