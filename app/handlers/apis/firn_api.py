@@ -17,7 +17,7 @@ from app.core.errors import (
     kafka_code,
 )
 from app.core.metrics import Registry, Sample
-from app.core.turns import Portion, ordered
+from app.core.turns import Portion, ordered, run
 from app.core.units import Offset, SegmentId, TopicIdPartition
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.authorising import may, require
@@ -379,7 +379,7 @@ def _segment(one: tier.SegmentStatus) -> SegmentInfo:
     )
 
 
-def handle_drain(context: OperatorView, request: Request, message: bytes) -> bytes:
+async def handle_drain(context: OperatorView, request: Request, message: bytes) -> bytes:
     """One step of a drain, and how far the drain is. Raises: ProtocolError."""
     del request
     asked = unpack(DrainRequest, message)
@@ -398,7 +398,7 @@ def handle_drain(context: OperatorView, request: Request, message: bytes) -> byt
                 raise ProtocolError(f"There is no step {step!r} of a drain.")
     except ConflictError as refused:
         error = str(refused)
-    progress = drain.progress()
+    progress = await run(drain.progress_steps())
     return pack(
         DrainResponse(
             cluster_id=context.image.cluster_id,

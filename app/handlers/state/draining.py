@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from app.configs import TopicConfig
 from app.core.errors import ConflictError, ErrorCode, FirnError, RequestRejected, clause
+from app.core.turns import STRIDE, Steps, whole
 from app.core.units import TopicIdPartition
 from app.transactions.state import Transaction
 
@@ -215,10 +216,25 @@ class Drain:
 
     def progress(self) -> Progress:
         """The progress at the last look. For a serving broker: the work of a drain."""
-        left, kept = self._left, self._kept
-        if not self._looked:
-            left = [one for log in self._tiered() if (one := self._why_left(log)) is not None] + self._offline()
-            kept = self._kept_topics(self._logs.logs())
+        return whole(self.progress_steps())
+
+    def progress_steps(self) -> Steps[Progress]:
+        """As ``progress``, in steps: a broker may have thousands of partitions."""
+        left, kept, open_transactions = self._left, self._kept, 0
+        looks = not self._looked
+        if looks:
+            left, kept = [], (yield from self._kept_in_steps(self._logs.logs()))
+        for number, partition in enumerate(list(self._partitions.all_led())):
+            if number % STRIDE == 0:
+                yield
+            log = partition.log
+            if why_kept(log.config):
+                continue
+            open_transactions += len(log.producers.open_transactions)
+            if looks and (one := self._why_left(log)) is not None:
+                left.append(one)
+        if looks:
+            left += self._offline()
         copied = elapsed_s = 0.0
         if self.state is not DrainState.SERVING:
             elapsed_s = asyncio.get_running_loop().time() - self._began_s
@@ -233,7 +249,7 @@ class Drain:
             uploaded_bytes=copied,
             bytes_per_second=rate,
             seconds_left=0.0 if not left else left_bytes / rate if rate > 0 else UNKNOWN,
-            open_transactions=sum(len(log.producers.open_transactions) for log in self._tiered()),
+            open_transactions=open_transactions,
         )
 
     def sentence(self) -> str:
@@ -389,8 +405,13 @@ class Drain:
         return found
 
     def _kept_topics(self, logs: list[PartitionLog]) -> list[Kept]:
+        return whole(self._kept_in_steps(logs))
+
+    def _kept_in_steps(self, logs: list[PartitionLog]) -> Steps[list[Kept]]:
         found: dict[str, Kept] = {}
-        for log in logs:
+        for number, log in enumerate(list(logs)):
+            if number % STRIDE == 0:
+                yield
             why = why_kept(log.config)
             if why and log.size_bytes:
                 before = found.get(log.topic, Kept(log.topic, 0, 0, why))
