@@ -37,13 +37,13 @@ from app.groups.consumer.consumer import (
     LEAVING,
     AssignmentDue,
     ClientInfo,
-    Computed,
     ConsumerGroup,
-    Member,
     MemberTimer,
 )
 from app.groups.consumer.consumer_records import KEY_TYPES, GroupEpoch, from_bytes, to_bytes
+from app.groups.consumer.members import Member
 from app.groups.consumer.subscriptions import ResolvedRegex, TopicPattern
+from app.groups.consumer.targets import Computed
 from app.groups.counters import GroupCounters
 from app.groups.group import Group, GroupType
 from app.groups.memory import MEMBER_BYTES, PER_RECORD, GroupMemory

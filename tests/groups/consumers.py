@@ -11,16 +11,15 @@ from app.core.errors import ErrorCode, RequestRejected
 from app.core.turns import whole
 from app.core.units import TimestampMs
 from app.groups.consumer.consumer import (
-    ASSIGNED_AT_ONCE_MAX,
     AssignmentDue,
     ClientInfo,
-    Computed,
     ConsumerGroup,
     MemberTimer,
     check_heartbeat,
 )
 from app.groups.consumer.consumer_records import from_bytes
 from app.groups.consumer.subscriptions import ResolvedRegex, TopicPattern
+from app.groups.consumer.targets import ASSIGNED_AT_ONCE_MAX, Computed
 from app.metadata.image.image import ClusterImage
 from app.wire.apis.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,

@@ -16,7 +16,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from app.configs import BrokerConfig
 from app.core.errors import ErrorCode, RequestRejected
-from app.groups.consumer.consumer import ASSIGNED_AT_ONCE_MAX, ConsumerGroup
+from app.groups.consumer.consumer import ConsumerGroup
+from app.groups.consumer.targets import ASSIGNED_AT_ONCE_MAX
 from tests.groups.bench import image_of, topic_id
 from tests.groups.consumers import Consumer, Coordinator, loaded, settle
 
@@ -253,7 +254,7 @@ class GroupMachine(RuleBasedStateMachine):
 
 def remembered(group: ConsumerGroup) -> Any:
     """What a group must know again after a restart."""
-    return group.members, group.targets, group.epoch, group.target_epoch, group.regexes, group._holders
+    return group.members, group.targets, group.epoch, group.target_epoch, group.regexes, group.index.holders()
 
 
 GroupMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

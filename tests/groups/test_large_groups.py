@@ -10,6 +10,7 @@ from app.configs import BrokerConfig
 from app.core.errors import ErrorCode, RequestRejected
 from app.core.limits import SUBSCRIBED_NAMES_MAX, SUBSCRIBED_TOPICS_MAX
 from app.groups.consumer.consumer import ClientInfo, check_heartbeat
+from app.groups.consumer.consumer_records import NOBODY, MemberSubscription
 from app.groups.share.core.share import SHARE_NAMES_MAX, SHARE_READS_MAX, ShareGroup, check_share_heartbeat
 from app.wire.apis.share_group_heartbeat import ShareGroupHeartbeatRequest
 from tests.groups.bench import FakeTurn, image_of, topic_id
@@ -155,6 +156,16 @@ def test_the_names_of_a_member_and_of_a_group_have_a_limit() -> None:
     with pytest.raises(RequestRejected) as refused:
         check_heartbeat(request, 1, ["uniform"])
     assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+
+def test_a_group_that_is_beyond_the_limit_already_may_shrink_but_not_grow() -> None:
+    coordinator = Coordinator(image_of({"a": 2}))
+    names = frozenset(str(number) for number in range(SUBSCRIBED_TOPICS_MAX + 10))
+    coordinator.group.replay(MemberSubscription("old", replace(NOBODY, topic_names=names)))
+    with pytest.raises(RequestRejected, match="would subscribe"):
+        Consumer("new", {"a"}).beat(coordinator)
+    Consumer("new", {"1", "2"}).beat(coordinator)
+    assert set(coordinator.group.members) == {"old", "new"}
 
 
 def test_what_the_members_of_a_share_group_read_has_a_limit() -> None:

@@ -19,18 +19,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from app.core.errors import ErrorCode, RequestRejected
 from app.core.limits import SUBSCRIBED_NAMES_MAX, SUBSCRIBED_TOPICS_MAX
-from app.core.turns import STRIDE, Steps, whole
+from app.core.turns import Steps, whole
 from app.core.units import TimestampMs
-from app.groups.consumer.assignors import ASSIGNORS, NO_PARTITIONS, RANGE, Assignment, Assignor, MemberSpec
+from app.groups.consumer.assignors import ASSIGNORS, NO_PARTITIONS, Assignment
 from app.groups.consumer.consumer_records import (
     NOBODY,
-    NOTHING_YET,
     ConsumerGroupRecord,
     CurrentAssignment,
     CurrentOfMember,
@@ -44,6 +43,7 @@ from app.groups.consumer.consumer_records import (
     TargetOfMember,
     to_bytes,
 )
+from app.groups.consumer.members import Member, MemberIndex
 from app.groups.consumer.reconciliation import is_reconciled, reconcile
 from app.groups.consumer.subscriptions import (
     NO_HASH,
@@ -51,9 +51,9 @@ from app.groups.consumer.subscriptions import (
     matches,
     metadata_hash,
     topic_ids,
-    topic_specs,
     topics_of_regex,
 )
+from app.groups.consumer.targets import ASSIGNED_AT_ONCE_MAX, Computed, target_steps, work_of
 from app.groups.group import GroupType
 from app.wire.apis.consumer_group_heartbeat import (
     Assignment as HeartbeatAssignment,
@@ -74,8 +74,6 @@ if TYPE_CHECKING:
     from app.coordinator.shell import Turn
     from app.metadata.image.image import ClusterImage, TopicImage
 
-ASSIGNED_AT_ONCE_MAX: Final = 5_000
-"""Members and subscribed topics of a group whose target a request computes: 10 ms or so. A larger one is computed in portions."""
 JOINING: Final = 0
 LEAVING: Final = -1
 LEAVING_FOR_A_WHILE: Final = -2
@@ -122,35 +120,6 @@ class AssignmentDue(NamedTuple):
     group_id: str
 
 
-class Computed(NamedTuple):
-    """A target that was computed in portions, while other requests changed the group."""
-
-    group: ConsumerGroup
-    epoch: int
-    """The group epoch for which it was computed."""
-    subscriptions: Mapping[str, Subscription]
-    """Of the members of that epoch."""
-    assigned: Mapping[str, Assignment]
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A member, as in the log."""
-
-    member_id: str
-    subscription: Subscription = NOBODY
-    current: CurrentAssignment = NOTHING_YET
-
-    @property
-    def epoch(self) -> int:
-        return self.current.member_epoch
-
-    @property
-    def is_classic(self) -> bool:
-        """Whether the member uses the classic protocol."""
-        return self.subscription.classic is not None
-
-
 class ConsumerGroup:
     """One group. ``turn`` takes its records and timers (``app/coordinator/shell.py``)."""
 
@@ -165,16 +134,7 @@ class ConsumerGroup:
         self.targets: dict[str, Assignment] = {}
         """Target assignment by member id."""
         self.regexes: dict[str, ResolvedRegex] = {}
-        self._static: dict[str, str] = {}
-        """Member id by instance id."""
-        self._lists: dict[frozenset[str], tuple[frozenset[str], int]] = {}
-        """The different lists of topic names, and how many members subscribe to each. Members with equal lists share one."""
-        self._name_users: Counter[str] = Counter()
-        """Number of members by the topic names to which they subscribe by name."""
-        self._regex_users: Counter[str] = Counter()
-        self._assignor_users: Counter[str] = Counter()
-        self._holders: dict[UUID, dict[int, str]] = {}
-        """Member id of a partition's holder (which has it or has not given it up yet), by topic id and partition."""
+        self.index = MemberIndex()
         self._joins_due: set[str] = set()
         """Members that were told to rejoin."""
         self._assigned_ms: int | None = None
@@ -293,7 +253,7 @@ class ConsumerGroup:
 
     def member_of_instance(self, instance_id: str) -> Member | None:
         """The present member of a static instance."""
-        member_id = self._static.get(instance_id)
+        member_id = self.index.of_instance(instance_id)
         return None if member_id is None else self.members.get(member_id)
 
     def check_not_full(self, member_id: str) -> None:
@@ -390,7 +350,7 @@ class ConsumerGroup:
                 names = self._names_after(before, wanted, regexes)
             target = self._new_target(member_id, wanted, target, replaced, epoch, names, regexes, image, records)
             target_epoch = epoch
-        current = reconcile(member.current, target_epoch, target, owned, self._is_held)
+        current = reconcile(member.current, target_epoch, target, owned, self.index.is_held)
         if current is not member.current or (replaced is None and member_id not in self.members):
             records.append(CurrentOfMember(member_id, current))
         return records, Member(member_id, wanted, current)
@@ -426,7 +386,7 @@ class ConsumerGroup:
             known = changes.get(regex) or self.regexes.get(regex)
             if known is None or known != resolved:
                 changes[regex] = resolved
-        if before and before != regex and self._regex_users[before] <= 1:
+        if before and before != regex and self.index.regexes[before] <= 1:
             if before in self.regexes:
                 changes[before] = None
             else:
@@ -446,17 +406,17 @@ class ConsumerGroup:
         self, before: Subscription, after: Subscription, regexes: Mapping[str, ResolvedRegex]
     ) -> frozenset[str]:
         """Topics to which the group subscribes when a member changes from ``before`` to ``after``."""
-        names = set(self._name_users)
-        names.difference_update(name for name in before.topic_names if self._name_users[name] <= 1)
+        names = set(self.index.names)
+        names.difference_update(name for name in before.topic_names if self.index.names[name] <= 1)
         names |= after.topic_names
-        if len(names) > SUBSCRIBED_TOPICS_MAX and after.topic_names != before.topic_names:
+        if len(names) > max(SUBSCRIBED_TOPICS_MAX, len(self.index.names)) and after.topic_names != before.topic_names:
             raise RequestRejected(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
                 f"The members of group {self.group_id} would subscribe to {len(names)} topics by name, and "
                 f"{SUBSCRIBED_TOPICS_MAX} are allowed. Subscribe by a regular expression.",
             )
         for regex, found in regexes.items():
-            if self._regex_users[regex] or regex == after.topic_regex:
+            if self.index.regexes[regex] or regex == after.topic_regex:
                 names |= found.topics
         return frozenset(names)
 
@@ -479,7 +439,7 @@ class ConsumerGroup:
         subscriptions[member_id] = wanted
         targets: Mapping[str, Assignment] = {**self.targets, member_id: owned}
         assign = ASSIGNORS[self.assignor_with(wanted.server_assignor, self.members.get(member_id))]
-        assigned = whole(_assignment(assign, subscriptions, targets, names, regexes, image))
+        assigned = whole(target_steps(assign, subscriptions, targets, names, regexes, image))
         for other_id, partitions in assigned.items():
             had = owned if replaced is not None and other_id == member_id else self.targets.get(other_id)
             if had is None or (partitions is not had and partitions != had):
@@ -489,13 +449,10 @@ class ConsumerGroup:
 
     def _takes_long(self, wanted: Subscription = NOBODY) -> bool:
         """Whether a new target takes longer to compute than a request may. ``wanted``: a subscription that is not counted yet."""
-        topics = [(len(names), users) for names, users in self._lists.values()]
-        topics += [(len(found.topics), self._regex_users[regex]) for regex, found in self.regexes.items()]
-        topics.append((len(wanted.topic_names), 1))
-        work = sum(count for count, _ in topics)
-        if self.assignor_with(wanted.server_assignor) == RANGE:  # which looks at each topic of each member
-            work += sum(count * users for count, users in topics) // 4
-        return work + len(self.members) > self.assigned_at_once_max
+        lists = [*self.index.lists(), (len(wanted.topic_names), 1)]
+        lists += [(len(found.topics), self.index.regexes[regex]) for regex, found in self.regexes.items()]
+        work = work_of(lists, len(self.members), self.assignor_with(wanted.server_assignor))
+        return work > self.assigned_at_once_max
 
     def computed(self, image: ClusterImage, steady_ms: int) -> Steps[Computed] | None:
         """A target that takes too long for a request, in steps. Other requests may change the group meanwhile. None if no target is
@@ -508,11 +465,11 @@ class ConsumerGroup:
         epoch, regexes, targets = self.epoch, self.regexes, dict(self.targets)
         subscriptions = {member.member_id: member.subscription for member in self.members.values()}
         assign = ASSIGNORS[self.assignor_with()]
-        names = set(self._name_users)
+        names = set(self.index.names)
         for regex, found in regexes.items():
-            if self._regex_users[regex]:
+            if self.index.regexes[regex]:
                 names |= found.topics
-        assigned = yield from _assignment(assign, subscriptions, targets, names, regexes, image)
+        assigned = yield from target_steps(assign, subscriptions, targets, names, regexes, image)
         return Computed(self, epoch, subscriptions, assigned)
 
     def was_not_written(self, error: RequestRejected, steady_ms: int) -> None:
@@ -521,8 +478,8 @@ class ConsumerGroup:
         self._unwritten = error
 
     def take(self, turn: Turn, computed: Computed, image: ClusterImage) -> bool:
-        """Write a computed target. What has changed since is met by the next one: a member that has left has no part of it, a new
-        one has none yet, and a topic that a member does not read any more is read by nobody.
+        """Write a computed target. The next one follows the changes since: a member that has left has no part of this one, a new
+        member has none yet, and a topic to which a member subscribes no more has no reader.
 
         Returns: whether it was written. It is not if the group has a newer target, or was loaded or made anew.
         Raises: RequestRejected, with nothing changed.
@@ -553,25 +510,13 @@ class ConsumerGroup:
 
     def assignor_with(self, preferred: str | None = None, member: Member | None = None) -> str:
         """The assignor that most members request, if one member changes its request to ``preferred``."""
-        wishes = Counter(self._assignor_users)
+        wishes = Counter(self.index.assignors)
         if member is not None and member.subscription.server_assignor is not None:
             wishes[member.subscription.server_assignor] -= 1
         if preferred is not None:
             wishes[preferred] += 1
         asked = [(-count, name) for name, count in wishes.items() if count > 0 and name in ASSIGNORS]
         return min(asked)[1] if asked else self.config.group_consumer_assignors[0]
-
-    def _assert_free(self, member_id: str, assigned: Assignment) -> None:
-        """Assert that no other member holds the partitions that a member is about to get."""
-        for topic_id, partitions in assigned.items():
-            holders = self._holders.get(topic_id)
-            if holders is not None:
-                for partition in partitions:
-                    assert holders.get(partition, member_id) == member_id, f"{topic_id}-{partition} has two owners"
-
-    def _is_held(self, topic_id: UUID, partition: int) -> bool:
-        holders = self._holders.get(topic_id)
-        return holders is not None and partition in holders
 
     # --- ends of membership ------------------------------------------------------------------------------------------
 
@@ -587,8 +532,8 @@ class ConsumerGroup:
     def removal_records(self, members: Sequence[Member], image: ClusterImage) -> list[ConsumerGroupRecord]:
         """The records that remove members and raise the group epoch."""
         records: list[ConsumerGroupRecord] = []
-        names_left: Counter[str] = Counter(self._name_users)
-        regexes_left: Counter[str] = Counter(self._regex_users)
+        names_left: Counter[str] = Counter(self.index.names)
+        regexes_left: Counter[str] = Counter(self.index.regexes)
         for member in members:
             records += _removal(member.member_id)
             names_left.subtract(member.subscription.topic_names)
@@ -652,7 +597,7 @@ class ConsumerGroup:
     def waits_for_others(self, member: Member) -> bool:
         """Whether other members still hold partitions of the member's target."""
         return any(
-            self._is_held(topic_id, partition)
+            self.index.is_held(topic_id, partition)
             for topic_id, partitions in self.targets.get(member.member_id, NO_PARTITIONS).items()
             for partition in partitions - member.current.assigned.get(topic_id, frozenset())
         )
@@ -684,7 +629,7 @@ class ConsumerGroup:
 
     def subscribes_to(self, topic: str) -> bool:
         """Whether a member reads, or would read, the topic."""
-        if topic in self._name_users:
+        if topic in self.index.names:
             return True
         return any(topic in found.topics for found in self.regexes.values())
 
@@ -751,7 +696,7 @@ class ConsumerGroup:
             self._assigned_ms = turn.steady_ms
         for record in records:
             if isinstance(record, CurrentOfMember) and record.current is not None:
-                self._assert_free(record.member_id, record.current.assigned)
+                self.index.assert_free(record.member_id, record.current.assigned)
             self.replay(record)
         for record in records:
             if isinstance(record, CurrentOfMember) and record.member_id in self.members:
@@ -807,57 +752,13 @@ class ConsumerGroup:
     def _put(self, member: Member) -> None:
         before = self.members.get(member.member_id)
         if before is not None:
-            self._uncount(before)
-        subscription = member.subscription
-        names, users = self._lists.get(subscription.topic_names, (subscription.topic_names, 0))
-        self._lists[names] = (names, users + 1)
-        if names is not subscription.topic_names:
-            subscription = replace(subscription, topic_names=names)
-            member = replace(member, subscription=subscription)
-        self.members[member.member_id] = member
-        self._name_users.update(names)
-        if subscription.topic_regex:
-            self._regex_users[subscription.topic_regex] += 1
-        if subscription.server_assignor is not None:
-            self._assignor_users[subscription.server_assignor] += 1
-        if subscription.instance_id is not None:
-            self._static[subscription.instance_id] = member.member_id
-        for assignment in (member.current.assigned, member.current.pending_revocation):
-            for topic_id, partitions in assignment.items():
-                holders = self._holders.setdefault(topic_id, {})
-                for partition in partitions:
-                    holders[partition] = member.member_id
+            self.index.remove(before)
+        self.members[member.member_id] = self.index.add(member)
 
     def _drop(self, member_id: str) -> None:
         member = self.members.pop(member_id, None)
         if member is not None:
-            self._uncount(member)
-
-    def _uncount(self, member: Member) -> None:
-        """Remove a member from all derived state."""
-        subscription = member.subscription
-        names, users = self._lists.pop(subscription.topic_names)
-        if users > 1:
-            self._lists[names] = (names, users - 1)
-        for name in names:
-            _decrease(self._name_users, name)
-        if subscription.topic_regex:
-            _decrease(self._regex_users, subscription.topic_regex)
-        if subscription.server_assignor is not None:
-            _decrease(self._assignor_users, subscription.server_assignor)
-        instance_id = subscription.instance_id
-        if instance_id is not None and self._static.get(instance_id) == member.member_id:
-            del self._static[instance_id]
-        for assignment in (member.current.assigned, member.current.pending_revocation):
-            for topic_id, partitions in assignment.items():
-                holders = self._holders.get(topic_id)
-                if holders is None:
-                    continue
-                for partition in partitions:
-                    if holders.get(partition) == member.member_id:
-                        del holders[partition]
-                if not holders:
-                    del self._holders[topic_id]
+            self.index.remove(member)
 
     # --- the cluster's topics ------------------------------------------------------------------------------------------
 
@@ -940,39 +841,6 @@ def _removal(member_id: str) -> list[ConsumerGroupRecord]:
 def _must_revoke(member: Member) -> bool:
     """Whether the member must still give up partitions. Members of the classic protocol have other deadlines."""
     return member.current.state is MemberState.UNREVOKED_PARTITIONS and member.epoch >= 0 and not member.is_classic
-
-
-def _decrease(counter: Counter[str], key: str) -> None:
-    counter[key] -= 1
-    if counter[key] <= 0:
-        del counter[key]
-
-
-def _assignment(
-    assign: Assignor,
-    subscriptions: Mapping[str, Subscription],
-    targets: Mapping[str, Assignment],
-    names: Iterable[str],
-    regexes: Mapping[str, ResolvedRegex],
-    image: ClusterImage,
-) -> Steps[dict[str, Assignment]]:
-    """The assignment of a whole group, in steps. ``targets``: what members have; ``names``: all topics that they read."""
-    ids: dict[tuple[frozenset[str], str | None], frozenset[UUID]] = {}
-    specs: dict[str, MemberSpec] = {}
-    for number, (member_id, subscription) in enumerate(subscriptions.items()):
-        key = (subscription.topic_names, subscription.topic_regex)
-        found = ids.get(key)
-        if found is None:
-            subscribed = subscription.topic_names | topics_of_regex(regexes, subscription.topic_regex)
-            found = ids[key] = topic_ids(subscribed, image)
-            yield
-        specs[member_id] = MemberSpec(
-            found, targets.get(member_id, NO_PARTITIONS), subscription.instance_id, subscription.rack_id
-        )
-        if number % STRIDE == 0:
-            yield
-    topics = yield from topic_specs.steps(names, image)
-    return (yield from assign.steps(specs, topics))
 
 
 def _owned(request: ConsumerGroupHeartbeatRequest) -> Assignment | None:

@@ -24,8 +24,9 @@ from app.groups.classic.embedded import (
     subscription_version,
 )
 from app.groups.consumer.assignors import Assignment
-from app.groups.consumer.consumer import ConsumerGroup, Member, MemberDue, successor_of
+from app.groups.consumer.consumer import ConsumerGroup, MemberDue, successor_of
 from app.groups.consumer.consumer_records import ClassicMetadata, MemberState, Subscription
+from app.groups.consumer.members import Member
 from app.wire.apis.join_group import JoinGroupResponse
 from app.wire.apis.sync_group import SyncGroupResponse
 

@@ -17,7 +17,7 @@ from app.groups.classic.classic import ClassicGroup, members_max
 from app.groups.classic.classic_member import CONSUMER_PROTOCOL, ClassicMember
 from app.groups.classic.embedded import decode_assignment, decode_subscription, encode_assignment, subscription_version
 from app.groups.consumer.assignors import NO_PARTITIONS, Assignment
-from app.groups.consumer.consumer import ConsumerGroup, Member
+from app.groups.consumer.consumer import ConsumerGroup
 from app.groups.consumer.consumer_records import (
     ClassicMetadata,
     ConsumerGroupRecord,
@@ -31,6 +31,7 @@ from app.groups.consumer.consumer_records import (
     TargetOfMember,
     to_bytes,
 )
+from app.groups.consumer.members import Member
 from app.groups.migration.classic_in_consumer import assignment_of, topic_partitions_of
 
 if TYPE_CHECKING:

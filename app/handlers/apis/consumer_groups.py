@@ -12,7 +12,7 @@ from app.core.errors import ErrorCode
 from app.core.turns import Portion, Steps, run
 from app.groups.consumer.assignors import NO_PARTITIONS, Assignment
 from app.groups.consumer.consumer import ClientInfo, ConsumerGroup, check_heartbeat
-from app.groups.consumer.consumer import Member as GroupMember
+from app.groups.consumer.members import Member as GroupMember
 from app.groups.consumer.subscriptions import ResolvedRegex, TopicPattern
 from app.groups.shard import GroupShard
 from app.handlers.base.api import Api, ApiTable
