@@ -23,7 +23,7 @@ from app.core.seams import Clock
 from app.core.turns import Portion, run
 from app.core.units import BrokerId, Offset, PartitionIndex, ProducerId, TopicId, TopicPartition
 from app.exactly_once.bounds import Usage
-from app.exactly_once.deciding import Fate, decide
+from app.exactly_once.deciding import Fate, RecordFate, decide
 from app.exactly_once.records import PARTITIONS, TOPIC, RequestKey, Result, Tick, decode, decode_head, encode_key
 from app.exactly_once.shard import Accepted, KeyTaken, RequestShard, Standing
 from app.exactly_once.strength import Strength, strength_of, weaker
@@ -50,7 +50,6 @@ OBJECT_TIMEOUT_MS: Final = 60_000
 EXPIRY_S: Final = 300.0
 """Between two moves of the start of a log. Each costs a request to the store."""
 DECIDE_S: Final = 30.0
-COMMITTED, ABORTED, OPEN, LOST, GONE = FATES = ("committed", "aborted", "open", "lost", "gone")
 ABANDONED_S: Final = 120.0
 """A result that is open for longer has no transaction any more: the coordinator ends one within ``OBJECT_TIMEOUT_MS``."""
 
@@ -85,7 +84,7 @@ class _OpenSince(NamedTuple):
     offset: Offset
 
 
-FateOf = Callable[[TopicPartition, int, ProducerIdAndEpoch], Awaitable[str]]
+FateOf = Callable[[TopicPartition, int, ProducerIdAndEpoch], Awaitable[RecordFate]]
 """``RequestCoordinator.fate`` at the leader of a partition. Raises: FirnError."""
 EndOf = Callable[[TopicPartition, ProducerIdAndEpoch, bool], Awaitable[None] | None]
 """Writes the marker that ends a transaction of this identity in a partition. Raises: FirnError."""
@@ -465,18 +464,21 @@ class RequestCoordinator:
         if found is None or self.end_of is None:
             return
         result = _result_in(found)
-        fates: set[str] = set()
+        fates: set[RecordFate] = set()
         for part in result.parts:
             target = TopicPartition(part.topic, PartitionIndex(part.partition))
             fates.add(await self.fate_of(target, part.base_offset, found.producer))
-        if OPEN in fates:
+        if RecordFate.OPEN in fates:
             return  # its own marker comes, or its partition is decided first
         kept_ms = self._clock.now_ms() - result.appended_ms
-        if fates == {GONE} and kept_ms < self._config().firn_http_idempotency_retention_ms:
+        if fates == {RecordFate.GONE} and kept_ms < self._config().firn_http_idempotency_retention_ms:
             return  # readers may have seen them: its key is 409 as long as results are kept
         if not self._is_open(place, partition, found.producer):
             return  # its marker came meanwhile
-        committed = decide(found.producer.producer_epoch, None, [fate == COMMITTED for fate in fates]) is Fate.COMMITTED
+        committed = (
+            decide(found.producer.producer_epoch, None, [fate is RecordFate.COMMITTED for fate in fates])
+            is Fate.COMMITTED
+        )
         waiting = self.end_of(TopicPartition(TOPIC, place.partition), found.producer, committed)
         if waiting is not None:
             await waiting
@@ -486,24 +488,19 @@ class RequestCoordinator:
         )
 
     def _is_open(self, place: _OpenSince, partition: Partition, producer: ProducerIdAndEpoch) -> bool:
-        """Whether a result is what its producer has open in the partition, under the same epoch, and nothing else."""
+        """Whether a result is open, and is all that its producer has open in the partition. Raises: NotLeader, RequestRejected."""
         if self._partitions.require_served(TOPIC, place.partition) is not partition:
             return False
         entry = partition.log.producers.entries.get(place.producer_id)
         return (
             entry is not None
             and (entry.epoch, entry.transaction_first_offset) == (producer.producer_epoch, place.offset)
-            and self._coordinator.look(place.partition, lambda shard: shard.open_results()).count(
-                (place.producer_id, place.offset)
-            )
-            == 1
+            and self._coordinator.look(place.partition, lambda shard: shard.is_open(place.producer_id, place.offset))
         )
 
-    async def fate(self, target: TopicPartition, offset: int, producer: ProducerIdAndEpoch) -> str:
+    async def fate(self, target: TopicPartition, offset: int, producer: ProducerIdAndEpoch) -> RecordFate:
         """The fate of a transaction's record at an offset.
 
-        Returns: ``committed``, ``aborted`` or ``open``; ``lost`` if the log ends before it or has another record there; ``gone`` if
-        it was deleted or compacted away, so that readers may have seen it.
         Raises: NotLeader, RequestRejected, FirnError.
         """
         partition = self._partitions.require_served(target.topic, target.partition)
@@ -515,11 +512,11 @@ class RequestCoordinator:
         while True:
             stable_end = log.last_stable_offset
             if offset < log.log_start_offset:
-                return GONE
+                return RecordFate.GONE
             if offset >= log.log_end_offset:
-                return LOST
+                return RecordFate.LOST
             if offset >= stable_end:
-                return OPEN
+                return RecordFate.OPEN
             read = await self._reads.read_when_ready(log, offset, READ_BYTES, end_offset=stable_end, committed=True)
             if not read.ranges:
                 await until_at_hand(read.lacks, target)
@@ -528,15 +525,15 @@ class RequestCoordinator:
             data = memoryview(await self._reads.take(read))
             header = next(found for _, found in iter_headers(data))
             if header.base_offset > offset:
-                return GONE
+                return RecordFate.GONE
             named = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
             if named != producer or not header.is_transactional or header.is_control:
-                return LOST
+                return RecordFate.LOST
             is_aborted = any(
                 one.producer_id == producer.producer_id and one.first_offset <= offset <= one.last_offset
                 for one in aborted
             )
-            return ABORTED if is_aborted else COMMITTED
+            return RecordFate.ABORTED if is_aborted else RecordFate.COMMITTED
 
 
 def _result_in(found: _Stored) -> Result:

@@ -8,7 +8,7 @@ ever. The result names its own records, and their partitions have markers of the
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import NamedTuple
 
 
@@ -19,6 +19,18 @@ class Fate(Enum):
     """Its transaction goes on, and its coordinator ends it."""
     COMMITTED = "committed"
     ABORTED = "aborted"
+
+
+class RecordFate(StrEnum):
+    """The fate of a record that a result names, as the leader of its partition knows it."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    OPEN = "open"
+    LOST = "lost"
+    """The log ends before the offset, or has another record there. No reader saw it."""
+    GONE = "gone"
+    """It was deleted or compacted away. Readers may have seen it."""
 
 
 class TransactionSeen(NamedTuple):

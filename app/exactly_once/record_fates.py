@@ -10,9 +10,10 @@ from typing import Protocol
 
 from app.client.cluster import refusal
 from app.coordinator.partition import ProducerIdAndEpoch
-from app.core.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, ProtocolError, RequestRejected
 from app.core.units import BrokerId, TopicPartition
 from app.exactly_once.coordinator import RequestCoordinator
+from app.exactly_once.deciding import RecordFate
 from app.metadata.image.image import BrokerImage, ClusterImage
 from app.wire.private import RequestsRequest, RequestsResponse
 
@@ -41,12 +42,12 @@ class RecordFates:
         self._image = image
         self._link = link
 
-    async def fate(self, target: TopicPartition, offset: int, producer: ProducerIdAndEpoch) -> str:
+    async def fate(self, target: TopicPartition, offset: int, producer: ProducerIdAndEpoch) -> RecordFate:
         """As ``RequestCoordinator.fate``. Raises: RequestRejected, BrokerUnavailable, ProtocolError, FirnError."""
         image = self._image()
         topic = image.topic(target.topic)
         if topic is None or target.partition >= len(topic.partitions):
-            return "gone"
+            return RecordFate.GONE
         leader = topic.partitions[target.partition].leader
         if leader == self._broker_id or self._link is None:
             return await self._coordinator.fate(target, offset, producer)
@@ -63,4 +64,7 @@ class RecordFates:
         answer = await self._link.requests(broker, asked)
         if answer.error_code:
             raise refusal(answer.error_code, str(target), answer.error)
-        return answer.found
+        try:
+            return RecordFate(answer.found)
+        except ValueError as error:
+            raise ProtocolError(f"Broker {leader} names a fate that there is not: {answer.found[:64]!r}.") from error

@@ -152,6 +152,10 @@ class RequestShard:
             for request in requests
         ]
 
+    def is_open(self, producer_id: ProducerId, offset: Offset) -> bool:
+        """Whether the result at an offset is open."""
+        return any(self._open[request].offset == offset for request in self._by_producer.get(producer_id, ()))
+
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def look(self, request: RequestKey, try_id: bytes, steady_ms: int) -> Standing:

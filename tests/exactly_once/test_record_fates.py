@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.coordinator.partition import ProducerIdAndEpoch
-from app.core.errors import ErrorCode, RequestRejected
+from app.core.errors import ErrorCode, ProtocolError, RequestRejected
 from app.core.units import BrokerId, PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from app.exactly_once.record_fates import RecordFates
 from app.wire.private import RequestsRequest, RequestsResponse
@@ -63,6 +63,13 @@ async def test_a_refusal_of_the_leader_is_no_fate() -> None:
     around = Around()
     around.answer = RequestsResponse(int(ErrorCode.OFFSET_NOT_AVAILABLE), "Not yet.")
     with pytest.raises(RequestRejected, match="Not yet"):
+        await fates(around).fate(at(1), 5, PRODUCER)
+
+
+async def test_a_fate_that_this_version_does_not_know_is_none() -> None:
+    around = Around()
+    around.answer = RequestsResponse(found="half committed")
+    with pytest.raises(ProtocolError, match="half committed"):
         await fates(around).fate(at(1), 5, PRODUCER)
 
 
