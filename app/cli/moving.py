@@ -264,15 +264,16 @@ async def _carry_out(
         asking = f"Move {count_text(len(moves), 'partition')}, and copy {bytes_text(copied)}?"
         if not confirmed(asking, yes=yes):
             return 1
-        begun, refused = await _begin(admin, moves)
-        for partition, why in refused.items():
-            say(f"{partition} is not moved: {why}")
-        if begun and not no_wait:
-            try:
+        try:
+            begun, refused = await _begin(admin, moves)
+            for partition, why in refused.items():
+                say(f"{partition} is not moved: {why}")
+            if begun and not no_wait:
                 await _watch(admin, begun, shown=not as_json)
-            except asyncio.CancelledError:
-                say(f"\nThe moves go on. `firn cluster status` shows them, `{cancel}` cancels them.")
-                raise
+        except asyncio.CancelledError:
+            # Also while the response to the request is on its way.
+            say(f"\nMoves that have begun go on. `firn cluster status` shows them, `{cancel}` cancels them.")
+            raise
     if as_json:
         print_json(
             {

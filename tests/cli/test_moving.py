@@ -115,7 +115,10 @@ async def test_a_move_goes_on_when_its_command_is_interrupted_and_it_says_how_to
         command.send_signal(signal.SIGINT)
         said = (await command.communicate())[1]
         assert command.returncode == 130
-        assert b"The moves go on. `firn cluster status` shows them, `firn topic move t --cancel` cancels them." in said
+        assert (
+            b"Moves that have begun go on. `firn cluster status` shows them, `firn topic move t --cancel` cancels them."
+            in said
+        )
         assert b"Traceback" not in said
         status = await told(capfd, second, "cluster", "status")
         assert [(one["adding"], one["removing"]) for one in status["reassignments"]] == [([3], [2])]
