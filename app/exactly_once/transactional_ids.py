@@ -2,8 +2,9 @@
 
 The broker names the prefix: a hash of the principal, of a fixed length. So no principal's prefix is the beginning of another's.
 Each process start adds a name of its own, so two processes never fence each other. Several requests of a caller run side by side,
-each with an id of its own. An id whose last transaction is not known to be complete is set aside, so that a partition without a
-leader does not hold up the requests after it.
+each with an id of its own. An id rests after each transaction, whose markers may still be on their way: a transaction that begins
+before they are written waits for them. An id whose last transaction may not have ended is set aside, so that a partition without
+a leader does not hold up the requests after it.
 
 Tests: ``tests/exactly_once/test_transactional_ids.py``.
 """
@@ -19,6 +20,8 @@ from app.metadata.changes.internal_topics import KEYED_ID_PREFIX
 HASH_CHARS: Final = 32
 IDS_MAX: Final = 64
 """Keyed requests of one caller that one process serves side by side."""
+REST_MS: Final = 500
+"""An id that was used more recently is taken only if no other one may be made."""
 SET_ASIDE_MS: Final = 60_000
 """The longest time-out of a transaction: after it, the coordinator has ended the transaction or is about to."""
 
@@ -38,7 +41,7 @@ def is_of_requests(transactional_id: str) -> bool:
     return transactional_id.startswith(KEYED_ID_PREFIX)
 
 
-class _Aside(NamedTuple):
+class _Resting(NamedTuple):
     until_ms: int
     transactional_id: str
 
@@ -51,17 +54,17 @@ class TransactionalIds:
     def __init__(self, prefix: str, process: str) -> None:
         """``prefix``: as the broker names it. ``process``: a random name of this start of the process."""
         self._start = f"{prefix}{process}."
-        self._free: list[str] = []
+        self._free: deque[_Resting] = deque()
         self._in_use: set[str] = set()
-        self._aside: deque[_Aside] = deque()
+        self._aside: deque[_Resting] = deque()
         self._made = 0
 
     def take(self, now_ms: int) -> str | None:
-        """An id for one transaction; None if all are in use or set aside. The one used last comes first, so few are kept alive."""
+        """An id for one transaction; None if all are in use or set aside."""
         while self._aside and self._aside[0].until_ms <= now_ms:
-            self._free.insert(0, self._aside.popleft().transactional_id)
-        if self._free:
-            taken = self._free.pop()
+            self._free.appendleft(self._aside.popleft())
+        if self._free and (self._free[0].until_ms <= now_ms or self._made == IDS_MAX):
+            taken = self._free.popleft().transactional_id
         elif self._made < IDS_MAX:
             self._made += 1
             taken = f"{self._start}{self._made}"
@@ -71,9 +74,9 @@ class TransactionalIds:
         return taken
 
     def give_back(self, transactional_id: str, now_ms: int, *, complete: bool) -> None:
-        """The request is over. ``complete``: whether its transaction is known to be complete, with all markers."""
+        """The request is over. ``complete``: whether the end of its transaction is decided, and its markers are on their way."""
         self._in_use.remove(transactional_id)
         if complete:
-            self._free.append(transactional_id)
+            self._free.append(_Resting(now_ms + REST_MS, transactional_id))
         else:
-            self._aside.append(_Aside(now_ms + SET_ASIDE_MS, transactional_id))
+            self._aside.append(_Resting(now_ms + SET_ASIDE_MS, transactional_id))

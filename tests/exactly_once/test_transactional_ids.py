@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from app.exactly_once.transactional_ids import (
     IDS_MAX,
+    REST_MS,
     SET_ASIDE_MS,
     TransactionalIds,
     is_of_requests,
@@ -39,4 +40,15 @@ def test_an_id_whose_transaction_is_not_complete_rests_until_it_has_timed_out() 
     ids.give_back("p.x.1", 10, complete=False)
     assert ids.take(SET_ASIDE_MS + 9) == "p.x.2"
     ids.give_back("p.x.2", SET_ASIDE_MS + 9, complete=True)
-    assert {ids.take(SET_ASIDE_MS + 10), ids.take(SET_ASIDE_MS + 10)} == {"p.x.1", "p.x.2"}
+    later = SET_ASIDE_MS + 9 + REST_MS
+    assert {ids.take(later), ids.take(later)} == {"p.x.1", "p.x.2"}
+
+
+def test_an_id_rests_while_the_markers_of_its_transaction_are_written() -> None:
+    ids = TransactionalIds("p.", "x")
+    for expected, now_ms in (("p.x.1", 0), ("p.x.2", 1), ("p.x.1", REST_MS), ("p.x.2", REST_MS + 1)):
+        assert ids.take(now_ms) == expected
+        ids.give_back(expected, now_ms, complete=True)
+    others = [ids.take(0) for _ in range(IDS_MAX - 2)]
+    assert len(set(others)) == IDS_MAX - 2
+    assert ids.take(0) == "p.x.1", "it has rested longest"
