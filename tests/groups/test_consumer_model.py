@@ -254,7 +254,9 @@ class GroupMachine(RuleBasedStateMachine):
 
 def remembered(group: ConsumerGroup) -> Any:
     """What a group must know again after a restart."""
-    return group.members, group.targets, group.epoch, group.target_epoch, group.regexes, group.index.holders()
+    index = group.index
+    counts = (index.names, index.regexes, index.assignors, index.list_topics, index.member_topics, index.holders())
+    return group.members, group.targets, group.epoch, group.target_epoch, group.regexes, counts
 
 
 GroupMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

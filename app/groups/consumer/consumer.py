@@ -449,9 +449,14 @@ class ConsumerGroup:
 
     def _takes_long(self, wanted: Subscription = NOBODY) -> bool:
         """Whether a new target takes longer to compute than a request may. ``wanted``: a subscription that is not counted yet."""
-        lists = [*self.index.lists(), (len(wanted.topic_names), 1)]
-        lists += [(len(found.topics), self.index.regexes[regex]) for regex, found in self.regexes.items()]
-        work = work_of(lists, len(self.members), self.assignor_with(wanted.server_assignor))
+        index, names = self.index, len(wanted.topic_names)
+        matched = [(len(found.topics), index.regexes[regex]) for regex, found in self.regexes.items()]
+        work = work_of(
+            len(self.members),
+            index.list_topics + names + sum(topics for topics, _ in matched),
+            index.member_topics + names + sum(topics * users for topics, users in matched),
+            self.assignor_with(wanted.server_assignor),
+        )
         return work > self.assigned_at_once_max
 
     def computed(self, image: ClusterImage, steady_ms: int) -> Steps[Computed] | None:

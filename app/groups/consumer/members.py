@@ -1,13 +1,12 @@
 """The members of a consumer group, and an index of what they have in common. Pure.
 
-Tests: ``tests/groups/test_consumer_model.py``, which compares the holders with those of a group that was loaded anew;
+Tests: ``tests/groups/test_consumer_model.py``, which compares the index with that of a group that was loaded anew;
 ``tests/groups/test_large_groups.py``.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -40,7 +39,7 @@ class Member:
 class MemberIndex:
     """Counts of subscriptions, and the holders of partitions. Each member is added once, and taken out before it changes."""
 
-    __slots__ = ("_holders", "_lists", "_static", "assignors", "names", "regexes")
+    __slots__ = ("_holders", "_lists", "_static", "assignors", "list_topics", "member_topics", "names", "regexes")
 
     def __init__(self) -> None:
         self.names: Counter[str] = Counter()
@@ -53,6 +52,10 @@ class MemberIndex:
         """Member id by instance id."""
         self._lists: dict[frozenset[str], tuple[frozenset[str], int]] = {}
         """The different lists of topic names, and how many members subscribe to each."""
+        self.list_topics = 0
+        """Names in all different lists, each list counted once."""
+        self.member_topics = 0
+        """Names in the lists of all members."""
         self._holders: dict[UUID, dict[int, str]] = {}
         """Member id of a partition's holder (which has it or has not given it up yet), by topic id and partition."""
 
@@ -61,6 +64,8 @@ class MemberIndex:
         subscription = member.subscription
         names, users = self._lists.get(subscription.topic_names, (subscription.topic_names, 0))
         self._lists[names] = (names, users + 1)
+        self.member_topics += len(names)
+        self.list_topics += 0 if users else len(names)
         if names is not subscription.topic_names:
             subscription = replace(subscription, topic_names=names)
             member = replace(member, subscription=subscription)
@@ -82,8 +87,11 @@ class MemberIndex:
         """Take a member out that was added."""
         subscription = member.subscription
         names, users = self._lists.pop(subscription.topic_names)
+        self.member_topics -= len(names)
         if users > 1:
             self._lists[names] = (names, users - 1)
+        else:
+            self.list_topics -= len(names)
         for name in names:
             _decrease(self.names, name)
         if subscription.topic_regex:
@@ -107,10 +115,6 @@ class MemberIndex:
     def of_instance(self, instance_id: str) -> str | None:
         """The id of the present member of a static instance."""
         return self._static.get(instance_id)
-
-    def lists(self) -> Iterable[tuple[int, int]]:
-        """The length of each different list of topic names, and the number of its members."""
-        return [(len(names), users) for names, users in self._lists.values()]
 
     def holders(self) -> dict[UUID, dict[int, str]]:
         """Who holds each partition that is held."""

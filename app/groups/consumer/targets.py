@@ -36,14 +36,14 @@ class Computed(NamedTuple):
     assigned: Mapping[str, Assignment]
 
 
-def work_of(lists: Iterable[tuple[int, int]], members: int, assignor: str) -> int:
-    """The cost of a target, in topics and members. ``lists``: topics of each different subscription, and its members."""
-    work = members
-    for topics, users in lists:
-        work += topics
-        if assignor == RANGE:
-            work += topics * users // RANGE_PER_TOPIC
-    return work
+def work_of(members: int, list_topics: int, member_topics: int, assignor: str) -> int:
+    """The cost of a target, in topics and members.
+
+    Args:
+        list_topics: topics of the different subscriptions, each counted once.
+        member_topics: topics of the subscriptions of all members.
+    """
+    return members + list_topics + (member_topics // RANGE_PER_TOPIC if assignor == RANGE else 0)
 
 
 def target_steps(

@@ -347,4 +347,6 @@ def _error_of(error: Exception | None) -> RestError:
     if isinstance(error, FirnError):
         answer = answer_of(error)
         return RestError(answer.status, answer.message, error_code=answer.error_code)
-    return RestError(503, "The brokers know of no stored record. Try again with the same Idempotency-Key.", error_code=50302)
+    return RestError(
+        503, "The brokers know of no stored record. Try again with the same Idempotency-Key.", error_code=50302
+    )
