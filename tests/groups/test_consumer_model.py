@@ -17,6 +17,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from app.configs import BrokerConfig
 from app.core.errors import ErrorCode, RequestRejected
 from app.groups.consumer.consumer import ConsumerGroup
+from app.groups.consumer.members import MemberIndex
 from app.groups.consumer.targets import ASSIGNED_AT_ONCE_MAX
 from tests.groups.bench import image_of, topic_id
 from tests.groups.consumers import Consumer, Coordinator, loaded, settle
@@ -212,6 +213,13 @@ class GroupMachine(RuleBasedStateMachine):
                         reads.add((topic, partition))
 
     @invariant()
+    def the_index_is_that_of_the_members(self) -> None:
+        group, anew = self.coordinator.group, MemberIndex()
+        for member in group.members.values():
+            anew.add(member)
+        assert counts(group.index) == counts(anew)
+
+    @invariant()
     def the_log_says_what_memory_says(self) -> None:
         assert remembered(loaded(self.coordinator.turn.log)) == remembered(self.coordinator.group)
 
@@ -254,9 +262,12 @@ class GroupMachine(RuleBasedStateMachine):
 
 def remembered(group: ConsumerGroup) -> Any:
     """What a group must know again after a restart."""
-    index = group.index
-    counts = (index.names, index.regexes, index.assignors, index.list_topics, index.member_topics, index.holders())
-    return group.members, group.targets, group.epoch, group.target_epoch, group.regexes, counts
+    return group.members, group.targets, group.epoch, group.target_epoch, group.regexes, counts(group.index)
+
+
+def counts(index: MemberIndex) -> Any:
+    """What an index says of its members."""
+    return index.names, index.regexes, index.assignors, index.list_topics, index.member_topics, index.holders()
 
 
 GroupMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

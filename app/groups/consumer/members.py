@@ -1,6 +1,6 @@
 """The members of a consumer group, and an index of what they have in common. Pure.
 
-Tests: ``tests/groups/test_consumer_model.py``, which compares the index with that of a group that was loaded anew;
+Tests: ``tests/groups/test_consumer_model.py``, which compares the index with one that was made anew;
 ``tests/groups/test_large_groups.py``.
 """
 
