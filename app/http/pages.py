@@ -20,6 +20,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain
 from typing import Final, NamedTuple
 
 from app.client.cluster import ClusterClient
@@ -147,7 +148,7 @@ class _Reading:
         wanted = self.wanted
         for batch in batches:
             header = batch.header
-            for record in await batch_records(batch):
+            for record in await batch_records(batch, self.portion):
                 size = _bytes_of(record)
                 is_short = size <= SHORT_BYTES and len(record.headers) <= SHORT_HEADERS
                 if self.portion.spent_by() if is_short else self.portion.spent():
@@ -186,11 +187,18 @@ def _bytes_of(record: Record) -> int:
     return size + sum(len(name) + len(value or b"") for name, value in record.headers) if record.headers else size
 
 
-async def batch_records(batch: FetchedBatch) -> Iterator[Record]:
-    """The records of a batch that were asked for, decompressed in a thread if they need it. Raises: CorruptionError."""
+async def batch_records(batch: FetchedBatch, portion: Portion) -> Iterator[Record]:
+    """The records of a batch that were asked for, decompressed in a thread if they need it. Those before them are skipped in
+    portions: 1 MiB may unfold to millions of records. Raises: CorruptionError."""
     header = batch.header
     data = await asyncio.to_thread(raw_records, batch.view, header) if header.codec else raw_records(batch.view, header)
-    return (record for record in iter_decompressed(data, header) if record.offset >= batch.from_offset)
+    records = iter_decompressed(data, header)
+    for record in records:
+        if record.offset >= batch.from_offset:
+            return chain((record,), records)  # offsets of a batch ascend
+        if portion.spent_by():
+            await portion.rest()
+    return records
 
 
 async def read_page(consumer: Consumer, wanted: WantedRecords, held: PageBytes) -> RecordPage:

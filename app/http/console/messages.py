@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from app.client.cluster import EARLIEST, LATEST
 from app.core.errors import BrokerUnavailable, RequestRejected
+from app.core.turns import Portion
 from app.core.units import Offset, PartitionIndex, TopicPartition
 from app.http.console.formats import shell
 from app.http.console.reading import Browse, browse
@@ -22,6 +23,8 @@ from app.http.console.topics import found_topic, number_in, topic_page
 from app.http.errors import RestError
 from app.http.gateway import Gateway
 from app.http.pages import batch_records, reader
+from app.http.read_budget import Held
+from app.records.record import Record
 
 router = APIRouter(include_in_schema=False, route_class=ConsoleRoute, default_response_class=Response)
 
@@ -156,19 +159,33 @@ async def save_value(topic_name: str, partition_id: int, offset: int, request: R
     first, end = await _ends(gateway, partition)
     if not first <= offset < end:
         raise RestError(404, f"Partition {partition_id} of topic {topic_name} has no record at offset {offset}.")
+    with gateway.read_budget.page() as held:
+        record = await _record_at(gateway, partition, Offset(offset))
+        if record is None:
+            raise RestError(404, f"Partition {partition_id} of topic {topic_name} has no record at offset {offset}.")
+        value = record.value or b""
+        if gateway.read_budget.taken and not gateway.read_budget.has(len(value)):
+            raise RestError(429, "Other responses hold the memory for records. Try again later.", error_code=42901)
+        held.take(len(value))
+        headers = {
+            **GUARDED,
+            "cache-control": "no-store",
+            "content-disposition": f'attachment; filename="offset-{offset}.bin"',
+        }
+        return Held(Response(value, headers=headers, media_type="application/octet-stream"), held)
+
+
+async def _record_at(gateway: Gateway, partition: TopicPartition, offset: Offset) -> Record | None:
+    """The record at an offset; None if there is none."""
     async with reader(gateway, read_committed=True) as consumer:
-        consumer.assign({partition: Offset(offset)})
+        consumer.assign({partition: offset})
+        portion = Portion()
         for _ in range(RAW_ROUNDS_MAX):
             for batch in await consumer.fetch_once(partition, max_wait_ms=500):
-                for record in await batch_records(batch):
+                for record in await batch_records(batch, portion):
                     if record.offset == offset:
-                        headers = {
-                            **GUARDED,
-                            "cache-control": "no-store",
-                            "content-disposition": f'attachment; filename="offset-{offset}.bin"',
-                        }
-                        return Response(record.value or b"", headers=headers, media_type="application/octet-stream")
+                        return record
                     break
             if consumer.position(partition) > offset:
                 break
-    raise RestError(404, f"Partition {partition_id} of topic {topic_name} has no record at offset {offset}.")
+    return None

@@ -178,7 +178,7 @@ async def browse(gateway: Gateway, wanted: Browse) -> Browsed:
         wait_ms = 0
         while True:
             for batch in await consumer.fetch_once(wanted.partition, max_wait_ms=wait_ms):
-                records: Iterator[Record] = await batch_records(batch)
+                records: Iterator[Record] = await batch_records(batch, portion)
                 for record in records:
                     if len(found.records) >= wanted.count:
                         return found

@@ -426,7 +426,7 @@ class ConsumerInstance:
         for batch in batches:
             if batch.partition not in asked:
                 continue
-            for record in await batch_records(batch):
+            for record in await batch_records(batch, portion):
                 await portion.rest_if_spent()
                 size = len(record.key or b"") + len(record.value or b"")
                 if page.records and (page.bytes + size > bytes_max or len(page.records) >= PAGE_RECORDS_MAX):

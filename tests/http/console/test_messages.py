@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from fastapi import FastAPI
 
 from app.core.units import Offset, TimestampMs
 from app.http.console.messages import moment_of
@@ -195,3 +196,30 @@ def test_times_are_read_in_utc() -> None:
     assert moment_of("1372636800000") == 1_372_636_800_000
     with pytest.raises(RestError):
         moment_of("yesterday")
+
+
+async def test_a_value_is_held_within_the_budget_of_reads_until_it_is_sent(
+    http: httpx.AsyncClient, cluster: str, application: FastAPI
+) -> None:
+    await write(http, cluster, string("a" * 1_000))
+    budget = application.state.gateway.read_budget
+    url = f"{TOPIC}/partitions/0/messages/0/value"
+    seen = []
+
+    async def asked(scope: Any, receive: Any, send: Any) -> None:
+        async def watched(message: Any) -> None:
+            seen.append(budget.taken)
+            await send(message)
+
+        await application(scope, receive, watched)
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=asked), base_url="http://firn") as client:
+        assert len((await client.get(url)).content) == 1_000
+    assert set(seen) == {1_000}
+    assert budget.taken == 0
+    budget.add(budget.bytes_max)
+    refused = await http.get(url)
+    assert refused.status_code == 429
+    assert "Other responses hold the memory for records. Try again later." in refused.text
+    budget.add(-budget.bytes_max)
+    assert (await http.get(url)).status_code == 200

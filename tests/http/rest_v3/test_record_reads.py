@@ -15,12 +15,20 @@ from confluent_kafka import Producer
 from fastapi import FastAPI
 from starlette.types import Message
 
+from app.client.consumer import FetchedBatch
+from app.core.turns import STRIDE, Portion
+from app.core.units import Offset, PartitionIndex, TimestampMs, TopicPartition
 from app.http import pages
 from app.http.errors import RestError
 from app.http.gateway import READERS_MAX, Gateway
+from app.http.pages import batch_records
 from app.http.rest_v3 import record_reads
+from app.records.batch import check_stored_batch
+from app.records.builder import build_batch
+from app.records.record import Record
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker
+from tests.support.counted_loop import count_turns, on_looked_at_loop
 from tests.support.talking import tier_everything
 from tests.support.waiting import until
 
@@ -503,3 +511,20 @@ async def test_records_that_left_the_local_disk_are_read_by_offset_and_by_time(
     kept = await http.get(before.json()["metadata"]["permanent"])
     assert (offsets(kept), "immutable" in kept.headers["cache-control"]) == ([2, 3, 4], True)
     assert [offset for _, offset in events((await http.get(f"{path}?count=7", headers=EVENTS)).text)] == list(range(7))
+
+
+@on_looked_at_loop
+async def test_records_before_the_offset_are_skipped_in_portions() -> None:
+    built = build_batch([(TimestampMs(0), None, b"v", ())] * 10_000)
+    view = memoryview(built)
+    partition = TopicPartition("t", PartitionIndex(0))
+    batch = FetchedBatch(partition, check_stored_batch(view), view, Offset(9_998))
+    found: list[Record] = []
+
+    async def read() -> None:
+        found.extend(await batch_records(batch, Portion()))
+
+    assert await count_turns(read()) > 10_000 / STRIDE / 10
+    assert [record.offset for record in found] == [9_998, 9_999]
+    behind = batch._replace(from_offset=Offset(10_000))
+    assert [*await batch_records(behind, Portion())] == []
