@@ -15,7 +15,7 @@ from app.coordinator.partition import CoordinatedLog, ReplayedBatch
 from app.coordinator.schemas.consumer_group import ConsumerGroupCurrentMemberAssignmentKey
 from app.core.units import Offset
 from app.groups.classic.classic import ClassicGroup
-from app.groups.consumer.consumer import ConsumerGroup
+from app.groups.consumer.members import MemberIndex
 from app.groups.shard import GroupShard
 from app.groups.share.core.share_partitions import SharePartitions
 from app.handlers.apis import share_fetch
@@ -327,8 +327,8 @@ def compacts_without_aborted_transactions(patch: pytest.MonkeyPatch) -> None:
 
 
 def assigns_what_another_has_not_given_up(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ConsumerGroup, "_is_held", lambda _group, _topic_id, _partition: False)
-    patch.setattr(ConsumerGroup, "_assert_free", lambda _group, _member_id, _assigned: None)
+    patch.setattr(MemberIndex, "is_held", lambda _index, _topic_id, _partition: False)
+    patch.setattr(MemberIndex, "assert_free", lambda _index, _member_id, _assigned: None)
 
 
 def forgets_who_has_what_with_every_restart(patch: pytest.MonkeyPatch) -> None:
@@ -339,7 +339,7 @@ def forgets_who_has_what_with_every_restart(patch: pytest.MonkeyPatch) -> None:
             load(shard, key, value)
 
     patch.setattr(GroupShard, "_load_consumer_group", forgetful)
-    patch.setattr(ConsumerGroup, "_assert_free", lambda _group, _member_id, _assigned: None)
+    patch.setattr(MemberIndex, "assert_free", lambda _index, _member_id, _assigned: None)
 
 
 def shares_what_somebody_has(patch: pytest.MonkeyPatch) -> None:
