@@ -33,6 +33,8 @@ from app.wire.apis.metadata import (
 )
 
 MAIN_LANE: Final = "main"
+HEALTH_LANE: Final = "health"
+"""For requests that no other may hold up."""
 RETRY_BUDGET_MS: Final = 30_000
 METADATA_MAX_AGE_S: Final = 300.0
 
@@ -155,6 +157,13 @@ class ClusterClient:
     async def bootstrap_broker(self, address: tuple[str, int]) -> KafkaConnection:
         """A connection to exactly this address. Raises: BrokerUnavailable, RequestRejected."""
         return await self._connect(*address, MAIN_LANE)
+
+    async def check_responds(self, address: tuple[str, int]) -> None:
+        """Ask exactly this address for its versions, apart from all other requests.
+
+        Raises: BrokerUnavailable, RequestRejected, ProtocolError.
+        """
+        await (await self._connect(*address, HEALTH_LANE)).learn_features()
 
     async def any_broker(self) -> KafkaConnection:
         """A connection to any broker. Open connections and known brokers are tried first. Raises: BrokerUnavailable."""

@@ -7,7 +7,7 @@ import random
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from app.client.admin import AdminClient
 from app.client.cluster import ClusterClient, TopicView
@@ -51,6 +51,8 @@ READERS_MAX: Final = 64
 CALLER_READERS_MAX: Final = 16
 """The same, of one caller who logs in."""
 METRICS_TIMEOUT_S: Final = 5.0
+RESPONSE_TIMEOUT_S: Final = 3.0
+"""After that time, for a broker without metrics. Prometheus waits ten seconds for both."""
 READY_TIMEOUT_S: Final = 2.0
 CLIENT_ID: Final = "firn-http"
 
@@ -239,7 +241,8 @@ class Gateway:
     async def samples(self) -> list[Sample]:
         """Every sample of this process, and of the brokers that it was started with.
 
-        For a broker that cannot answer there is only ``firn_broker_up 0``.
+        A broker that sends no metrics in time, but responds, is up: ``firn_broker_metrics_missing`` is 1. One that does not respond
+        either has ``firn_broker_up 0``.
 
         Raises: RequestRejected CLUSTER_AUTHORIZATION_FAILED for a caller who may not describe the cluster, BrokerUnavailable if no
         broker can say so.
@@ -247,31 +250,47 @@ class Gateway:
         if self._of_caller:
             await self.admin.check_may(Operation.DESCRIBE)
         samples = [*labelled(self.registry.samples(), process=self.settings.process)]
-        up: list[Sample] = []
-        text = "Whether the broker responds to the HTTP process."
-        for answer in await asyncio.gather(*(self._broker_samples(address) for address in self.settings.bootstrap)):
-            address, node_id, broker_samples = answer
-            labels = (("address", address), *((("node_id", node_id),) if node_id else ()))
-            up.append(Sample("firn_broker_up", "gauge", text, "firn_broker_up", labels, float(bool(node_id))))
-            await each(samples.append, broker_samples)
-        samples += up
+        of_brokers: list[Sample] = []
+        up_text = "Whether the broker responds to the HTTP process."
+        missing_text = "Whether the broker responds, but its metrics did not come in time."
+        for told in await asyncio.gather(*(self._broker_samples(address) for address in self.settings.bootstrap)):
+            labels = (("address", told.address), *((("node_id", told.node_id),) if told.node_id else ()))
+            up, missing = float(told.responds), float(told.responds and not told.node_id)
+            of_brokers.append(Sample("firn_broker_up", "gauge", up_text, "firn_broker_up", labels, up))
+            name = "firn_broker_metrics_missing"
+            of_brokers.append(Sample("firn_broker_metrics_missing", "gauge", missing_text, name, labels[:1], missing))
+            await each(samples.append, told.samples)
+        samples += of_brokers
         return samples
 
-    async def _broker_samples(self, address: tuple[str, int]) -> tuple[str, str, Iterable[Sample]]:
+    async def _broker_samples(self, address: tuple[str, int]) -> _Told:
         shown = f"{address[0]}:{address[1]}"
         try:
             async with asyncio.timeout(METRICS_TIMEOUT_S):
                 answer = await self.admin.metrics(await self.cluster.bootstrap_broker(address))
         except (FirnError, TimeoutError) as error:
             why = str(error) or "no answer in time"
-            self._faults.met("metrics of", f"the broker at {shown}", f"no metrics of the broker at {shown}: {why}")
-            return shown, "", []
+            responds = await self._responds(address)
+            more = ", which responds to other requests" if responds else ""
+            self._faults.met(
+                "metrics of", f"the broker at {shown}", f"no metrics of the broker at {shown}{more}: {why}"
+            )
+            return _Told(shown, responds, "", ())
         node_id = str(answer.node_id)
         samples = (
             Sample(s.family, _kind(s.kind), s.help, s.name, tuple((name, value) for name, value in s.labels), s.value)
             for s in drained(answer.samples)
         )
-        return shown, node_id, labelled(samples, node_id=node_id)
+        return _Told(shown, True, node_id, labelled(samples, node_id=node_id))
+
+    async def _responds(self, address: tuple[str, int]) -> bool:
+        """Whether a broker without metrics answers a request that costs it nothing. Its caller tells that there are no metrics."""
+        try:
+            async with asyncio.timeout(RESPONSE_TIMEOUT_S):
+                await self.cluster.check_responds(address)
+        except (FirnError, TimeoutError):
+            return False
+        return True
 
     async def begin_drain(self) -> DrainResponse:
         """Drain the broker that this process was started with.
@@ -288,6 +307,16 @@ class Gateway:
         """Raises: FirnError or TimeoutError if no broker answers soon."""
         async with asyncio.timeout(READY_TIMEOUT_S):
             await self.cluster.refresh([])
+
+
+class _Told(NamedTuple):
+    """The metrics of one broker."""
+
+    address: str
+    responds: bool
+    node_id: str
+    """Empty without metrics."""
+    samples: Iterable[Sample]
 
 
 def _kind(kind: str) -> Literal["counter", "gauge", "histogram"]:

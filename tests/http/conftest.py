@@ -19,7 +19,13 @@ from tests.support.broker import RunningBroker, running_broker
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that a slow machine holds up is not taken for one that is away."""
-    for name in ("gateway.READY_TIMEOUT_S", "callers.READY_TIMEOUT_S", "gateway.METRICS_TIMEOUT_S"):
+    names = (
+        "gateway.READY_TIMEOUT_S",
+        "callers.READY_TIMEOUT_S",
+        "gateway.METRICS_TIMEOUT_S",
+        "gateway.RESPONSE_TIMEOUT_S",
+    )
+    for name in names:
         monkeypatch.setattr(f"app.http.{name}", 60.0)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final
 
 import httpx
@@ -55,10 +55,15 @@ class Prometheus:
         return self.scrapes.firing(alert, at_s)
 
 
-@asynccontextmanager
-async def scraped(*brokers: RunningBroker, read: str) -> AsyncIterator[Prometheus]:
+def scraped(*brokers: RunningBroker, read: str) -> AbstractAsyncContextManager[Prometheus]:
     """The HTTP process of some brokers. ``read``: a text with the names of the metrics that count; others are not parsed."""
-    settings = HttpSettings(bootstrap=tuple(("127.0.0.1", one.port) for one in brokers))
+    return scraped_at(*[one.port for one in brokers], read=read)
+
+
+@asynccontextmanager
+async def scraped_at(*ports: int, read: str) -> AsyncIterator[Prometheus]:
+    """The HTTP process of the brokers at some ports of this machine. ``read``: as ``scraped``."""
+    settings = HttpSettings(bootstrap=tuple(("127.0.0.1", port) for port in ports))
     application = create_app(settings, clock=SystemClock(), rng=random.Random(3))
     transport = httpx.ASGITransport(app=application)
     async with (

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.core.metrics import Registry
+from app.core.metrics import Registry, Sample
 from app.core.turns import whole
 from app.core.units import BrokerId
 from app.http.metrics import render_steps
@@ -39,12 +40,28 @@ TIERED = {"segment_bytes": "16777216", "local_retention_ms": "0", "retention_ms"
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker that a slow machine holds up is not taken for one that is away."""
-    monkeypatch.setattr("app.http.gateway.METRICS_TIMEOUT_S", 60.0)
+    """The metrics of a broker that a slow machine holds up are waited for."""
+    for name in ("METRICS_TIMEOUT_S", "RESPONSE_TIMEOUT_S"):
+        monkeypatch.setattr(f"app.http.gateway.{name}", 60.0)
 
 
 def scraped(*brokers: RunningBroker) -> AbstractAsyncContextManager[Prometheus]:
-    return scraping.scraped(*brokers, read=RULES.read_text())
+    return scraped_at(*[one.port for one in brokers])
+
+
+def scraped_at(*ports: int) -> AbstractAsyncContextManager[Prometheus]:
+    return scraping.scraped_at(*ports, read=RULES.read_text())
+
+
+@asynccontextmanager
+async def silent_server() -> AsyncIterator[int]:
+    """A port where connections are accepted, and nothing is answered."""
+    writers: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda reader, writer: writers.append(writer), "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+        for one in writers:
+            one.close()
 
 
 class Storing:
@@ -72,6 +89,36 @@ async def test_a_broker_that_is_gone_is_down(tmp_path: Path) -> None:
         await broker.ended.wait()
         await prometheus.scrape(*minutes(16, 19))
         assert [one["address"] for one in prometheus.firing("FirnBrokerDown", 19 * 60)] == [broker.bootstrap]
+
+
+async def test_a_broker_that_serves_and_whose_metrics_take_too_long_is_not_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = asyncio.Event()
+
+    async def gathered(context: Any) -> list[Sample]:
+        await quick.wait()
+        return []
+
+    monkeypatch.setattr("app.handlers.apis.firn_api._room", gathered)
+    async with running_broker(tmp_path) as broker, scraped(broker) as prometheus:
+        with monkeypatch.context() as patch:
+            patch.setattr("app.http.gateway.METRICS_TIMEOUT_S", 0.05)
+            await prometheus.scrape(*minutes(0, 10))
+        assert prometheus.firing("FirnBrokerDown", 600) == []
+        assert prometheus.firing("FirnMetricsMissing", 600) == [{"address": broker.bootstrap}]
+        quick.set()
+        await prometheus.scrape(660)
+        assert prometheus.firing("FirnMetricsMissing", 660) == prometheus.firing("FirnBrokerDown", 660) == []
+
+
+async def test_a_broker_that_accepts_connections_and_never_responds_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("METRICS_TIMEOUT_S", "RESPONSE_TIMEOUT_S"):
+        monkeypatch.setattr(f"app.http.gateway.{name}", 0.05)
+    async with silent_server() as port, scraped_at(port) as prometheus:
+        await prometheus.scrape(*minutes(0, 2))
+        assert [one["address"] for one in prometheus.firing("FirnBrokerDown", 120)] == [f"127.0.0.1:{port}"]
+        assert prometheus.firing("FirnMetricsMissing", 120) == []
 
 
 async def test_a_broker_of_three_that_ends_is_fenced_and_its_partitions_lack_replicas_and_leaders(
