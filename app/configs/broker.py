@@ -814,7 +814,7 @@ class BrokerConfig:
     telemetry_max_bytes: int = setting(
         MIB,
         _INT,
-        "Maximum bytes of metrics that a client may push at once, compressed (KIP-714). They may unfold to four times as many.",
+        "Maximum bytes of metrics that a client may push at once, compressed (KIP-714). They may decompress to four times as many.",
         minimum=1,
     )
     firn_telemetry_series_max: int = setting(

@@ -30,6 +30,8 @@ SUBSCRIPTIONS_MAX: Final = 100
 SUBSCRIPTION_NAME_MAX: Final = 249
 """Characters of the name of a subscription."""
 PATTERN_CHARACTERS_MAX: Final = 256
+PREFIXES_MAX: Final = 100
+"""Prefixes of metrics in a subscription. Those of all subscriptions of a client are united and sorted in one turn of the loop."""
 TEXT_CHARACTERS_MAX: Final = 8192
 """Characters of a setting."""
 MATCHED_CHARACTERS_MAX: Final = 256
@@ -137,7 +139,16 @@ def validate_client_metrics(overrides: Mapping[str, str]) -> None:
 
 
 def subscription_of(overrides: Mapping[str, str]) -> Subscription:
-    """The subscription with these settings. Raises: RequestRejected INVALID_CONFIG for a pattern that is not valid."""
+    """The subscription with these settings.
+
+    Raises: RequestRejected INVALID_CONFIG for a pattern that is not valid, or too many prefixes.
+    """
+    metrics = frozenset(_items(overrides.get(METRICS, "")))
+    if len(metrics) > PREFIXES_MAX:
+        raise RequestRejected(
+            ErrorCode.INVALID_CONFIG,
+            f"The value of {METRICS} has {len(metrics)} prefixes, of {PREFIXES_MAX} at most. Use shorter prefixes.",
+        )
     interval_ms = overrides.get(INTERVAL_MS)
     patterns: dict[int, Any] = {}
     for criterion in _items(overrides.get(MATCH, "")):
@@ -146,7 +157,7 @@ def subscription_of(overrides: Mapping[str, str]) -> Subscription:
             raise _illegal(criterion)
         patterns[CLIENT_FIELDS.index(name.strip())] = _compiled(criterion, pattern.strip())
     return Subscription(
-        frozenset(_items(overrides.get(METRICS, ""))),
+        metrics,
         INTERVAL_MS_DEFAULT if interval_ms is None else int(interval_ms.strip()),
         tuple(patterns.items()),
     )

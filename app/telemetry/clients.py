@@ -22,9 +22,9 @@ from app.core.turns import Steps
 from app.telemetry.series import Known, take
 
 CLIENTS_MAX: Final = 10_000
-"""Clients that are known at a time. Beyond, the one that was not heard for the longest time is forgotten."""
+"""Limit of known clients. A further one replaces the one that was silent longest."""
 FORGOTTEN_AFTER_S: Final = 60.0
-"""Least time after which a client that is not heard is forgotten; or three intervals."""
+"""A silent client is forgotten after this time, or after three intervals if they are longer."""
 INTERVALS_KEPT: Final = 3
 LABEL_CHARACTERS_MAX: Final = 256
 CODECS: Final = (4, 3, 1, 2)
@@ -38,19 +38,19 @@ NO_CONFIGS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType({})
 
 
 class Asked(NamedTuple):
-    """The request to a client."""
+    """The subscription of a client."""
 
     subscription_id: int
     wanted: Wanted
 
 
 class Push(NamedTuple):
-    """A request to take metrics."""
+    """The head of a PushTelemetry request."""
 
     subscription_id: int
     codec: int
     size_bytes: int
-    """Before it is unfolded."""
+    """Before it is decompressed."""
     terminating: bool
     """Whether the client says that it ends."""
 
@@ -101,7 +101,7 @@ class PushingClients:
             return
         subscriptions = []
         for _, overrides in sorted(configs.items()):
-            # A pattern that an earlier version accepted, and that this one cannot compile, matches no client.
+            # Settings that an earlier version accepted, and that this one does not, match no client.
             with suppress(RequestRejected):
                 subscriptions.append(subscription_of(overrides))
             yield
@@ -123,14 +123,16 @@ class PushingClients:
         return state.asked
 
     def admit(self, client: Client, instance_id: UUID, push: Push, now_s: float) -> ClientState:
-        """Check a push before its metrics are read. Returns: the client, for ``take`` or ``failed``.
+        """Check a push before its metrics are read. Returns: the client, for ``taking`` or ``failed``.
 
         Raises: RequestRejected INVALID_REQUEST, THROTTLING_QUOTA_EXCEEDED, UNKNOWN_SUBSCRIPTION_ID, UNSUPPORTED_COMPRESSION_TYPE,
         TELEMETRY_TOO_LARGE.
         """
         if instance_id in RESERVED_IDS:
             self.pushes[REFUSED] += 1
-            raise RequestRejected(ErrorCode.INVALID_REQUEST, f"{instance_id} is no id of a client instance.")
+            raise RequestRejected(
+                ErrorCode.INVALID_REQUEST, f"{instance_id} is a reserved id. Send the id of the client instance."
+            )
         state = self._heard(client, instance_id, now_s)
         try:
             self._check(state, instance_id, push, now_s)
@@ -146,7 +148,7 @@ class PushingClients:
         """Raises: as ``admit``."""
         if state.ended:
             raise RequestRejected(
-                ErrorCode.INVALID_REQUEST, f"Client instance {instance_id} has said that it ends, and pushes again."
+                ErrorCode.INVALID_REQUEST, f"Client instance {instance_id} has already sent its last push."
             )
         due = state.got_s > state.pushed_s or now_s - state.pushed_s >= state.asked.wanted.interval_ms / 1000
         if due:
@@ -156,7 +158,7 @@ class PushingClients:
         if push.subscription_id != state.asked.subscription_id:
             raise RequestRejected(
                 ErrorCode.UNKNOWN_SUBSCRIPTION_ID,
-                f"Client instance {instance_id} is not asked for subscription {push.subscription_id}.",
+                f"Client instance {instance_id} has no subscription {push.subscription_id}. Get the subscription again.",
             )
         if not 0 <= push.codec <= CODEC_MAX:
             raise RequestRejected(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"There is no compression type {push.codec}.")
@@ -187,7 +189,7 @@ class PushingClients:
         self.pushes[ACCEPTED] += 1
 
     def failed(self, state: ClientState, code: ErrorCode) -> None:
-        """The metrics of a push that was admitted cannot be read, or it has to wait."""
+        """Note the error of an admitted push whose metrics were not taken."""
         state.error = code
         self.pushes[THROTTLED if code is ErrorCode.THROTTLING_QUOTA_EXCEEDED else REFUSED] += 1
 
@@ -229,7 +231,8 @@ class PushingClients:
 
 def _too_soon(instance_id: UUID) -> RequestRejected:
     return RequestRejected(
-        ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"Client instance {instance_id} asks again before its interval is over."
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        f"Client instance {instance_id} asks again before its interval is over. Wait for the push interval.",
     )
 
 

@@ -1,8 +1,8 @@
 """Points of metrics out of OpenTelemetry's protobuf (``opentelemetry.proto.metrics.v1.MetricsData``). Pure.
 
-Only gauges and sums are read, because clients push no others (KIP-714, "Metrics serialization format"). A push names the same
-series each time, so a point comes with the place of its attributes: its owner tells series apart by a digest of them
-(``PushedMetrics.digest``), and decodes the attributes of a series once (``PushedMetrics.attributes``).
+Only gauges and sums are read, because clients push no others (KIP-714, "Metrics serialization format"). Pushes repeat the
+same series. So a point has the positions of its encoded attributes. The caller identifies a series by their digest
+(``PushedMetrics.digest``), and decodes them once for each series (``PushedMetrics.attributes``).
 
 A generated decoder would build every object of a message at once. This one yields after each point and after every few fields, so
 that a long push is read in portions (INV-15). Every field that is read counts against one limit of the push.
@@ -182,7 +182,7 @@ class PushedMetrics:
                     yield from self._of_metric(Span(start, end), of_client)
 
     def _collect(self, span: Span, found: Attributes) -> Steps[None]:
-        """Of a ``Resource``: add its attributes to those that are found."""
+        """Add the attributes of a ``Resource`` to ``found``."""
         for field in self._fields(span):
             if field is None:
                 yield
@@ -192,7 +192,7 @@ class PushedMetrics:
                 found.add(start, end)
 
     def _of_metric(self, span: Span, of_client: Attributes) -> Iterator[Point | Unread | None]:
-        """Of a ``Metric``."""
+        """Yield the points of a ``Metric``."""
         named = Span(0, 0)
         gauge: Span | None = None
         total: Span | None = None
@@ -236,7 +236,7 @@ class PushedMetrics:
                 yield Point(name, rises, is_delta, of_client, own, value)
 
     def _of_point(self, span: Span, own: Attributes) -> Steps[float | None]:
-        """Of a ``NumberDataPoint``: add its attributes to ``own``. Returns: its value, if it has one."""
+        """Read a ``NumberDataPoint``: add its attributes to ``own``. Returns: its value, if it has one."""
         value: float | None = None
         for field in self._fields(span):
             if field is None:

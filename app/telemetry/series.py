@@ -21,7 +21,7 @@ PREFIX: Final = "kafka_client_"
 _OF_KAFKA: Final = "org.apache.kafka."
 _OTHER_CHARACTER: Final = re.compile(r"[^a-zA-Z0-9_]")
 ATTRIBUTE_CHARACTERS_MAX: Final = 256
-"""Characters of an attribute. A point with a longer one is dropped: a cut one might be another's."""
+"""Characters of an attribute. A point with a longer one is dropped: two long attributes could become equal if they were cut."""
 OF_CLIENT: Final = frozenset({"client_id", "client_instance_id", "client_software_name"})
 """Labels of the client itself. The attributes of these names add nothing."""
 TAKEN: Final = frozenset({"node_id", "process", "le", "quantile", "job", "instance", "store"})
@@ -58,7 +58,7 @@ class Taken(NamedTuple):
 
     series: Known
     dropped: int
-    """Points that have no place, or cannot be shown."""
+    """Points that were not wanted, are repeated, cannot be shown, or are beyond ``series_max``."""
 
 
 def take(data: bytes, known: Known, prefixes: tuple[bytes, ...] | None, series_max: int) -> Iterator[Taken | None]:

@@ -106,7 +106,7 @@ async def test_metrics_of_every_codec_are_taken(tmp_path: Path, codec: Codec) ->
         (bytes((1 << 20) + 1), 0, ErrorCode.TELEMETRY_TOO_LARGE),
         (PUSHED, 9, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
     ],
-    ids=["no metrics", "not compressed", "unfolds too far", "too long", "no codec"],
+    ids=["no metrics", "not compressed", "decompresses to too much", "too long", "no codec"],
 )
 async def test_bad_metrics_are_refused_with_their_code(
     tmp_path: Path, metrics: bytes, codec: int, code: ErrorCode
@@ -177,6 +177,11 @@ async def test_subscriptions_are_settings_that_are_listed_described_changed_and_
         ({"match": "client_id=("}, ErrorCode.INVALID_CONFIG, "Illegal client matching pattern: client_id=(."),
         ({"match": "client_id=" + "x" * 257}, ErrorCode.INVALID_CONFIG, "Illegal client matching pattern"),
         ({"metrics": "x" * 8193}, ErrorCode.INVALID_CONFIG, "has 8193 characters, of 8192 at most"),
+        (
+            {"metrics": ",".join(f"m{n}" for n in range(101))},
+            ErrorCode.INVALID_CONFIG,
+            "The value of metrics has 101 prefixes, of 100 at most. Use shorter prefixes.",
+        ),
     ],
 )
 async def test_bad_settings_of_a_subscription_are_refused(
@@ -186,6 +191,13 @@ async def test_bad_settings_of_a_subscription_are_refused(
         answer = await alter(client, "new", **configs)
         assert (answer.error_code, sentence in answer.error_message) == (code, True), answer
         assert broker.node.cluster.image.client_metrics.keys() == {"producers"}
+
+
+async def test_a_subscription_may_have_a_hundred_prefixes(tmp_path: Path) -> None:
+    async with subscribed(tmp_path) as (broker, client):
+        metrics = ",".join(f"m{n}" for n in range(100))
+        assert (await alter(client, "new", metrics=metrics)).error_code == 0
+        assert broker.node.cluster.image.client_metrics["new"] == {"metrics": metrics}
 
 
 async def test_below_their_level_subscriptions_are_refused(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """GetTelemetrySubscriptions (key 71) and PushTelemetry (72): metrics of clients (KIP-714).
 
 Every client may ask and push, as in Apache Kafka. The subscriptions decide which metrics are kept (``app/telemetry/``). Metrics are
-unfolded and read one push at a time, so many clients need the memory of one. Clients that would wait behind too many are told to
-push later.
+decompressed and read one push at a time, so many clients need the memory of one. Clients that would wait behind too many are told
+to push later.
 
 Differences from Apache Kafka: clients are asked for cumulative sums, because Prometheus wants these; and the metrics are kept here,
 where Kafka hands them to a plugin.
@@ -29,8 +29,8 @@ from app.wire.apis.get_telemetry_subscriptions import (
 )
 from app.wire.apis.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
 
-UNFOLDED_FACTOR: Final = 4
-"""How many times longer than ``telemetry.max.bytes`` metrics may be when they are unfolded."""
+DECOMPRESSED_FACTOR: Final = 4
+"""How many times longer than ``telemetry.max.bytes`` metrics may be when they are decompressed."""
 WAITING_MAX: Final = 32
 """Pushes that wait to be read. The requests of all of them stay in memory."""
 ID_BYTES: Final = 16
@@ -87,7 +87,7 @@ async def _take(context: TelemetryView, state: ClientState, message: PushTelemet
     try:
         async with telemetry.reading:
             metrics = bytes(message.metrics)
-            most = UNFOLDED_FACTOR * telemetry.clients.bytes_max
+            most = DECOMPRESSED_FACTOR * telemetry.clients.bytes_max
             if message.compression_type:
                 metrics = await context.pool.run(lambda: decompress(message.compression_type, metrics, most))
             await run(telemetry.clients.taking(state, metrics))
