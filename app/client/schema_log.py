@@ -17,7 +17,7 @@ from app.client.connection import KafkaConnection
 from app.client.retry import backoff_ms, is_retriable
 from app.core.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected, clause, copy_of
 from app.core.units import BrokerId
-from app.metadata.image.records import LEVEL_FEATURE, REGISTRY_LEVEL
+from app.metadata.image.records import LEVEL_FEATURE, REGISTRY_LEVEL, upgrade_needed
 from app.registry.schema_log import TOPIC, EndMoved, Entry
 from app.wire.apikeys import ApiKey
 from app.wire.private import SchemasRequest, SchemasResponse, pack, unpack
@@ -189,6 +189,5 @@ async def _check_level(connection: KafkaConnection) -> None:
     if level < REGISTRY_LEVEL:
         raise RequestRejected(
             ErrorCode.UNSUPPORTED_VERSION,
-            f"The schema registry needs {LEVEL_FEATURE} {REGISTRY_LEVEL}, and the cluster is at {level}. Upgrade all brokers, then"
-            f" run `firn cluster features --upgrade {LEVEL_FEATURE}={REGISTRY_LEVEL}`.",
+            upgrade_needed("The schema registry needs", REGISTRY_LEVEL, level),
         )

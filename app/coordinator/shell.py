@@ -40,6 +40,7 @@ from app.coordinator.partition import CoordinatedLog, ProducerIdAndEpoch, RawRec
 from app.coordinator.timers import Timers
 from app.coordinator.topics import (
     CONSUMER_OFFSETS,
+    HTTP_REQUESTS,
     SHARE_GROUP_STATE,
     TRANSACTION_STATE,
     InternalTopic,
@@ -83,7 +84,7 @@ LOST: Final = {
     CONSUMER_OFFSETS.name: "offsets that groups committed last may be lost, and groups go on at older ones",
     TRANSACTION_STATE.name: "its open transactions are decided by their markers, and its transactional ids get new producer ids",
     SHARE_GROUP_STATE.name: "share groups may be given records again that they have acknowledged",
-    "__http_requests": "retries of keyed requests whose results are lost may be written again",
+    HTTP_REQUESTS.name: "retries of keyed requests whose results are lost may be written again",
     "_schemas": "schemas that were registered last may be lost, and 1,000 ids are skipped",
 }
 """The consequence of losing the newest records of an internal topic."""

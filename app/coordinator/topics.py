@@ -1,6 +1,7 @@
-"""The internal topics in which coordinators keep their state, and which partition a group or transactional id belongs to.
+"""The internal topics in which coordinators keep their state, and which partition a name belongs to.
 
-They are ordinary compacted topics with Kafka's names, created when a client first asks for a coordinator. The leader of a partition
+The coordinators of groups, share groups and transactions have compacted topics with Kafka's names. The coordinators of schemas and
+of keyed requests are Firn's own. A topic is created when a client first asks for its coordinator. The leader of a partition
 coordinates all names that hash to it.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
+from collections.abc import Mapping
 from functools import lru_cache
 from operator import mul
 from sys import byteorder
@@ -25,6 +27,7 @@ from app.metadata.changes.internal_topics import (
     SHARE_GROUP_STATE,
     TRANSACTION_STATE,
     InternalTopic,
+    strength_configs,
 )
 from app.metadata.image.image import ClusterImage
 from app.metadata.image.records import OBJECT_LEVEL
@@ -42,6 +45,7 @@ __all__ = [
     "TRANSACTION_STATE",
     "InternalTopic",
     "ensure_topic",
+    "make_topic",
     "name_hash",
     "partition_for",
     "strongest",
@@ -88,19 +92,10 @@ def partition_for(name: str, count: int) -> PartitionIndex:
 
 def topic_configs(topic: InternalTopic, config: BrokerConfig, image: ClusterImage) -> dict[str, str]:
     """The overrides with which the topic is created."""
-    durability = _durability(config, image)
-    configs = {
-        "cleanup.policy": "compact",
-        "compression.type": "producer",
-        "remote.storage.enable": "true" if durability is Durability.OBJECT else "false",
-        "segment.bytes": str(max(getattr(config, topic.segment_bytes_field), SEGMENT_BYTES_MIN)),
-    }
-    if topic.min_in_sync_field and durability is not Durability.OBJECT:
-        # With object durability one replica is shown, and Kafka's tools would report each partition as under its minimum.
-        configs["min.insync.replicas"] = str(getattr(config, topic.min_in_sync_field))
-    if durability is not None:
-        configs["firn.durability"] = durability.value
-    return configs
+    segment_bytes = max(getattr(config, topic.segment_bytes_field), SEGMENT_BYTES_MIN)
+    min_in_sync = getattr(config, topic.min_in_sync_field) if topic.min_in_sync_field else None
+    own = {"cleanup.policy": "compact", "segment.bytes": str(segment_bytes)}
+    return own | strength_configs(_durability(config, image), min_in_sync)
 
 
 def _durability(config: BrokerConfig, image: ClusterImage) -> Durability | None:
@@ -148,23 +143,39 @@ async def ensure_topic(cluster: ClusterView, controller: Controller, topic: Inte
     if found is not None:
         return found
     config = cluster.effective_broker_config()
+    made = await make_topic(
+        controller,
+        topic.name,
+        getattr(config, topic.partitions_field),
+        topic_configs(topic, config, cluster.image),
+        getattr(config, topic.replication_factor_field),
+    )
+    found = cluster.image.topic(topic.name) if made is None else made
+    if found is None:
+        raise RequestRejected(
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            f"The topic {topic.name} has just been made, and this broker does not know it yet. Try again in a moment.",
+        )
+    return found
+
+
+async def make_topic(
+    controller: Controller, name: str, partitions: int, configs: Mapping[str, str], replication_factor: int
+) -> TopicImage | None:
+    """Create an internal topic, with fewer replicas if there are fewer brokers. Returns: None if it exists already.
+
+    Raises: RequestRejected COORDINATOR_NOT_AVAILABLE if it cannot be created, or not in time; StorageUnavailable; FencedError.
+    """
     try:
         async with asyncio.timeout(MADE_WITHIN_S):
-            return await controller.create_topic(
-                topic.name,
-                getattr(config, topic.partitions_field),
-                topic_configs(topic, config, cluster.image),
-                getattr(config, topic.replication_factor_field),
-                fewer_replicas=True,
-            )
+            return await controller.create_topic(name, partitions, configs, replication_factor, fewer_replicas=True)
     except TimeoutError:
         raise RequestRejected(
-            ErrorCode.COORDINATOR_NOT_AVAILABLE, f"The topic {topic.name} was not made within {MADE_WITHIN_S:g} s."
+            ErrorCode.COORDINATOR_NOT_AVAILABLE, f"The topic {name} was not made within {MADE_WITHIN_S:g} s."
         ) from None
     except RequestRejected as error:
-        found = cluster.image.topic(topic.name)
-        if error.code is ErrorCode.TOPIC_ALREADY_EXISTS and found is not None:
-            return found
+        if error.code is ErrorCode.TOPIC_ALREADY_EXISTS:
+            return None
         raise RequestRejected(
-            ErrorCode.COORDINATOR_NOT_AVAILABLE, f"The topic {topic.name} cannot be made: {clause(error)}."
+            ErrorCode.COORDINATOR_NOT_AVAILABLE, f"The topic {name} cannot be made: {clause(error)}."
         ) from error

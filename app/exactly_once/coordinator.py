@@ -15,8 +15,8 @@ from app.configs import BrokerConfig, Durability
 from app.configs.resolving import resolve_topic_config
 from app.coordinator.partition import ProducerIdAndEpoch, until_at_hand
 from app.coordinator.shell import Coordinator, Turn
-from app.coordinator.topics import HTTP_REQUESTS, strongest
-from app.core.errors import CorruptionError, ErrorCode, FirnError, RequestRejected, clause
+from app.coordinator.topics import HTTP_REQUESTS, make_topic, strongest
+from app.core.errors import CorruptionError, ErrorCode, FirnError, RequestRejected
 from app.core.faults import Faults
 from app.core.metrics import Registry
 from app.core.seams import Clock
@@ -27,6 +27,7 @@ from app.exactly_once.deciding import Fate, RecordFate, decide
 from app.exactly_once.records import PARTITIONS, TOPIC, RequestKey, Result, Tick, decode, decode_head, encode_key
 from app.exactly_once.shard import Accepted, KeyTaken, RequestShard, Standing
 from app.exactly_once.strength import Strength, strength_of, weaker
+from app.metadata.changes.internal_topics import strength_configs
 from app.records.batch import iter_headers
 from app.records.record import iter_records
 
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
 STORED_WITHIN_MS: Final = 10_000
 LOADED_WITHIN_S: Final = 5.0
-MADE_WITHIN_S: Final = 15.0
 READ_BYTES: Final = 4_096
 """A read takes one batch at least, and a result is one."""
 TRIES_MAX: Final = 5
@@ -189,24 +189,8 @@ class RequestCoordinator:
             return
         config = self._config()
         durability = await run(strongest(config, image))
-        try:
-            async with asyncio.timeout(MADE_WITHIN_S):
-                await self._controller.create_topic(
-                    TOPIC,
-                    PARTITIONS,
-                    _configs_of(durability, config),
-                    config.transaction_state_log_replication_factor,
-                    fewer_replicas=True,
-                )
-        except TimeoutError:
-            raise RequestRejected(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"The topic {TOPIC} was not made within {MADE_WITHIN_S:g} s."
-            ) from None
-        except RequestRejected as error:
-            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-                raise RequestRejected(
-                    ErrorCode.COORDINATOR_NOT_AVAILABLE, f"The topic {TOPIC} cannot be made: {clause(error)}."
-                ) from error
+        configs = _configs_of(durability, config)
+        await make_topic(self._controller, TOPIC, PARTITIONS, configs, config.transaction_state_log_replication_factor)
 
     def _check_topic(self, topic: TopicImage) -> None:
         """Raises: RequestRejected POLICY_VIOLATION. A client may have made the topic while the cluster was of a lower level."""
@@ -550,15 +534,10 @@ async def _result(result: R | Awaitable[R]) -> R:
 
 def _configs_of(durability: Durability, config: BrokerConfig) -> dict[str, str]:
     """The settings with which the topic is made."""
-    configs = {
+    own = {
         "cleanup.policy": "delete",
         "retention.ms": "-1",
         "retention.bytes": "-1",
-        "compression.type": "producer",
-        "firn.durability": durability.value,
-        "remote.storage.enable": "true" if durability is Durability.OBJECT else "false",
         "segment.bytes": str(config.transaction_state_log_segment_bytes),
     }
-    if durability is not Durability.OBJECT:
-        configs["min.insync.replicas"] = str(config.transaction_state_log_min_isr)
-    return configs
+    return own | strength_configs(durability, config.transaction_state_log_min_isr)

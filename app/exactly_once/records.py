@@ -15,8 +15,9 @@ from struct import error as StructError  # noqa: N812 (it is a class)
 from typing import Final, NamedTuple, TypeAlias
 
 from app.core.errors import CorruptionError, clause
+from app.metadata.image.records import HTTP_REQUESTS_TOPIC
 
-TOPIC: Final = "__http_requests"
+TOPIC: Final = HTTP_REQUESTS_TOPIC
 PARTITIONS: Final = 8
 """The topic never has another number: a key stays in its partition."""
 KEY_BYTES_MAX: Final = 255

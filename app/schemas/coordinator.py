@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from app.configs import BrokerConfig
 from app.coordinator.partition import CoordinatedLog, until_at_hand
 from app.coordinator.shell import Coordinator, Turn
-from app.coordinator.topics import strongest
+from app.coordinator.topics import make_topic, strongest
 from app.core.errors import ErrorCode, NotLeader, RequestRejected, clause
 from app.core.faults import Faults
 from app.core.limits import KIB
@@ -41,7 +41,6 @@ ZERO: Final = PartitionIndex(0)
 STORED_WITHIN_MS: Final = 10_000
 """How long a caller waits until other brokers have stored its records."""
 LOADED_WITHIN_S: Final = 5.0
-MADE_WITHIN_S: Final = 15.0
 READ_BYTES: Final = 64 * KIB
 """Bytes that a read takes at once."""
 NEVER: Final = -1
@@ -157,24 +156,8 @@ class SchemaCoordinator:
             return
         config = self._config()
         durability = await run(strongest(config, image))
-        try:
-            async with asyncio.timeout(MADE_WITHIN_S):
-                await self._controller.create_topic(
-                    TOPIC,
-                    1,
-                    configs_of(durability, config),
-                    config.offsets_topic_replication_factor,
-                    fewer_replicas=True,
-                )
-        except TimeoutError:
-            raise RequestRejected(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"The topic {TOPIC} was not made within {MADE_WITHIN_S:g} s."
-            ) from None
-        except RequestRejected as error:
-            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-                raise RequestRejected(
-                    ErrorCode.COORDINATOR_NOT_AVAILABLE, f"The topic {TOPIC} cannot be made: {clause(error)}."
-                ) from error
+        configs = configs_of(durability, config)
+        await make_topic(self._controller, TOPIC, 1, configs, config.offsets_topic_replication_factor)
 
     async def append(
         self,

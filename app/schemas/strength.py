@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from app.configs import BrokerConfig, Durability
+from app.metadata.changes.internal_topics import strength_configs
 
 TOPIC: Final = "_schemas"
 _ORDER: Final = (Durability.MEMORY, Durability.DISK, Durability.OBJECT)
@@ -16,15 +17,7 @@ _ORDER: Final = (Durability.MEMORY, Durability.DISK, Durability.OBJECT)
 
 def configs_of(durability: Durability, config: BrokerConfig) -> dict[str, str]:
     """The settings with which the topic is made."""
-    configs = {
-        "cleanup.policy": "compact",
-        "compression.type": "producer",
-        "firn.durability": durability.value,
-        "remote.storage.enable": "true" if durability is Durability.OBJECT else "false",
-    }
-    if durability is not Durability.OBJECT:
-        configs["min.insync.replicas"] = str(config.transaction_state_log_min_isr)
-    return configs
+    return {"cleanup.policy": "compact"} | strength_configs(durability, config.transaction_state_log_min_isr)
 
 
 def weakness(partitions: int, cleanup_policy: Iterable[str], durability: Durability, wanted: Durability) -> str | None:

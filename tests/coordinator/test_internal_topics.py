@@ -10,10 +10,19 @@ import pytest
 
 from app.configs import BrokerConfig, Durability, InternalDurability, TopicConfig
 from app.configs.validation import validate_topic_configs
-from app.coordinator.topics import CONSUMER_OFFSETS, MADE_WITHIN_S, TRANSACTION_STATE, ensure_topic, topic_configs
+from app.coordinator.topics import (
+    CONSUMER_OFFSETS,
+    MADE_WITHIN_S,
+    TRANSACTION_STATE,
+    ensure_topic,
+    make_topic,
+    topic_configs,
+)
 from app.core.errors import ErrorCode, RequestRejected, StorageUnavailable
 from app.handlers.apis.transactions import handle_add_offsets
+from app.metadata.changes.internal_topics import GROWING, strength_configs
 from app.metadata.controller.controller import not_controller
+from app.metadata.image.image import INTERNAL_TOPICS
 from app.metadata.image.records import OBJECT_LEVEL
 from app.wire.apis.add_offsets_to_txn import AddOffsetsToTxnRequest
 from tests.support.virtual_loop import VirtualLoop, run_virtual
@@ -64,6 +73,52 @@ def test_nobody_waits_for_a_topic_without_a_limit() -> None:
         assert loop.time() <= MADE_WITHIN_S + 1
 
     run_virtual(main)
+
+
+def test_a_topic_that_exists_already_is_no_error_of_making_it() -> None:
+    async def main(_: VirtualLoop) -> None:
+        exists: Any = Controller(RequestRejected(ErrorCode.TOPIC_ALREADY_EXISTS, "Topic 't' exists."))
+        assert await make_topic(exists, "t", 1, {}, 3) is None
+
+    run_virtual(main)
+
+
+def test_a_topic_that_another_broker_has_just_made_is_found_in_the_image_or_asked_for_again() -> None:
+    async def main(_: VirtualLoop) -> None:
+        exists: Any = Controller(RequestRejected(ErrorCode.TOPIC_ALREADY_EXISTS, "Topic 't' exists."))
+        made, images = object(), iter([None, "made"])
+        cluster: Any = SimpleNamespace(effective_broker_config=lambda: BrokerConfig())
+        cluster.image = image()
+        cluster.image.topic = lambda _: made if next(images) else None
+        assert await ensure_topic(cluster, exists, CONSUMER_OFFSETS) is made
+        with pytest.raises(RequestRejected) as refused:
+            await ensure_topic(CLUSTER, exists, CONSUMER_OFFSETS)
+        assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize(
+    ("durability", "min_in_sync", "wanted"),
+    [
+        (None, None, {"remote.storage.enable": "false"}),
+        (None, 2, {"remote.storage.enable": "false", "min.insync.replicas": "2"}),
+        (
+            Durability.DISK,
+            2,
+            {"remote.storage.enable": "false", "min.insync.replicas": "2", "firn.durability": "disk"},
+        ),
+        (Durability.OBJECT, 2, {"remote.storage.enable": "true", "firn.durability": "object"}),
+    ],
+)
+def test_a_topic_gets_a_minimum_of_replicas_unless_the_store_has_its_records(
+    durability: Durability | None, min_in_sync: int | None, wanted: dict[str, str]
+) -> None:
+    assert strength_configs(durability, min_in_sync) == {"compression.type": "producer"} | wanted
+
+
+def test_every_internal_topic_that_gets_replicas_is_closed_to_clients() -> None:
+    assert {topic.name for topic in GROWING} == INTERNAL_TOPICS
 
 
 OBJECT = TopicConfig(firn_durability=Durability.OBJECT)

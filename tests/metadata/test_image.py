@@ -37,6 +37,7 @@ from app.metadata.image.records import (
     partition_change,
     producer_ids_change,
     topic_change,
+    upgrade_needed,
 )
 from app.metadata.image.wal_ranges import OPEN, PartitionDurability, WalRange
 from app.metadata.log.log_format import Entry, KeyValue, ValueDecoder, Versioned, encode_key
@@ -350,3 +351,10 @@ def test_an_unknown_durability_is_corruption() -> None:
     value = bytes.fromhex("9e010105099101910190909090c2ff0490")
     with pytest.raises(CorruptionError):
         applied(ClusterImage(), (partition_change(A, 0, partition())[0], value), topic_change(A, topic("t")))
+
+
+def test_the_sentence_of_a_level_that_is_too_low_names_both_levels_and_the_command() -> None:
+    assert upgrade_needed("Metrics need", 6, 4) == (
+        "Metrics need firn.version 6, and the cluster is at 4. Upgrade all brokers, then run"
+        " `firn cluster features --upgrade firn.version=6`."
+    )

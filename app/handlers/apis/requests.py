@@ -31,7 +31,7 @@ from app.handlers.base.authorising import require
 from app.handlers.base.request import Request
 from app.handlers.base.views import RequestsView
 from app.handlers.clients.admission import admit_record
-from app.metadata.image.records import LEVEL_FEATURE, REQUESTS_LEVEL
+from app.metadata.image.records import REQUESTS_LEVEL, upgrade_needed
 from app.security.acls import Operation, ResourceType
 from app.transactions.state import ProducerIdentity
 from app.wire.apikeys import ApiKey
@@ -75,8 +75,7 @@ async def _answer(context: RequestsView, request: Request, asked: RequestsReques
     if context.image.level < REQUESTS_LEVEL:
         raise RequestRejected(
             ErrorCode.UNSUPPORTED_VERSION,
-            f"Requests with an Idempotency-Key need {LEVEL_FEATURE} {REQUESTS_LEVEL}, and the cluster is at {context.image.level}."
-            f" Upgrade all brokers, then run `firn cluster features --upgrade {LEVEL_FEATURE}={REQUESTS_LEVEL}`.",
+            upgrade_needed("Requests with an Idempotency-Key need", REQUESTS_LEVEL, context.image.level),
         )
     key = RequestKey(request.caller.principal, asked.key)
     if not 1 <= len(asked.key) <= KEY_BYTES_MAX:

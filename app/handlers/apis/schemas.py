@@ -17,7 +17,7 @@ from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.authorising import judge, may, refuse, require
 from app.handlers.base.request import Request
 from app.handlers.base.views import SchemasView
-from app.metadata.image.records import LEVEL_FEATURE, REGISTRY_LEVEL
+from app.metadata.image.records import REGISTRY_LEVEL, upgrade_needed
 from app.schemas.coordinator import OutcomeUnknown, Refused, leader_of
 from app.schemas.records import OPERATOR, Meaning, read_one, subject_of, topic_of
 from app.schemas.strength import TOPIC
@@ -79,8 +79,7 @@ async def _append(context: SchemasView, request: Request, asked: SchemasRequest)
     if context.image.level < REGISTRY_LEVEL:
         raise RequestRejected(
             ErrorCode.UNSUPPORTED_VERSION,
-            f"The schema registry needs {LEVEL_FEATURE} {REGISTRY_LEVEL}, and the cluster is at {context.image.level}. Upgrade all"
-            f" brokers, then run `firn cluster features --upgrade {LEVEL_FEATURE}={REGISTRY_LEVEL}`.",
+            upgrade_needed("The schema registry needs", REGISTRY_LEVEL, context.image.level),
         )
     if context.refusal is not None:
         raise copy_of(context.refusal)

@@ -26,7 +26,7 @@ from app.exactly_once.records import (
     encode_key,
     encode_result,
 )
-from app.metadata.image.records import LEVEL_FEATURE, REQUESTS_LEVEL
+from app.metadata.image.records import LEVEL_FEATURE, REQUESTS_LEVEL, upgrade_needed
 from app.wire.apikeys import ApiKey
 from app.wire.private import RequestsRequest, RequestsResponse, pack, unpack
 
@@ -177,6 +177,5 @@ async def check_level(connection: KafkaConnection) -> None:
     if level < REQUESTS_LEVEL:
         raise RequestRejected(
             ErrorCode.UNSUPPORTED_VERSION,
-            f"Requests with an Idempotency-Key need {LEVEL_FEATURE} {REQUESTS_LEVEL}, and the cluster is at {level}. Upgrade all"
-            f" brokers, then run `firn cluster features --upgrade {LEVEL_FEATURE}={REQUESTS_LEVEL}`.",
+            upgrade_needed("Requests with an Idempotency-Key need", REQUESTS_LEVEL, level),
         )

@@ -11,13 +11,14 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from app.configs import BrokerConfig
+from app.configs import BrokerConfig, Durability
 from app.core.turns import Steps, Stepwise
 from app.core.units import BrokerId
 from app.metadata.changes.reassignments import Reassigned, ReassignmentAsked, alter_reassignments, in_progress
 from app.metadata.changes.topic_changes import PlanInputs, Planned
 from app.metadata.image.draft import ImageDraft
 from app.metadata.image.image import BrokerImage, ClusterImage, TopicImage
+from app.metadata.image.records import HTTP_REQUESTS_TOPIC
 from app.metadata.replicas.placement import staying
 
 PARTITIONS_AT_ONCE: Final = 10
@@ -57,7 +58,7 @@ SHARE_GROUP_STATE: Final = InternalTopic(
     "share_coordinator_state_topic_min_isr",
 )
 HTTP_REQUESTS: Final = InternalTopic(
-    "__http_requests",
+    HTTP_REQUESTS_TOPIC,
     "",
     "transaction_state_log_replication_factor",
     "transaction_state_log_segment_bytes",
@@ -71,6 +72,26 @@ INTERNAL: Final = {topic.name: topic for topic in (CONSUMER_OFFSETS, TRANSACTION
 """The topics by name that a broker makes with the settings for them."""
 GROWING: Final = (*INTERNAL.values(), HTTP_REQUESTS)
 """The topics that get more replicas."""
+
+
+def strength_configs(durability: Durability | None, min_in_sync: int | None) -> dict[str, str]:
+    """The overrides of a new internal topic for how safely it keeps records; compression is left to its writers.
+
+    Args:
+        durability: None leaves it to the default of the brokers.
+        min_in_sync: replicas that must have a record; None leaves it to the default of the brokers.
+    """
+    configs = {
+        "compression.type": "producer",
+        "remote.storage.enable": "true" if durability is Durability.OBJECT else "false",
+    }
+    if durability is not None:
+        configs["firn.durability"] = durability.value
+    if min_in_sync is not None and durability is not Durability.OBJECT:
+        # With object durability one replica is shown, and Kafka's tools would report each partition as under its minimum.
+        configs["min.insync.replicas"] = str(min_in_sync)
+    return configs
+
 
 Place = tuple[UUID, int]
 """A topic id and the index of a partition."""

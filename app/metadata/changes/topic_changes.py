@@ -57,6 +57,7 @@ from app.metadata.image.records import (
     partition_change,
     producer_ids_change,
     topic_change,
+    upgrade_needed,
 )
 from app.metadata.image.wal_ranges import PartitionDurability, WalId
 from app.metadata.log.log_format import NOTHING_APPLIED, KeyValue
@@ -696,8 +697,7 @@ def _check_subscription(draft: ImageDraft, name: str, overrides: Mapping[str, st
     if draft.level < CLIENT_METRICS_LEVEL:
         raise RequestRejected(
             ErrorCode.UNSUPPORTED_VERSION,
-            f"Client metrics need {LEVEL_FEATURE} {CLIENT_METRICS_LEVEL}, and the cluster is at {draft.level}. Upgrade all "
-            f"brokers, then run `firn cluster features --upgrade {LEVEL_FEATURE}={CLIENT_METRICS_LEVEL}`.",
+            upgrade_needed("Client metrics need", CLIENT_METRICS_LEVEL, draft.level),
         )
     if len(name) > SUBSCRIPTION_NAME_MAX:
         raise RequestRejected(

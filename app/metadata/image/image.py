@@ -18,6 +18,7 @@ from app.configs.resolving import apply_broker_overrides, resolve_topic_config
 from app.core.units import BrokerId, LeaderEpoch, LogSequence, PartitionIndex, ProducerId, TimestampMs, TopicId
 from app.metadata.image.records import (
     ALL_BROKERS,
+    HTTP_REQUESTS_TOPIC,
     LEVEL_FEATURE,
     NOT_SEALED,
     ChangingPartitionRecord,
@@ -41,7 +42,7 @@ from app.security.scram import SaltShape, ScramCredential
 FIRST_PRODUCER_ID: Final = ProducerId(0)
 
 INTERNAL_TOPICS: Final = frozenset(
-    {"__consumer_offsets", "__transaction_state", "__share_group_state", "__http_requests"}
+    {"__consumer_offsets", "__transaction_state", "__share_group_state", HTTP_REQUESTS_TOPIC}
 )
 GUARDED_TOPICS: Final = INTERNAL_TOPICS | {"_schemas"}
 """Topics that clients may not write to: never, or not once Firn's schema registry has it (ADR 0041, SR5)."""

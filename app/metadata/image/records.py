@@ -35,7 +35,7 @@ ALL_BROKERS: Final = -1
 """Node id of the configs that apply to every broker."""
 
 LEVEL_FEATURE: Final = "firn.version"
-"""The feature whose level says which records may be written."""
+"""The feature whose level says which records may be written. ``upgrade_needed`` tells users that it is too low."""
 SECURITY_LEVEL: Final = 2
 """The first level at which access control, quotas and users may be written: programs of a lower level would serve every client."""
 OBJECT_LEVEL: Final = 3
@@ -54,8 +54,19 @@ LEVEL_MAX: Final = 7
 which is write-ahead logs in the bucket. 4: pulses between brokers. 5: the schema registry. 6: metrics of clients. 7: keyed requests
 over HTTP."""
 
+HTTP_REQUESTS_TOPIC: Final = "__http_requests"
+"""The topic of the results of keyed requests (ADR 0043). Its name is here because HTTP processes load no image."""
+
 NOT_SEALED: Final = -1
 """In place of the number of a seal."""
+
+
+def upgrade_needed(subject: str, wanted: int, level: int) -> str:
+    """The sentence for a caller whose request needs a higher level. ``subject``: with its verb, "ACLs need"."""
+    return (
+        f"{subject} {LEVEL_FEATURE} {wanted}, and the cluster is at {level}. Upgrade all brokers, then run"
+        f" `firn cluster features --upgrade {LEVEL_FEATURE}={wanted}`."
+    )
 
 
 class Kind(IntEnum):
