@@ -7,6 +7,7 @@ import re
 import pytest
 
 from app.broker.partitions.lost_directory import (
+    COORDINATED,
     NAMED_MAX,
     Back,
     BegunAnew,
@@ -15,6 +16,7 @@ from app.broker.partitions.lost_directory import (
 )
 from app.configs import Durability, TopicConfig
 from app.coordinator.topics import CONSUMER_OFFSETS
+from app.metadata.image.image import INTERNAL_TOPICS
 
 TIERED = TopicConfig(remote_storage_enable=True)
 LOCAL = TopicConfig(remote_storage_enable=False)
@@ -48,6 +50,15 @@ def test_one_line_each_for_coordinators_for_topics_without_a_tier_and_for_tiered
         "lost with the former data directory: the records of 1 tiered topic that were not in the store yet; the store has "
         "no record of 1 partition: tiered-2",
     ]
+
+
+def test_the_loss_of_every_internal_topic_has_a_consequence() -> None:
+    assert set(COORDINATED) == INTERNAL_TOPICS
+    untiered = TopicConfig(remote_storage_enable=False)
+    for name, consequence in COORDINATED.items():
+        assert lost_with_the_directory("/data", [BegunAnew(name, untiered, [0], [0])])[1:] == [
+            f"lost with the former data directory: {consequence} ({name}, 1 partition)"
+        ]
 
 
 def test_a_tiered_topic_with_records_in_the_store_names_no_partition() -> None:

@@ -1,8 +1,7 @@
 """Log lines of a broker that starts on a new data directory although the cluster has topics: names and counts of the losses.
 
-The bucket has the tiered records, and all records of topics with ``firn.durability=object``. Other compacted topics are not tiered,
-and the coordinators' topics are compacted. Then committed offsets, transactional ids and the state of share groups were only on the
-former disk.
+The bucket has the tiered records, and all records of topics with ``firn.durability=object``. Other internal topics are not tiered.
+Then committed offsets, transactional ids, the state of share groups and the results of keyed requests were only on the former disk.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from app.configs import Durability, TopicConfig
-from app.coordinator.topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
+from app.coordinator.topics import CONSUMER_OFFSETS, HTTP_REQUESTS, SHARE_GROUP_STATE, TRANSACTION_STATE
 
 NAMED_MAX: Final = 10
 """Topics or partitions in one line of the log."""
@@ -22,6 +21,7 @@ COORDINATED: Final = {
     CONSUMER_OFFSETS.name: "the committed offsets of every consumer group, so groups begin where auto.offset.reset says",
     TRANSACTION_STATE.name: "every transactional id, so its next producer gets a new producer id",
     SHARE_GROUP_STATE.name: "the progress of every share group, so share groups begin where share.auto.offset.reset says",
+    HTTP_REQUESTS.name: "the results of all keyed requests, so retries of them may be written again",
 }
 """The content of each internal topic."""
 

@@ -45,7 +45,7 @@ _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class SiblingAway(Exception):
-    """The other worker does not run, or it ended before its response began. So all that it had is gone."""
+    """The other worker does not run, or it ended before its response began. Its consumer instances are gone."""
 
     def __init__(self, *, untouched: bool) -> None:
         """``untouched``: nothing of the request's body was read."""
@@ -132,7 +132,7 @@ class Siblings:
         return []
 
     async def refusal(self) -> str:
-        """Why a worker that runs is not ready, as a sentence; empty if all are. One that does not run takes no requests.
+        """Why a running worker is not ready, as a sentence; empty if all are. Workers that do not run take no requests.
 
         The answer may be a second old.
         """

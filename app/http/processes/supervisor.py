@@ -1,4 +1,4 @@
-"""The process that has the workers of a port: it listens, starts them, starts them again, and ends them. It serves nothing itself.
+"""The supervisor of the workers of a port: it listens, starts, restarts and ends them. It serves no request itself.
 
 Rules: docs/adr/0046-http-processes.md. Tests: ``tests/http/processes_of_a_port/test_supervisor.py``.
 """
@@ -142,10 +142,10 @@ class Supervisor:
             for index in range(processes)
         ]
         self._health = b""
-        """The newest line of the parent."""
+        """The newest line of health from the parent."""
         self._rest = b""
         self._untold = asyncio.Event()
-        """Some worker has not taken the newest line."""
+        """At least one worker has not taken the newest line."""
         self._stopping = asyncio.Event()
         self._code = 0
         self._signals = 0
