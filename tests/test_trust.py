@@ -500,6 +500,7 @@ PAGES = Served(
         DOOR,
         f"{CONSOLE}test_pages.py::test_each_page_has_the_policy_of_content_and_runs_nothing_inline",
         f"{CONSOLE}test_messages.py::test_hostile_records_are_text",
+        f"{CONSOLE}test_schemas.py::test_hostile_names_and_texts_are_text",
         f"{CONSOLE}test_topics.py::test_a_page_of_a_topic_that_there_is_not_is_404",
     ),
 )
@@ -528,6 +529,9 @@ CONSOLE_ROUTES = {
                 "/topics/{topic_name}/partitions/{partition_id}/messages/{offset}/value",
                 "/groups",
                 "/groups/{group_id}",
+                "/schemas",
+                "/schemas/{subject}",
+                "/schemas/{subject}/versions/{version}",
                 "/access",
                 "/cost",
                 "/assets/{name}",

@@ -32,6 +32,7 @@ from app.http.console import logins as console_logins
 from app.http.console import messages as console_messages
 from app.http.console import overview as console_overview
 from app.http.console import rules as console_rules
+from app.http.console import schemas as console_schemas
 from app.http.console import topics as console_topics
 from app.http.console.console import Console
 from app.http.console.rendering import ConsoleRoute
@@ -90,6 +91,7 @@ _PAGES: Final = (
     console_topics,
     console_messages,
     console_groups,
+    console_schemas,
     console_rules,
     console_cost,
     console_logins,

@@ -81,6 +81,7 @@ OPEN_TO_ALL_USERS = {
 """GET of these. Lists have only those elements that the user may describe; of brokers they have all."""
 OF_THE_REGISTRY = (
     "/subjects", "/schemas", "/config", "/mode", "/compatibility", "/contexts", "/v1/metadata", "/exporters", "/dek-registry",
+    "/console/schemas",
 )  # fmt: skip
 """Beginnings of routes that need a newer cluster. ``test_rights.py`` asks them."""
 OF_CONSOLE = ("/console/login", "/console/assets/")

@@ -59,7 +59,16 @@ NEED_NO_RIGHT = {
 }
 """Routes that are answered to everybody; they tell nothing of topics."""
 
-REGISTRY = ("/subjects", "/schemas", "/config", "/mode", "/compatibility", "/contexts", "/v1/metadata")
+REGISTRY = (
+    "/subjects",
+    "/schemas",
+    "/config",
+    "/mode",
+    "/compatibility",
+    "/contexts",
+    "/v1/metadata",
+    "/console/schemas",
+)
 """Beginnings of the schema registry's routes. Those that read are answered with the records that the user may see."""
 REGISTRY_WRITES = {
     ("POST", "/subjects/{subject}/versions"),

@@ -297,6 +297,7 @@ _CONSUMER: Final = "/consumers/{member}"
 
 SUBJECT: Final = "/subjects/{subject}"
 _SUBJECT: Final = "/subjects/walked-value"
+_SCHEMA: Final = "/schemas/walked-value"
 
 
 def _schema(text: Callable[[], str], **more: Any) -> Callable[[], bytes]:
@@ -455,6 +456,9 @@ WALKED_ROUTES: Final[Mapping[Route, Entry]] = {
         "/console/topics/{topic}/partitions/0/messages/0/value", 200, 404
     ),
     ("GET", "/console/groups"): _get("/console/groups", 200, 400),
+    ("GET", "/console/schemas"): _get("/console/schemas", 200, 400),
+    ("GET", "/console/schemas/{subject}"): _get("/console" + _SCHEMA, 200, 404),
+    ("GET", "/console/schemas/{subject}/versions/{version}"): _get("/console" + _SCHEMA + "/versions/1", 200, 404),
     ("GET", "/console/access"): _get("/console/access", 200, 400),
     ("GET", "/console/cost"): _get("/console/cost"),
     ("GET", "/console/groups/{group_id}"): _console_group,

@@ -2,8 +2,8 @@
 
 - ``console``: ``Console``, its state in a process; ``rendering``: pages, their headers and errors, static files
 - ``sessions``: ``Sessions``, logins of browsers; ``logins``: the pages to log in and out
-- ``overview``, ``topics``, ``messages``, ``groups``, ``cost``, ``rules``: pages; ``reading``: records for a page
-- ``formats``, ``timeline``: texts and drawings (pure)
+- ``overview``, ``topics``, ``messages``, ``groups``, ``schemas``, ``cost``, ``rules``: pages; ``reading``: records for a page
+- ``formats``, ``timeline``, ``differences``: texts and drawings (pure)
 
 ``templates/`` has the HTML, ``assets/`` the style sheet, the script and the icon.
 """

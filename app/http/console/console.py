@@ -24,6 +24,15 @@ if TYPE_CHECKING:
 
 FOLDER: Final = Path(__file__).parent
 ASSETS: Final = "/console/assets/"
+PAGES: Final = (
+    ("overview", "/", "Overview", "o"),
+    ("topics", "/console/topics", "Topics", "t"),
+    ("groups", "/console/groups", "Groups", "g"),
+    ("schemas", "/console/schemas", "Schemas", "s"),
+    ("access", "/console/access", "Access", "a"),
+    ("cost", "/console/cost", "Cost", "c"),
+)
+"""The pages that each page leads to: section, URL, name, and the key that opens it after ``g``."""
 _KINDS: Final = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 
 
@@ -93,7 +102,13 @@ def _load() -> tuple[Mapping[str, Asset], Environment]:
         "part": lambda text: quote(text, safe=""),
         "breakable": lambda text: escape(formats.readable(text)).replace(".", Markup(".<wbr>")),
     }
-    environment.globals |= {"urls": urls, "many": formats.many, "ago": formats.ago, "shell": formats.shell}
+    environment.globals |= {
+        "urls": urls,
+        "pages": PAGES,
+        "many": formats.many,
+        "ago": formats.ago,
+        "shell": formats.shell,
+    }
     for name in environment.list_templates():
         environment.get_template(name)
     return assets, environment
