@@ -161,14 +161,17 @@ class RequestCoordinator:
         """Load the partitions that this broker leads, expire results, and decide abandoned ones, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._coordinator.run())
-            tasks.create_task(self._repeat(EXPIRY_S, self.expire))
-            tasks.create_task(self._repeat(DECIDE_S, self.decide_abandoned))
+            tasks.create_task(self._repeat(EXPIRY_S, "expiring results of", self.expire))
+            tasks.create_task(self._repeat(DECIDE_S, "deciding results of", self.decide_abandoned))
 
-    @staticmethod
-    async def _repeat(pause_s: float, work: Callable[[], Awaitable[None]]) -> None:
+    async def _repeat(self, pause_s: float, kind: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Do work again and again. A failure of the storage or of another broker is told, and the next time tries again."""
         while True:
             await asyncio.sleep(pause_s)
-            await work()
+            try:
+                await work()
+            except FirnError as error:
+                self._faults.met_error(kind, TOPIC, error)
 
     # --- the topic ----------------------------------------------------------------------------------------------------
 
@@ -507,7 +510,9 @@ class RequestCoordinator:
                 continue
             aborted = [*read.aborted.values()]
             data = memoryview(await self._reads.take(read))
-            header = next(found for _, found in iter_headers(data))
+            _, header = next(iter_headers(data), (0, None))
+            if header is None:
+                raise CorruptionError(f"A read of {target} at offset {offset} has no whole record batch.")
             if header.base_offset > offset:
                 return RecordFate.GONE
             named = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)

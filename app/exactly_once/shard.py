@@ -81,7 +81,7 @@ class RequestShard:
         self._index = KeyIndex(buckets)
         self._ages = Ages(usage)
         self._open: dict[RequestKey, Open] = {}
-        self._by_producer: dict[ProducerId, list[RequestKey]] = {}
+        self._by_producer: dict[ProducerId, list[tuple[RequestKey, Open]]] = {}
         self._reserved: OrderedDict[RequestKey, tuple[bytes, int]] = OrderedDict()
         """By key: the try that has it, and until when (steady ms)."""
         self.end = Offset(0)
@@ -117,8 +117,8 @@ class RequestShard:
     ) -> None:
         self._ages.pass_time(head.appended_ms)
         self._ages.add(offset, request.principal, size_bytes)
-        self._open[request] = Open(offset, head.try_id, size_bytes)
-        self._by_producer.setdefault(producer_id, []).append(request)
+        opened = self._open[request] = Open(offset, head.try_id, size_bytes)
+        self._by_producer.setdefault(producer_id, []).append((request, opened))
 
     def loaded(self, turn: Turn) -> None:
         """All records are loaded: let time pass from now on."""
@@ -132,8 +132,10 @@ class RequestShard:
 
     def complete(self, producer_id: ProducerId, *, commit: bool) -> None:
         """The marker of a producer's transaction is in the log. A repeated call does nothing."""
-        for request in self._by_producer.pop(producer_id, ()):
-            found = self._open.pop(request)
+        for request, found in self._by_producer.pop(producer_id, ()):
+            # No leader writes two open results of a key. A log that has them is loaded anyway: each ends with its own marker.
+            if self._open.get(request) is found:
+                del self._open[request]
             if commit:
                 self._index.add(request.hash64, found.offset)
             else:
@@ -147,14 +149,12 @@ class RequestShard:
     def open_results(self) -> list[tuple[ProducerId, Offset]]:
         """The producer and the offset of each open result."""
         return [
-            (producer_id, self._open[request].offset)
-            for producer_id, requests in self._by_producer.items()
-            for request in requests
+            (producer_id, opened.offset) for producer_id, results in self._by_producer.items() for _, opened in results
         ]
 
     def is_open(self, producer_id: ProducerId, offset: Offset) -> bool:
         """Whether the result at an offset is open."""
-        return any(self._open[request].offset == offset for request in self._by_producer.get(producer_id, ()))
+        return any(opened.offset == offset for _, opened in self._by_producer.get(producer_id, ()))
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -203,8 +203,8 @@ class RequestShard:
             )
         if not set(self._index.find(request.hash64)).issubset(others):
             raise KeyTaken(ErrorCode.CONCURRENT_TRANSACTIONS, "Another request with this key has a result.")
-        for earlier in self._by_producer.get(producer.producer_id, ()):
-            if self._open[earlier].try_id != result.try_id:
+        for _, earlier in self._by_producer.get(producer.producer_id, ()):
+            if earlier.try_id != result.try_id:
                 # Its marker is lost, and the marker of this transaction would end it, too (EO11).
                 raise RequestRejected(
                     ErrorCode.COORDINATOR_NOT_AVAILABLE,

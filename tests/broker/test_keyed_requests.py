@@ -16,7 +16,7 @@ from app.client.transactions import end_transaction
 from app.configs import InternalDurability
 from app.configs.broker import STANDARD_AUTHORIZER
 from app.coordinator.partition import ProducerIdAndEpoch
-from app.core.errors import ErrorCode
+from app.core.errors import CorruptionError, ErrorCode
 from app.core.units import PartitionIndex, ProducerEpoch, TopicPartition
 from app.exactly_once import coordinator as coordinators
 from app.exactly_once.records import PARTITIONS, TOPIC, Part, RequestKey, Result, Tick, encode_result
@@ -25,6 +25,7 @@ from app.http.errors import RestError
 from app.http.keyed.producing import KeyedProducer, KeyedRecord
 from app.machine.runtime import SystemClock
 from app.metadata.image.records import REQUESTS_LEVEL
+from app.replication.reading import PartitionReads
 from app.security.acls import Operation, ResourceType
 from app.transactions.markers import MarkerWriter
 from app.wire.apikeys import ApiKey
@@ -424,6 +425,44 @@ async def test_the_fate_of_a_record_is_that_of_its_own_transaction(tmp_path: Pat
         assert await fate(target, data.log_end_offset, own) == "lost"
         await broker.node.remote_log_manager.advance_log_start(data.topic_id, data.partition, data.log_end_offset)
         assert await fate(target, part.base_offset, own) == "gone"
+
+
+async def test_a_record_that_cannot_be_read_has_no_fate_until_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_broker(tmp_path) as broker, producer_of(broker) as producer:
+        part = (await produced(producer)).parts[0]
+        target = TopicPartition("t", PartitionIndex(part.partition))
+        await until(lambda: not broker.log("t", part.partition).producers.open_transactions)
+        requests = broker.node.requests
+        own = ProducerIdAndEpoch(next(iter(broker.log("t", part.partition).producers.entries)), ProducerEpoch(0))
+
+        async def nothing(self: PartitionReads, read: Any) -> bytes:
+            del self, read
+            return b""
+
+        with monkeypatch.context() as patch:
+            patch.setattr(PartitionReads, "take", nothing)
+            with pytest.raises(CorruptionError, match=f"A read of {target} at offset {part.base_offset} has no whole"):
+                await requests.fate(target, part.base_offset, own)
+        assert await requests.fate(target, part.base_offset, own) == "committed"
+
+
+async def test_results_are_decided_later_where_a_read_was_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[str] = []
+
+    async def decide(self: coordinators.RequestCoordinator) -> None:
+        tries.append("again" if tries else "first")
+        if len(tries) == 1:
+            raise CorruptionError("A read has no whole record batch.")
+
+    monkeypatch.setattr(coordinators, "DECIDE_S", 0.01)
+    monkeypatch.setattr(coordinators.RequestCoordinator, "decide_abandoned", decide)
+    async with open_broker(tmp_path) as broker:
+        await until(lambda: len(tries) > 1)
+        assert any("A read has no whole record batch." in line for line in broker.lines)
 
 
 async def test_a_result_whose_records_are_open_waits_for_its_own_marker(

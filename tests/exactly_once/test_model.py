@@ -111,12 +111,6 @@ class Shard(RequestShard):
             others = self._index.find(request.hash64)
         return super().accept(turn, request, result, producer, others)
 
-    def complete(self, producer_id: ProducerId, *, commit: bool) -> None:
-        kept = [one for one in self._by_producer.get(producer_id, ()) if one in self._open]
-        if producer_id in self._by_producer and len(kept) < len(self._by_producer[producer_id]):
-            self._by_producer[producer_id] = kept
-        super().complete(producer_id, commit=commit)
-
 
 class Entry(NamedTuple):
     """A batch or a marker of a log."""

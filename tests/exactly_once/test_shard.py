@@ -235,3 +235,18 @@ def test_a_shard_that_is_unloaded_counts_nothing() -> None:
     accept(shard, log, RESULT, 1)
     shard.unloaded(log)  # type: ignore[arg-type]
     assert usage.total == Amount()
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_log_with_two_open_results_of_a_key_is_loaded_and_each_ends_with_its_own_marker(commit: bool) -> None:
+    log, usage = Log(), Usage()
+    log.records = [(ProducerId(number), encode_result(KEY, result)) for number, result in ((1, RESULT), (2, OTHER))]
+    log.mark(1, commit=commit)
+    shard = log.replayed(usage)
+    assert shard.open_results() == [(2, 1)]
+    assert not shard.is_open(ProducerId(1), Offset(0))
+    assert shard.look(KEY, b"", 0).offsets == ((0,) if commit else ())
+    log.mark(2, commit=False)
+    usage = Usage()
+    assert log.replayed(usage).open_results() == []
+    assert usage.total.keys == int(commit)
