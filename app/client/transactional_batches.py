@@ -16,8 +16,9 @@ from app.client.cluster import ClusterClient, refusal
 from app.client.retry import retrying
 from app.client.transactions import Transaction
 from app.core.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected
+from app.core.turns import run
 from app.core.units import Offset, TimestampMs, TopicPartition
-from app.records.builder import build_batch
+from app.records.builder import build_batch_in_steps
 from app.wire.apikeys import ApiKey
 from app.wire.apis.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
@@ -69,13 +70,14 @@ def _first(errors: BaseExceptionGroup[FirnError]) -> FirnError:
 async def _write(
     cluster: ClusterClient, transaction: Transaction, partition: TopicPartition, rows: Sequence[Row]
 ) -> WrittenBatch:
-    encoded = build_batch(
+    steps = build_batch_in_steps(
         rows,
         producer_id=transaction.producer_id,
         producer_epoch=transaction.producer_epoch,
         base_sequence=0,
         transactional=True,
     )
+    encoded = await run(steps)
 
     async def ask() -> WrittenBatch:
         topic = await cluster.topic(partition.topic)

@@ -99,8 +99,15 @@ def build_batch(
     )
 
 
-def build_batch_in_steps(records: Sequence[NewRecordLike]) -> Generator[None, None, bytes]:
-    """``build_batch(records)``, for many records: yields after every few."""
+def build_batch_in_steps(
+    records: Sequence[NewRecordLike],
+    *,
+    producer_id: ProducerId = NO_PRODUCER_ID,
+    producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH,
+    base_sequence: int = -1,
+    transactional: bool = False,
+) -> Generator[None, None, bytes]:
+    """``build_batch`` with the same arguments, for many records: yields after every few."""
     base_timestamp = max_timestamp = records[0][0]
     pieces: list[bytes] = []
     for offset_delta, (timestamp, key, value, headers) in enumerate(records):
@@ -108,7 +115,16 @@ def build_batch_in_steps(records: Sequence[NewRecordLike]) -> Generator[None, No
         _encode_record(pieces, timestamp - base_timestamp, offset_delta, key, value, headers)
         if not offset_delta % RECORDS_AT_ONCE:
             yield
-    fields = (0, len(records) - 1, base_timestamp, max_timestamp, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, -1, len(records))
+    fields = (
+        TRANSACTIONAL if transactional else 0,
+        len(records) - 1,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        len(records),
+    )
     return _assemble(b"".join(pieces), FIRST_OFFSET, NO_LEADER_EPOCH, fields)
 
 

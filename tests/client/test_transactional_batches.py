@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,8 +14,12 @@ from app.client.consumer import Consumer
 from app.client.transactional_batches import Row, write_batches
 from app.client.transactions import Transaction, begin_transaction, end_transaction
 from app.core.errors import ErrorCode, RequestRejected
-from app.core.units import Offset, PartitionIndex, ProducerEpoch, TimestampMs, TopicPartition
+from app.core.turns import whole
+from app.core.units import Offset, PartitionIndex, ProducerEpoch, ProducerId, TimestampMs, TopicPartition
+from app.records.batch import parse_header
+from app.records.builder import build_batch, build_batch_in_steps
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.counted_loop import LookedAtLoop, count_turns
 
 ZERO = TopicPartition("t", PartitionIndex(0))
 ONE = TopicPartition("t", PartitionIndex(1))
@@ -90,3 +95,36 @@ async def test_a_partition_that_does_not_exist_fails_the_whole(client: ClusterCl
     with pytest.raises(RequestRejected) as refused:
         await write_batches(client, transaction, {ZERO: rows(b"a"), nowhere: rows(b"b")})
     assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_batch_that_is_built_in_steps_is_the_same_batch() -> None:
+    records = [(TimestampMs(1_000 + number % 7), b"k", b"v" * number, (("h", b"1"),)) for number in range(250)]
+    identity = {"producer_id": ProducerId(7), "producer_epoch": ProducerEpoch(3), "base_sequence": 0}
+    built = whole(build_batch_in_steps(records, **identity, transactional=True))  # type: ignore[arg-type]
+    assert built == build_batch(records, **identity, transactional=True)  # type: ignore[arg-type]
+    header = parse_header(built)
+    assert (header.producer_id, header.producer_epoch, header.is_transactional) == (7, 3, True)
+
+
+def test_a_batch_of_many_records_is_built_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuses(self: ClusterClient, name: str) -> None:
+        del self, name
+        raise RequestRejected(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+    async def turns(count: int) -> int:
+        cluster = ClusterClient([("127.0.0.1", 1)], rng=random.Random(1))
+        transaction = Transaction("id", ProducerId(1), ProducerEpoch(0))
+
+        async def write() -> None:
+            with pytest.raises(RequestRejected):
+                await write_batches(cluster, transaction, {ZERO: rows(b"a") * count})
+
+        return await count_turns(write())
+
+    async def both() -> None:
+        few, many = await turns(100), await turns(20_000)
+        assert many - few >= 15, "a portion is ten looks, and a look comes after 100 records"
+
+    monkeypatch.setattr(ClusterClient, "topic", refuses)
+    with asyncio.Runner(loop_factory=LookedAtLoop) as runner:
+        runner.run(both())
