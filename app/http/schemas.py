@@ -30,6 +30,18 @@ REGISTRY_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 V2_TYPE: Final = "application/vnd.kafka.v2+json"
 
 
+IDEMPOTENCY_KEY: Final = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string"},
+    "example": "order-1001",
+    "description": "A key of 1 to 255 bytes, bare or as a quoted string. The records are stored once, however often the request is"
+    " repeated with it, and each repeat gets the same response.",
+}
+"""Of ``parameters``: the header of the routes that produce."""
+
+
 def request_body(kind: type[msgspec.Struct], example: Any, *, description: str = "") -> dict[str, Any]:
     """``openapi_extra`` of a route whose body is decoded as ``kind``."""
     body = {"required": True, "content": {JSON_TYPE: {"schema": reference(kind), "example": example}}}

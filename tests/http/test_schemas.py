@@ -113,3 +113,20 @@ def test_an_error_has_the_body_that_the_document_describes() -> None:
     assert body == b'{"error_code":40403,"message":"There is no topic."}'
     assert msgspec.json.decode(body, type=Error) == Error(40403, "There is no topic.")
     assert Error in application._BODIES
+
+
+def test_the_routes_that_produce_name_the_header_of_a_key_and_no_other_route_does(document: dict[str, Any]) -> None:
+    named = {
+        (method, path)
+        for path, operations in document["paths"].items()
+        for method, operation in operations.items()
+        for one in operation.get("parameters", ())
+        if (one["name"], one["in"], one["required"]) == ("Idempotency-Key", "header", False)
+    }
+    records = "/v3/clusters/{cluster_id}/topics/{topic_name}/records"
+    assert named == {
+        ("post", records),
+        ("post", f"{records}:batch"),
+        ("post", "/topics/{topic_name}"),
+        ("post", "/topics/{topic_name}/partitions/{partition_id}"),
+    }

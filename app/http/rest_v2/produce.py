@@ -33,7 +33,7 @@ from app.http.rest_v2.answers import MEDIA, PARTITION_NOT_FOUND, V2Route, answer
 from app.http.rest_v2.forms import SCHEMA_TYPES, SchemaAsked, content_of, schema_of
 from app.http.rest_v2.media import embedded_type, format_of
 from app.http.rest_v2.topics import found_partition
-from app.http.schemas import reference
+from app.http.schemas import IDEMPOTENCY_KEY, reference
 from app.http.serving import caller_of, counts_no_more, gateway_of, records_counters
 
 router = APIRouter(tags=["Records (v2)"], default_response_class=Response, route_class=V2Route)
@@ -111,7 +111,8 @@ def _described(example_of: str) -> dict[str, Any]:
         embedded_type(form): {"schema": reference(ProduceBody), "example": example}
         for form, example in _EXAMPLES.items()
     }
-    return {"requestBody": {"required": True, "description": example_of, "content": content}}
+    body = {"required": True, "description": example_of, "content": content}
+    return {"requestBody": body, "parameters": [IDEMPOTENCY_KEY]}
 
 
 _RESPONSES: Final = {

@@ -37,7 +37,7 @@ from app.http.record_json import (
 )
 from app.http.registry.record_encoding import RecordEncoding
 from app.http.rest_v3.keyed_records import produce_all
-from app.http.schemas import content_of, request_body
+from app.http.schemas import IDEMPOTENCY_KEY, content_of, request_body
 from app.http.serving import caller_of, counts_no_more, gateway_of, records_counters
 
 router = APIRouter(tags=["Records (v3)"])
@@ -74,7 +74,8 @@ BODIES: Final = (BatchBody, BatchReceipts)
                 {"id": "2", "key": {"type": "STRING", "data": "UA"}, "value": {"type": "STRING", "data": "late"}},
             ]
         },
-    ),
+    )
+    | {"parameters": [IDEMPOTENCY_KEY]},
 )
 async def produce_batch(cluster_id: str, topic_name: str, request: Request) -> Response:
     """Store the entries of a batch."""

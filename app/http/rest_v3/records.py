@@ -52,7 +52,7 @@ from app.http.record_json import (
 )
 from app.http.registry.record_encoding import RecordEncoding
 from app.http.rest_v3.keyed_records import produce_one
-from app.http.schemas import content_of, request_body
+from app.http.schemas import IDEMPOTENCY_KEY, content_of, request_body
 from app.http.serving import (
     CredentialEnded,
     caller_of,
@@ -106,7 +106,8 @@ _Outcome = _Told | None
         RecordRequest,
         {"key": {"type": "STRING", "data": "UA"}, "value": {"type": "JSON", "data": {"flight": 1545, "delay": 2}}},
         description="One record, or any number of them one after the other (Concatenated JSON).",
-    ),
+    )
+    | {"parameters": [IDEMPOTENCY_KEY]},
 )
 async def produce(cluster_id: str, topic_name: str, request: Request) -> Response:
     """Store records and answer each with where it is, or why it is not stored."""
