@@ -22,7 +22,7 @@ from tests.support.several import cluster_on
 KEYS = 12
 PARTITIONS = 3
 DIGEST = b"d" * 32
-AGAIN = {409, 500, 503}
+AGAIN = {409, 503}
 
 
 @asynccontextmanager

@@ -71,7 +71,7 @@ class Caller(threading.Thread):
             status, answer = self._asked(number)
             if status == 207:
                 return answer
-            if status not in (0, 409, 500, 503):
+            if status not in (0, 409, 503):
                 self.wrong.append(f"key {number}: {status} {answer[:300]!r}")
                 return answer
             self._pause.wait(0.05)

@@ -15,7 +15,7 @@ from app.client.cluster import ClusterClient
 from app.client.partitioner import partition_of_key
 from app.client.transactional_batches import Row, write_batches
 from app.client.transactions import Transaction, begin_transaction, end_transaction
-from app.core.errors import ErrorCode, FirnError, RequestRejected
+from app.core.errors import RETRIABLE, ErrorCode, FirnError, RequestRejected, clause
 from app.core.seams import Clock
 from app.core.turns import Portion
 from app.core.units import PartitionIndex, TimestampMs, TopicPartition
@@ -33,7 +33,7 @@ from app.exactly_once.attempt import (
 )
 from app.exactly_once.records import RECORDS_MAX, TRY_ID_BYTES, Part, Result
 from app.exactly_once.transactional_ids import IDS_MAX, TransactionalIds
-from app.http.errors import RestError, answer_of
+from app.http.errors import REST_CODE, RestError, answer_of
 from app.http.keyed.asked import KeyedRecord
 from app.http.keyed.results import NewKey, ResultClient
 
@@ -44,6 +44,19 @@ SETTLE_PAUSE_S: Final = 0.1
 IDENTITY_KEPT_S: Final = 300.0
 """Brokers forget an id that is at rest for 10 minutes: before that, it gets a new identity."""
 PROCESS_BYTES: Final = 8
+OF_TRANSACTION: Final = frozenset(
+    {
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.TRANSACTION_ABORTABLE,
+        ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+    }
+)
+"""Codes that end a transaction, such as one that was open for too long. The next try has another transaction."""
 
 
 class _Kept(NamedTuple):
@@ -132,7 +145,10 @@ class KeyedProducer:
     # --- one request --------------------------------------------------------------------------------------------------
 
     async def _run(self, key: bytes, digest: bytes, topic: str, records: Sequence[KeyedRecord], status: int) -> Outcome:
-        plan = await self._plan(topic, records)
+        try:
+            plan = await self._plan(topic, records)
+        except RequestRejected as error:
+            raise (_error_of(error) if _comes_again(error.code) else error) from None
         attempt = Attempt(secrets.token_bytes(TRY_ID_BYTES), digest)
         one = _Try(self, attempt, key, plan, status)
         while attempt.outcome is None:
@@ -344,9 +360,17 @@ def _error_of(error: Exception | None) -> RestError:
     """The answer of a try that wrote nothing."""
     if isinstance(error, RestError):
         return error
+    if isinstance(error, RequestRejected) and _comes_again(error.code):
+        message = f"Nothing was stored: {clause(error)}. Try again with the same Idempotency-Key."
+        return RestError(503, message, error_code=50302)
     if isinstance(error, FirnError):
         answer = answer_of(error)
         return RestError(answer.status, answer.message, error_code=answer.error_code)
     return RestError(
         503, "The brokers know of no stored record. Try again with the same Idempotency-Key.", error_code=50302
     )
+
+
+def _comes_again(code: ErrorCode) -> bool:
+    """Whether the same request may be served later, though its code has no status of its own."""
+    return code not in REST_CODE and (code in RETRIABLE or code in OF_TRANSACTION)

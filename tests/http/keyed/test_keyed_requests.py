@@ -315,6 +315,48 @@ async def test_a_commit_that_did_not_come_through_is_told_as_nothing_stored(
     assert len(await committed(broker)) == 1
 
 
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+    ],
+)
+@pytest.mark.parametrize("step", ["write_batches", "begin_transaction"])
+async def test_a_failure_that_may_be_over_at_the_next_try_is_503(
+    broker: RunningBroker, process: Process, monkeypatch: pytest.MonkeyPatch, code: ErrorCode, version: int, step: str
+) -> None:
+    async def refuses(*args: Any, **named: Any) -> Any:
+        raise RequestRejected(code)
+
+    monkeypatch.setattr(producing, step, refuses)
+    refused = await (process.post("k") if version == 3 else v2(process, "k"))
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+    assert refused.json()["error_code"] == 50302
+    if code is not ErrorCode.COORDINATOR_NOT_AVAILABLE:
+        assert refused.json()["message"].startswith("Nothing was stored: ")
+        assert refused.json()["message"].endswith(". Try again with the same Idempotency-Key.")
+    monkeypatch.undo()
+    assert (await (process.post("k") if version == 3 else v2(process, "k"))).status_code == 200
+
+
+async def test_a_refusal_for_good_has_the_status_that_it_has_without_a_key(
+    broker: RunningBroker, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for code, status in ((ErrorCode.TOPIC_AUTHORIZATION_FAILED, 403), (ErrorCode.UNKNOWN_SERVER_ERROR, 500)):
+
+        async def refuses(*args: Any, code: ErrorCode = code, **named: Any) -> Any:
+            raise RequestRejected(code)
+
+        monkeypatch.setattr(producing, "write_batches", refuses)
+        assert (await process.post("k")).status_code == status
+
+
 async def test_a_result_whose_answer_was_lost_is_accepted_again_and_written_once(
     broker: RunningBroker, process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
