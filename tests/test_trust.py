@@ -513,6 +513,15 @@ LOGINS = Served(
         f"{CONSOLE}test_logins.py::test_a_login_leads_to_pages_of_the_console_alone",
     ),
 )
+ACTS = Served(
+    "a form has the token of its session, its texts are bounded, and the broker decides whether the caller may do it",
+    (
+        DOOR,
+        f"{CONSOLE}test_producing.py::test_a_message_without_the_token_of_a_page_is_not_stored",
+        f"{CONSOLE}test_producing.py::test_the_broker_decides_whether_the_caller_may_write",
+        f"{CONSOLE}test_producing.py::test_a_console_that_only_shows_refuses_each_change_and_offers_none",
+    ),
+)
 CONSOLE_ROUTES = {
     **dict.fromkeys(
         (
@@ -525,6 +534,7 @@ CONSOLE_ROUTES = {
                 "/topics/{topic_name}/messages",
                 "/topics/{topic_name}/partitions",
                 "/topics/{topic_name}/settings",
+                "/topics/{topic_name}/produce",
                 "/topics/{topic_name}/partitions/{partition_id}/messages/{offset}",
                 "/topics/{topic_name}/partitions/{partition_id}/messages/{offset}/value",
                 "/groups",
@@ -542,6 +552,7 @@ CONSOLE_ROUTES = {
     ("GET", "/console/login"): LOGINS,
     ("POST", "/console/login"): LOGINS,
     ("POST", "/console/logout"): LOGINS,
+    ("POST", "/console/topics/{topic_name}/produce"): ACTS,
 }
 HTTP_ROUTES = {
     **V2_ROUTES,

@@ -83,6 +83,9 @@ def http(
             "--plain-credentials", help="Take passwords without TLS from other machines: a proxy in front encrypts."
         ),
     ] = False,
+    console_read_only: Annotated[
+        bool, typer.Option("--console-read-only", help="The console's pages only show, and refuse each change.")
+    ] = False,
     trusted_proxies: Annotated[
         str,
         typer.Option(
@@ -146,6 +149,7 @@ def http(
         anonymous=anonymous,
         plain_credentials=plain_credentials,
         tls=_tls(tls_certificate),
+        console_read_only=console_read_only,
         trusted_proxies=proxies,
         forwarded_header=_header(forwarded_header),
         names_callers=name_callers,

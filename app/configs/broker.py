@@ -296,6 +296,12 @@ class BrokerConfig:
         "Whether HTTP takes passwords and tokens without TLS at an address that other machines reach, because a proxy "
         "in front of it encrypts.",
     )
+    firn_console_read_only: bool = setting(
+        False,
+        _BOOLEAN,
+        "Whether the console's pages only show: they offer no change, and refuse each one. Rights and HTTP's other paths "
+        "are as they are.",
+    )
     firn_http_trusted_proxies: frozenset[str] = setting(
         frozenset(),
         _LIST,

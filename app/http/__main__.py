@@ -78,6 +78,7 @@ def main() -> int:
     parser.add_argument("--instance-timeout-ms", type=int, default=HTTP_INSTANCE_TIMEOUT_MS)
     parser.add_argument("--anonymous", action="store_true", help="serve requests without credentials by the own user")
     parser.add_argument("--plain-credentials", action="store_true", help="a proxy in front encrypts")
+    parser.add_argument("--console-read-only", action="store_true", help="the console refuses each change")
     parser.add_argument("--trusted-proxies", type=parse_networks, default=(), help="NETWORK,… of proxies in front")
     parser.add_argument("--forwarded-header", choices=FORWARDED_HEADERS, default=FORWARDED_HEADERS[0])
     parser.add_argument("--name-callers", action="store_true", help="tell brokers the addresses of callers")
@@ -103,6 +104,7 @@ def main() -> int:
         instance_timeout_ms=arguments.instance_timeout_ms,
         anonymous=arguments.anonymous,
         plain_credentials=arguments.plain_credentials,
+        console_read_only=arguments.console_read_only,
         trusted_proxies=arguments.trusted_proxies,
         forwarded_header=arguments.forwarded_header,
         names_callers=arguments.name_callers,

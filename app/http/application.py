@@ -31,6 +31,7 @@ from app.http.console import groups as console_groups
 from app.http.console import logins as console_logins
 from app.http.console import messages as console_messages
 from app.http.console import overview as console_overview
+from app.http.console import producing as console_producing
 from app.http.console import rules as console_rules
 from app.http.console import schemas as console_schemas
 from app.http.console import topics as console_topics
@@ -90,6 +91,7 @@ _PAGES: Final = (
     console_overview,
     console_topics,
     console_messages,
+    console_producing,
     console_groups,
     console_schemas,
     console_rules,
@@ -180,7 +182,7 @@ def create_app(
     app.state.siblings = siblings
     app.state.unready = AskedOnce(lambda: _ask_unready(app), keeps=True)
     app.state.body_budget = BodyBudget()
-    app.state.console = Console(clock, encrypted=settings.plain_credentials)
+    app.state.console = Console(clock, encrypted=settings.plain_credentials, read_only=settings.console_read_only)
     for module in _ROUTES:
         app.include_router(module.router)
     app.include_router(costs.router)

@@ -86,6 +86,8 @@ class HttpSettings:
     """Whether requests without a credential have the rights of the user of ``client``."""
     plain_credentials: bool = False
     """Whether credentials may come without TLS to an address that is not loopback: a proxy in front encrypts."""
+    console_read_only: bool = False
+    """Whether the console refuses each change."""
     trusted_proxies: tuple[str, ...] = ()
     """Networks of proxies whose ``forwarded_header`` is believed. It names the client of a request."""
     forwarded_header: str = "x-forwarded-for"

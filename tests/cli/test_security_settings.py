@@ -158,6 +158,11 @@ def test_http_uses_a_listener_whose_clients_log_in_even_beside_a_plain_one(prope
     assert not any(flag.startswith(("--client", "--anonymous", "--plain")) for flag in http_options(plain))
 
 
+def test_a_console_that_only_shows_is_told_to_the_http_process(properties: Any) -> None:
+    assert "--console-read-only" not in http_options(load(config_path=properties()).broker)
+    assert "--console-read-only" in http_options(load(config_path=properties("firn.console.read.only=true")).broker)
+
+
 def test_http_names_its_callers_where_brokers_trust_it(properties: Any) -> None:
     listening = ("listeners=SASL_PLAINTEXT://127.0.0.1:1", SCRAM[1])
     plain = load(config_path=properties(*listening)).broker

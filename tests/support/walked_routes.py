@@ -59,6 +59,8 @@ class Sent(NamedTuple):
     body: Callable[[], bytes] | None = None
     headers: Mapping[str, str] = {}
     statuses: frozenset[int] = frozenset({200})
+    token_of: str = ""
+    """The page whose form is sent: its token comes before the body."""
 
 
 Route = tuple[str, str]
@@ -91,6 +93,7 @@ BAD: Final = frozenset({400, 413, 422})
 NOT_FOUND: Final = frozenset({404})
 ANY: Final = frozenset(range(200, 500))
 JSON: Final = {"Content-Type": "application/json"}
+FORM: Final = {"Content-Type": "application/x-www-form-urlencoded"}
 GZIP: Final = {**JSON, "Content-Encoding": "gzip"}
 
 
@@ -137,9 +140,30 @@ def _form(path: str) -> Entry:
                 label,
                 path,
                 body,
-                {"Content-Type": "application/x-www-form-urlencoded"},
+                FORM,
                 frozenset({303, 400, 403, 413}),
             )
+
+    return made
+
+
+def _console_acts(path: str) -> Entry:
+    """Long forms that have the token of their page."""
+
+    def made(on: Place) -> Iterator[Sent]:
+        filled = on.filled(path)
+        for label, end in (
+            ("a long text", _fill(b"a", MIB, b"&key_kind=none&value_kind=text&value=")),
+            ("escapes", _whole(b"%C3%A4", 3 * MIB, b"&key_kind=none&value_kind=text&value=", b"")),
+            ("too long a text", _fill(b"a", 4 * MIB, b"&key_kind=none&value_kind=text&value=")),
+            ("base64", _fill(b"AAAA", MIB, b"&key_kind=none&value_kind=base64&value=")),
+            ("JSON", _whole(b"[],", MIB, b"&key_kind=none&value_kind=json&value=[", b"1]")),
+            ("nested JSON", _fill(b"[", MIB, b"&key_kind=none&value_kind=json&value=")),
+            ("by a schema", _whole(b"[],", MIB, b"&key_kind=none&value_kind=schema&value=[", b"1]")),
+            ("markup", _fill(b"<", MIB, b"&key_kind=none&value_kind=json&value=")),
+            ("headers", _whole(b"a:b%0A", MIB, b"&key_kind=none&value_kind=text&headers=", b"")),
+        ):
+            yield Sent(label, filled, end, FORM, ANY, filled)
 
     return made
 
@@ -449,6 +473,8 @@ WALKED_ROUTES: Final[Mapping[Route, Entry]] = {
     ("GET", "/console/topics/{topic_name}/messages"): _get("/console/topics/{topic}/messages?partition={partition}&contains=x"),
     ("GET", "/console/topics/{topic_name}/partitions"): _get("/console/topics/{topic}/partitions"),
     ("GET", "/console/topics/{topic_name}/settings"): _get("/console/topics/{topic}/settings"),
+    ("GET", "/console/topics/{topic_name}/produce"): _get("/console/topics/{topic}/produce"),
+    ("POST", "/console/topics/{topic_name}/produce"): _console_acts("/console/topics/{topic}/produce"),
     ("GET", "/console/topics/{topic_name}/partitions/{partition_id}/messages/{offset}"): _get(
         "/console/topics/{topic}/partitions/0/messages/0", 200, 404
     ),
@@ -573,9 +599,15 @@ class HttpServer(NamedTuple):
 
     def ask(self, method: str, sent: Sent) -> tuple[int, bytes]:
         """A request, answered. Returns: status and body; 0 if the connection was closed before an answer."""
+        body = None if sent.body is None else sent.body()
+        if sent.token_of:
+            _, page = self.ask("GET", Sent("the page of a form", sent.token_of, headers={"Accept": "text/html"}))
+            token = page.partition(b'name="form_token" value="')[2][:64]
+            assert len(token) == 64, page
+            body = b"form_token=" + token + (body or b"")
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=RESPONSE_WAIT_S)
         try:
-            connection.request(method, sent.path, None if sent.body is None else sent.body(), dict(sent.headers))
+            connection.request(method, sent.path, body, dict(sent.headers))
             answer = connection.getresponse()
             return answer.status, answer.read()
         except (ConnectionError, http.client.HTTPException):

@@ -2,6 +2,7 @@
 
 - ``console``: ``Console``, its state in a process; ``rendering``: pages, their headers and errors, static files
 - ``sessions``: ``Sessions``, logins of browsers; ``logins``: the pages to log in and out
+- ``forms``: forms that change something; ``producing``: a new message
 - ``overview``, ``topics``, ``messages``, ``groups``, ``schemas``, ``cost``, ``rules``: pages; ``reading``: records for a page
 - ``formats``, ``timeline``, ``differences``: texts and drawings (pure)
 

@@ -47,9 +47,10 @@ class Asset:
 class Console:
     """Templates and static files, loaded when the first page is asked for, and the sessions."""
 
-    def __init__(self, clock: Clock, *, encrypted: bool = False) -> None:
-        """``encrypted``: whether a proxy in front encrypts."""
+    def __init__(self, clock: Clock, *, encrypted: bool = False, read_only: bool = False) -> None:
+        """``encrypted``: whether a proxy in front encrypts. ``read_only``: whether each change is refused."""
         self.clock = clock
+        self.read_only: Final = read_only
         self.sessions = Sessions(encrypted=encrypted)
         self._environment: Environment | None = None
         self._assets: Mapping[str, Asset] = {}

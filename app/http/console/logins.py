@@ -7,17 +7,13 @@ from __future__ import annotations
 
 from base64 import b64encode
 from typing import TYPE_CHECKING, Final
-from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
 from app.core.errors import BrokerUnavailable, FirnError
-from app.core.limits import HTTP_BODY_TIMEOUT_MS, KIB
-from app.http.access import is_of_host, origin_of
-from app.http.bodies import whole_body
-from app.http.body_budget import BodyBudget
 from app.http.console.console import ASSETS
+from app.http.console.forms import form_of
 from app.http.console.rendering import GUARDED, ConsoleRoute, console_of, page, session_of
 from app.http.console.sessions import is_console
 from app.http.credentials import Credential, NotACredential, read_authorization
@@ -30,42 +26,10 @@ router = APIRouter(include_in_schema=False, route_class=ConsoleRoute, default_re
 
 ADDRESS: Final = "firn.address"
 """Where a request's scope has the address of its client, where callers log in (``app/http/login.py``)."""
-FORM_BYTES_MAX: Final = 32 * KIB
-FIELDS_MAX: Final = 20
 WRONG: Final = "The user, the password or the token is wrong."
 UNAVAILABLE: Final = "No broker can be reached, so nobody can log in. Try again later."
 UNCHECKED: Final = "No broker could check this login. Try again later."
 IMMUTABLE: Final = "public, max-age=31536000, immutable"
-
-
-def check_sender(request: Request) -> None:
-    """Raises: RestError 403 if the page that sent a form is not of the host that the request names.
-
-    The page to log in has no session, so its token alone would let a page of another host log its reader in as another user. An
-    origin that may use REST may not do that either.
-    """
-    host = request.headers.get("host", "")
-    origin, referer = request.headers.get("origin"), request.headers.get("referer")
-    for sender in (origin, origin_of(referer) if referer else None):
-        if sender is not None and not is_of_host(sender, host):
-            raise RestError(
-                403, "The form comes from a page of another host. Open its page at this host, and send it from there."
-            )
-
-
-async def form_of(request: Request) -> dict[str, str]:
-    """The fields of a form of the console. Raises: RestError 400, 403 if it is no form of this console, 413; ClientLeft."""
-    check_sender(request)
-    budget: BodyBudget = request.app.state.body_budget
-    with budget.whole.page() as held:  # a form to log in has no caller yet, whose part of the budget it could take
-        body = await whole_body(request, bytes_max=FORM_BYTES_MAX, idle_timeout_ms=HTTP_BODY_TIMEOUT_MS, held=held)
-    try:
-        fields = dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MAX))
-    except ValueError:
-        raise RestError(400, "The body is no form of the console.") from None
-    if not console_of(request).sessions.is_form_token(session_of(request), fields.get("form_token", "")):
-        raise RestError(403, "The form is not of this session. Open its page again, and send it from there.")
-    return fields
 
 
 def next_of(text: str) -> str:

@@ -21,6 +21,7 @@ from app import __version__
 from app.core.errors import FirnError
 from app.core.extras import install_hint
 from app.core.turns import each
+from app.http.access import SAFE_METHODS
 from app.http.console.console import Console
 from app.http.console.sessions import ROOT, Session, accepts_html
 from app.http.errors import RestAnswer, RestError, answer_of
@@ -41,11 +42,15 @@ GUARDED: Final[Mapping[str, str]] = {
     "cross-origin-resource-policy": "same-origin",
 }
 """Headers of every response of the console."""
+OPEN_TO_READERS: Final = frozenset({"/console/login", "/console/logout"})
+"""Forms of a console that only shows."""
+READ_ONLY: Final = "This console only shows (firn.console.read.only). Use `firn` or HTTP to change something."
 _TITLES: Final = {
     400: "That cannot be asked",
     401: "Log in first",
     403: "You have no right to that",
     404: "That is not there",
+    413: "That is too large",
     429: "Too many read at once",
     503: "No broker can say",
 }
@@ -72,6 +77,7 @@ async def page(request: Request, template: str, *, status_code: int = 200, **val
         "now_ms": int(console.clock.now_ms()),
         "user": session.user if session else "",
         "logs_in": request.app.state.callers is not None,
+        "acts": not console.read_only,
         "form_token": console.sessions.form_token(session),
         "path": request.url.path,
     }
@@ -133,6 +139,8 @@ class ConsoleRoute(APIRoute):
             if not console.installed and (request.url.path != ROOT or accepts_html(request.scope["headers"])):
                 return not_installed()
             try:
+                if console.read_only and request.method not in SAFE_METHODS and self.path not in OPEN_TO_READERS:
+                    raise RestError(403, READ_ONLY)
                 return await handle(request)
             except (FirnError, RestError) as error:
                 caller = caller_of(request)
