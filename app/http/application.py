@@ -174,6 +174,7 @@ def create_app(
         lifespan=lifespan,
         redoc_url=None,
         docs_url=None,
+        openapi_url=None,
         redirect_slashes=False,
         # Looked for at each request otherwise; older FastAPI has none, and takes the argument too.
         telemetry={"tracing": False, "metrics": False, "logs": False},
@@ -191,6 +192,7 @@ def create_app(
         app.include_router(page.router)
     app.router.add_api_route("/", _welcome, include_in_schema=False, route_class_override=ConsoleRoute)
     app.add_api_route("/docs", _documentation, include_in_schema=False)
+    app.add_api_route("/openapi.json", _openapi, include_in_schema=False)
     app.add_api_route("/healthz", _healthz, tags=["Health"], summary="Whether this process runs")
     app.add_api_route(
         "/readyz", _readyz, tags=["Health"], summary="Whether a broker can serve something of what it leads"
@@ -215,6 +217,7 @@ def create_app(
         app.add_middleware(PassingOn, siblings=siblings)
     app.add_middleware(Front, access=access, registry=registry)
     _complete_openapi(app)
+    app.state.documents = documentation.Documents(app.openapi)
     return app
 
 
@@ -237,7 +240,13 @@ async def _welcome(request: Request) -> Response:
 
 
 async def _documentation(request: Request) -> Response:
-    return HTMLResponse(documentation.page(request.app.openapi()))
+    documents: documentation.Documents = request.app.state.documents
+    return HTMLResponse(await documents.html())
+
+
+async def _openapi(request: Request) -> Response:
+    documents: documentation.Documents = request.app.state.documents
+    return Response(await documents.json(), media_type=JSON_TYPE)
 
 
 async def _healthz() -> Response:

@@ -6,10 +6,13 @@ machine's version of the same.
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from html import escape
 from typing import Any, Final
+
+from app.http.asked_once import AskedOnce
 
 _METHODS: Final = ("get", "post", "put", "patch", "delete")
 
@@ -26,6 +29,33 @@ summary::-webkit-details-marker { display: none; }
 .get { background: #1769aa; } .post { background: #2e7d32; } .put, .patch { background: #b26a00; } .delete { background: #b3261e; }
 .quiet { color: var(--quiet); } td, th { text-align: left; padding: .15rem 1rem .15rem 0; vertical-align: top; }
 """
+
+
+class Documents:
+    """Both forms of the OpenAPI document of a process. They are made in a thread when the first of them is asked for, and kept."""
+
+    def __init__(self, generate: Callable[[], Mapping[str, Any]]) -> None:
+        """``generate``: makes the document, in some 100 ms of CPU time."""
+        self._generate = generate
+        self._asked: AskedOnce[tuple[bytes, bytes]] = AskedOnce(lambda: asyncio.to_thread(self._make), keeps=False)
+        self._made: tuple[bytes, bytes] | None = None
+
+    async def html(self) -> bytes:
+        """The page at ``/docs``."""
+        return (await self._both())[0]
+
+    async def json(self) -> bytes:
+        """``/openapi.json``."""
+        return (await self._both())[1]
+
+    async def _both(self) -> tuple[bytes, bytes]:
+        if self._made is None:
+            self._made = await self._asked.answer()
+        return self._made
+
+    def _make(self) -> tuple[bytes, bytes]:
+        document = self._generate()
+        return page(document).encode(), json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def page(openapi: Mapping[str, Any]) -> str:
