@@ -5,6 +5,7 @@ Changes go to the controller; a refusal is raised as RequestRejected with the br
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -576,15 +577,16 @@ class AdminClient:
 
         return await self._retrying(ask)
 
-    async def cluster_standing(self) -> private.ClusterResponse:
-        """How the cluster stands: by the controller if it can be reached, else by any broker. Raises: BrokerUnavailable,
-        RequestRejected, ProtocolError."""
+    async def cluster_standing(self, *, controller_s: float | None = None) -> private.ClusterResponse:
+        """How the cluster stands: by the controller if it responds, within ``controller_s`` seconds if they are given, else by any
+        broker. Raises: BrokerUnavailable, RequestRejected, ProtocolError."""
         view = await self._retrying(lambda: self._cluster.refresh([]))
         controller = view.controller
-        if controller is not None and controller in view.brokers:
+        if controller is not None and controller in view.brokers and not self._cluster.is_silent(controller):
             try:
-                return await self.cluster_standing_by(await self._cluster.broker(controller))
-            except BrokerUnavailable:
+                async with asyncio.timeout(controller_s):
+                    return await self.cluster_standing_by(await self._cluster.broker(controller))
+            except (BrokerUnavailable, TimeoutError):
                 pass  # any other knows all but how far the others are
         return await self.cluster_standing_by(await self._cluster.any_broker())
 
@@ -669,9 +671,7 @@ class AdminClient:
         async def ask() -> dict[int, private.TierStatusResponse]:
             view = await self._cluster.refresh(topics or None)
             return {
-                int(node_id): await self._ask_tier_status(
-                    await self._cluster.broker(node_id), topics, replicas=replicas
-                )
+                int(node_id): await self.tier_status_by(await self._cluster.broker(node_id), topics, replicas=replicas)
                 for node_id in view.brokers
             }
 
@@ -682,11 +682,12 @@ class AdminClient:
     ) -> private.TierStatusResponse:
         """The state of the broker at the other end of a connection, and of its tiers. Raises: as ``tier_status``."""
         await self._cluster.refresh(topics or None)
-        return await self._ask_tier_status(connection, topics, replicas=replicas)
+        return await self.tier_status_by(connection, topics, replicas=replicas)
 
-    async def _ask_tier_status(
-        self, connection: KafkaConnection, topics: Sequence[str], *, replicas: bool
+    async def tier_status_by(
+        self, connection: KafkaConnection, topics: Sequence[str], *, replicas: bool = False
     ) -> private.TierStatusResponse:
+        """As ``tier_answer_of``, for topics that are known to be there. Raises: as ``tier_status``."""
         body = private.pack(private.TierStatusRequest(list(topics), replicas))
         return private.unpack(private.TierStatusResponse, await connection.request(ApiKey.FIRN_TIER_STATUS, body))
 

@@ -37,6 +37,8 @@ HEALTH_LANE: Final = "health"
 """For requests that no other may hold up."""
 RETRY_BUDGET_MS: Final = 30_000
 METADATA_MAX_AGE_S: Final = 300.0
+LISTS_TAKE: Final = 5
+"""The list of all topics takes more time than other answers, by this factor."""
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -112,8 +114,10 @@ class ClusterClient:
         client_id: str = "firn",
         request_timeout_ms: int = REQUEST_TIMEOUT_MS,
         retry_budget_ms: int = RETRY_BUDGET_MS,
+        patience_s: float | None = None,
         dial: Dialer = dial_tcp,
     ) -> None:
+        """``patience_s``: a broker that has not responded for so long is the last one that a request to any broker goes to."""
         assert bootstrap, "at least one address is needed"
         self.view = KnownCluster()
         self.rng = rng
@@ -121,7 +125,10 @@ class ClusterClient:
         self.retry_budget_ms = retry_budget_ms
         self._bootstrap = tuple(bootstrap)
         self._client_id = client_id
+        self._patience_s = patience_s
         self._dial = dial
+        self._tried_s: dict[tuple[str, int], float] = {}
+        """Loop time at which a connection began to be opened, of addresses at which that has not succeeded yet."""
         self._connections: dict[tuple[str, int, str], KafkaConnection] = {}
         self._opening: dict[tuple[str, int, str], asyncio.Lock] = {}
         self._view_time: dict[str, float] = {}
@@ -133,7 +140,8 @@ class ClusterClient:
         """While there are any: the number of the answer that described a topic last."""
         self._brokers_order = 0
         """The number of the answer that named the brokers last."""
-        self._refreshing: dict[frozenset[str] | None, asyncio.Task[None]] = {}
+        self._refreshing: dict[frozenset[str] | None, tuple[asyncio.Task[None], float]] = {}
+        """Requests for metadata, and the loop time at which each began."""
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -166,9 +174,10 @@ class ClusterClient:
         await (await self._connect(*address, HEALTH_LANE)).learn_features()
 
     async def any_broker(self) -> KafkaConnection:
-        """A connection to any broker. Open connections and known brokers are tried first. Raises: BrokerUnavailable."""
+        """A connection to any broker. Open connections and known brokers are tried first, silent ones last. Raises:
+        BrokerUnavailable."""
         for connection in self._connections.values():
-            if connection.usable:
+            if connection.usable and not self._is_late(connection.waits_since_s):
                 return connection
         return await self._first_of(lambda host, port: self._connect(host, port, MAIN_LANE))
 
@@ -185,12 +194,29 @@ class ClusterClient:
             [*((broker.host, broker.port) for broker in self.view.brokers.values()), *self._bootstrap]
         )
         failures: list[str] = []
-        for host, port in addresses:
+        for host, port in sorted(addresses, key=self._is_silent):
             try:
                 return await connect(host, port)
             except BrokerUnavailable as error:
                 failures.append(str(error))
         raise BrokerUnavailable(" ".join(failures))
+
+    def _is_late(self, since_s: float | None, *, times: float = 1) -> bool:
+        """Whether a request that began at a loop time takes more ``times`` than this client waits before it asks another broker."""
+        if self._patience_s is None or since_s is None:
+            return False
+        return asyncio.get_running_loop().time() - since_s >= self._patience_s * times
+
+    def is_silent(self, node_id: BrokerId) -> bool:
+        """Whether a broker has not responded for longer than this client waits before it asks another one."""
+        address = self.view.brokers.get(node_id)
+        return address is not None and self._is_silent((address.host, address.port))
+
+    def _is_silent(self, address: tuple[str, int]) -> bool:
+        connection = self._connections.get((*address, MAIN_LANE))
+        if connection is not None and connection.usable:
+            return self._is_late(connection.waits_since_s)
+        return self._is_late(self._tried_s.get(address))
 
     async def _open(self, host: str, port: int) -> KafkaConnection:
         return await open_connection(
@@ -234,7 +260,9 @@ class ClusterClient:
             if existing is not None and existing.usable:
                 return existing
             self._check_open()
+            self._tried_s.setdefault((host, port), asyncio.get_running_loop().time())
             connection = await self._open(host, port)
+            self._tried_s.pop((host, port), None)
             self._connections[key] = connection
             if self._closed:
                 await connection.close()
@@ -284,23 +312,29 @@ class ClusterClient:
     async def refresh(self, topics: Collection[str] | None = None, *, create: bool = False) -> KnownCluster:
         """Ask for metadata of ``topics`` (None: of all) and return the view that includes the answer.
 
-        Callers that ask for the same at the same time share one request.
+        Callers that ask for the same at the same time share one request, unless it is late.
         Raises: RequestRejected with the code of the first topic that cannot be described, BrokerUnavailable.
         """
         if create:
             await self._refresh(topics, create=True)
             return self.view
         key = None if topics is None else frozenset(topics)
-        task = self._refreshing.get(key)
-        if task is None:
+        task, began_s = self._refreshing.get(key, (None, None))
+        if task is None or self._is_late(began_s, times=1 if topics is not None else LISTS_TAKE):
             task = asyncio.create_task(self._refresh(topics, create=False))
-            self._refreshing[key] = task
-            task.add_done_callback(lambda _: self._refreshing.pop(key, None))
+            self._refreshing[key] = task, asyncio.get_running_loop().time()
+            task.add_done_callback(lambda done: self._refreshed(key, done))
         try:
             await asyncio.shield(task)
         finally:
             del task  # A refusal holds this frame, and the task holds the refusal.
         return self.view
+
+    def _refreshed(self, key: frozenset[str] | None, task: asyncio.Task[None]) -> None:
+        if self._refreshing.get(key, (None, None))[0] is task:
+            del self._refreshing[key]
+        if not task.cancelled():
+            task.exception()  # those who asked may have gone to another broker
 
     async def _refresh(self, topics: Collection[str] | None, *, create: bool) -> None:
         connection = await self.any_broker()

@@ -63,12 +63,15 @@ class _InFlight:
     key: int
     version: int
     answer: asyncio.Future[memoryview]
+    sent_s: float
+    """Loop time."""
 
 
 class KafkaConnection:
     """A connection on which ApiVersions has been exchanged. Made by ``open_connection``; belongs to one event loop.
 
-    A caller that is cancelled leaves its request in flight; the answer is read and dropped.
+    A caller that is cancelled leaves its request in flight; the answer is read and dropped. If there is none until the caller's
+    limit of time, the connection is closed, as if the caller still waited.
     """
 
     def __init__(self, host: str, port: int, *, client_id: str, in_flight_max: int = IN_FLIGHT_MAX) -> None:
@@ -114,6 +117,11 @@ class KafkaConnection:
         self._login_over = True
         if not self._in_flight:
             self._fail(BrokerUnavailable(f"The login at {self} has ended."))
+
+    @property
+    def waits_since_s(self) -> float | None:
+        """Loop time at which the oldest request without an answer was sent; None if there is no such request."""
+        return self._in_flight[0].sent_s if self._in_flight else None
 
     @property
     def in_flight_count(self) -> int:
@@ -200,8 +208,16 @@ class KafkaConnection:
             if entry.answer.cancelled():
                 raise BrokerUnavailable(str(failure)) from None
             return entry.answer.result()  # it came in this very turn
+        except asyncio.CancelledError:
+            loop.call_at(deadline, self._check_answered, entry.correlation_id, key, timeout_ms)
+            raise
         finally:
             del entry  # An error holds this frame and the request's body, and the future in it holds the error.
+
+    def _check_answered(self, correlation_id: int, key: int, timeout_ms: int) -> None:
+        """Close the connection if a request still has no answer."""
+        if any(entry.correlation_id == correlation_id for entry in self._in_flight):
+            self._fail(BrokerUnavailable(f"{self} did not answer {_name(key)} within {timeout_ms} ms."))
 
     async def send_only(self, key: int, version: int, body: bytes) -> None:
         """Send a request that is never answered (Produce with acks=0). Raises: BrokerUnavailable."""
@@ -254,7 +270,8 @@ class KafkaConnection:
         except BrokerUnavailable:
             self._slots.release()
             raise
-        entry = _InFlight(correlation_id, key, version, asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        entry = _InFlight(correlation_id, key, version, loop.create_future(), loop.time())
         self._in_flight.append(entry)
         return entry
 

@@ -132,24 +132,31 @@ class GroupClient:
 
     async def list_groups(self, types: Collection[str] = ()) -> list[ListedGroup]:
         """Every group of the cluster, by id, or those of some types. Raises: RequestRejected, BrokerUnavailable."""
-        request = ListGroupsRequest(types_filter=sorted(types))
 
         async def ask() -> list[ListedGroup]:
             view = await self._cluster.refresh([])
             found: list[ListedGroup] = []
             for node_id in view.brokers:
-                answer = await (await self._cluster.broker(node_id)).request(ApiKey.LIST_GROUPS, request)
-                check_code(answer.error_code, None, "groups")
-
-                def add(group: ListGroupsRow, node_id: BrokerId = node_id) -> None:
-                    row = ListedGroup(group.group_id, group.group_type, group.protocol_type, group.group_state, node_id)
-                    if not types or row.group_type.lower() in types:  # an older broker does not know the filter
-                        found.append(row)
-
-                await each(add, answer.groups)
+                found += await self.groups_at(node_id, await self._cluster.broker(node_id), types)
             return await ordered(found, Portion(), lambda group: group)
 
         return await self._retrying(ask)
+
+    async def groups_at(
+        self, node_id: BrokerId, connection: KafkaConnection, types: Collection[str] = ()
+    ) -> list[ListedGroup]:
+        """The groups that one broker coordinates. Raises: RequestRejected, BrokerUnavailable."""
+        answer = await connection.request(ApiKey.LIST_GROUPS, ListGroupsRequest(types_filter=sorted(types)))
+        check_code(answer.error_code, None, "groups")
+        found: list[ListedGroup] = []
+
+        def add(group: ListGroupsRow) -> None:
+            row = ListedGroup(group.group_id, group.group_type, group.protocol_type, group.group_state, node_id)
+            if not types or row.group_type.lower() in types:  # an older broker does not know the filter
+                found.append(row)
+
+        await each(add, answer.groups)
+        return found
 
     async def coordinator_of(self, group_id: str) -> BrokerId:
         """The broker that coordinates a group. Raises: RequestRejected, BrokerUnavailable."""

@@ -27,16 +27,22 @@ class _Answer(Generic[T]):
 class AskedOnce(Generic[T]):
     """Asks for one caller at a time. Callers that come meanwhile get the same answer."""
 
-    def __init__(self, ask: Callable[[], Awaitable[T]], *, keeps: bool) -> None:
-        """``keeps``: give an answer again for ``KEPT_S``."""
+    def __init__(
+        self, ask: Callable[[], Awaitable[T]] | None = None, *, keeps: bool, kept_s: float | None = None
+    ) -> None:
+        """``keeps``: give an answer again for ``kept_s``, or for ``KEPT_S``. ``ask``: None if each caller has its own way."""
         self._ask = ask
         self._keeps = keeps
+        self._kept_s = KEPT_S if kept_s is None else kept_s
         self._asking: _Answer[T] | None = None
         self._kept: tuple[T] | None = None
         self._kept_until_s = 0.0
 
-    async def answer(self) -> T:
-        """The answer. If the caller that asks is cancelled or meets an error, another caller asks again. Raises: as ``ask``."""
+    async def answer(self, ask: Callable[[], Awaitable[T]] | None = None) -> T:
+        """The answer. If the caller that asks is cancelled or meets an error, another caller asks again. ``ask``: the way of this
+        caller. Raises: as ``ask``."""
+        own = ask or self._ask
+        assert own is not None
         loop = asyncio.get_running_loop()
         while True:
             if self._kept is not None and loop.time() < self._kept_until_s:
@@ -48,10 +54,10 @@ class AskedOnce(Generic[T]):
                 return asking.found[0]
         self._asking = asking = _Answer()
         try:
-            found = await self._ask()
+            found = await own()
             asking.found = (found,)
             if self._keeps:
-                self._kept, self._kept_until_s = (found,), loop.time() + KEPT_S
+                self._kept, self._kept_until_s = (found,), loop.time() + self._kept_s
             return found
         finally:
             self._asking = None

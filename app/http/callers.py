@@ -31,7 +31,7 @@ from app.core.seams import Clock
 from app.http.access import check_origins, check_rights
 from app.http.credentials import DIGEST_BYTES, Basic, Credential, digest_of
 from app.http.errors import REFUSED, RestAnswer
-from app.http.gateway import CLIENT_ID, READY_TIMEOUT_S, Gateway, HttpSettings
+from app.http.gateway import CLIENT_ID, PATIENCE_S, READY_TIMEOUT_S, Gateway, HttpSettings
 from app.http.read_budget import ReadBudget
 
 CALLERS_MAX: Final = 200
@@ -265,6 +265,7 @@ class Callers:
                 rng=self._rng,
                 client_id=CLIENT_ID,
                 retry_budget_ms=self._settings.retry_budget_ms,
+                patience_s=PATIENCE_S,
                 dial=dialer,
             )
             gateway = Gateway(

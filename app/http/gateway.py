@@ -55,6 +55,8 @@ RESPONSE_TIMEOUT_S: Final = 3.0
 """After that time, for a broker without metrics. Prometheus waits ten seconds for both."""
 READY_TIMEOUT_S: Final = 2.0
 CLIENT_ID: Final = "firn-http"
+PATIENCE_S: Final = 0.4
+"""A broker that has not responded for so long is the last one that requests to any broker go to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,7 +348,12 @@ async def open_gateway(
 
         dial = SecureDialer(client_security(settings.client))
     cluster = ClusterClient(
-        settings.bootstrap, rng=rng, client_id=CLIENT_ID, retry_budget_ms=settings.retry_budget_ms, dial=dial
+        settings.bootstrap,
+        rng=rng,
+        client_id=CLIENT_ID,
+        retry_budget_ms=settings.retry_budget_ms,
+        patience_s=PATIENCE_S,
+        dial=dial,
     )
     gateway = Gateway(settings, cluster, clock, registry, faults, of_caller=settings.anonymous, read_budget=read_budget)
     try:

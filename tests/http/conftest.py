@@ -24,6 +24,8 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
         "callers.READY_TIMEOUT_S",
         "gateway.METRICS_TIMEOUT_S",
         "gateway.RESPONSE_TIMEOUT_S",
+        "console.asking.BROKER_S",
+        "console.asking.ANY_S",
     )
     for name in names:
         monkeypatch.setattr(f"app.http.{name}", 60.0)

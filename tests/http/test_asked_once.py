@@ -70,6 +70,15 @@ async def test_a_caller_that_leaves_hands_the_question_to_the_next_one() -> None
     assert first.cancelled()
 
 
+async def test_a_caller_with_its_own_way_to_ask_gets_the_answer_of_another_one() -> None:
+    first, second = Question(), Question()
+    first.go_on.set()
+    second.go_on.set()
+    question: AskedOnce[int] = AskedOnce(keeps=True, kept_s=60.0)
+    assert [await question.answer(first), await question.answer(second)] == [1, 1]
+    assert second.asked == 0
+
+
 async def test_an_error_is_for_the_caller_that_asked() -> None:
     ask = Question()
     ask.fails = True

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from app.core.seams import Clock
+from app.http.asked_once import AskedOnce
 from app.http.console import formats
 from app.http.console.sessions import Sessions
 
@@ -33,6 +34,7 @@ PAGES: Final = (
     ("cost", "/console/cost", "Cost", "c"),
 )
 """The pages that each page leads to: section, URL, name, and the key that opens it after ``g``."""
+LIVE_S: Final = 2.0
 _KINDS: Final = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 
 
@@ -52,6 +54,8 @@ class Console:
         self.clock = clock
         self.read_only: Final = read_only
         self.sessions = Sessions(encrypted=encrypted)
+        self.live: AskedOnce[Any] = AskedOnce(keeps=True, kept_s=LIVE_S)
+        """The numbers for the script of the first page, which all callers share who may describe the cluster."""
         self._environment: Environment | None = None
         self._assets: Mapping[str, Asset] = {}
 

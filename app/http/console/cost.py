@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from app.cost.measured import MEASURED_NAMES, NOT_MEASURED, OTHERS
 from app.cost.prices import AS_OF, REGION
+from app.http.console.asking import soon
 from app.http.console.overview import numbers_of
 from app.http.console.rendering import ConsoleRoute, page
 from app.http.serving import gateway_of
@@ -21,8 +22,8 @@ router = APIRouter(include_in_schema=False, route_class=ConsoleRoute, default_re
 @router.get("/console/cost")
 async def show_cost(request: Request) -> Response:
     gateway = gateway_of(request)
+    view = await soon(gateway, gateway.admin.describe_brokers)
     await gateway.admin.check_may(Operation.DESCRIBE)
-    view = await gateway.admin.describe_brokers()
     numbers = await numbers_of(gateway, sorted(view.brokers), MEASURED_NAMES)
     return await page(
         request,

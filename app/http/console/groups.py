@@ -6,16 +6,20 @@ Tests: ``tests/http/console/test_groups.py``.
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from app.client.groups import ListedGroup
+from app.client.groups import Committed, GroupMember, ListedGroup
 from app.core.turns import Portion, ordered
+from app.core.units import BrokerId, TopicPartition
+from app.http.console.asking import of_broker, side_by_side, soon
 from app.http.console.rendering import ConsoleRoute, page
 from app.http.console.topics import QUERY_CHARS_MAX, number_in
 from app.http.errors import RestError
+from app.http.gateway import Gateway
 from app.http.rest_v3.groups import behind, owners_in, present
 from app.http.rest_v3.resources import text_of
 from app.http.serving import gateway_of
@@ -34,8 +38,12 @@ async def list_groups(request: Request) -> Response:
     wanted, after = query.get("q", ""), query.get("after", "")
     if len(wanted) > QUERY_CHARS_MAX or len(after) > QUERY_CHARS_MAX:
         raise RestError(400, f"A filter has {QUERY_CHARS_MAX} characters at most.")
-    listed = await gateway.groups.list_groups()
+    view = await soon(gateway, gateway.admin.describe_brokers)
+    told = await side_by_side(gateway, view.brokers, gateway.groups.groups_at)
     portion = Portion()
+    listed: list[ListedGroup] = []
+    for answer in told.answers.values():
+        listed += answer
     fitting: list[ListedGroup] = []
     for group in listed:
         if wanted in group.group_id:
@@ -56,7 +64,44 @@ async def list_groups(request: Request) -> Response:
         query=wanted,
         after=shown[-1].group_id if begin + GROUPS_A_PAGE < len(fitting) else "",
         begun=begin > 0,
+        silent=told.silent,
     )
+
+
+class Lag(NamedTuple):
+    """How far a group is in a partition."""
+
+    partition: TopicPartition
+    offset: int
+    member: GroupMember | None
+    end_offset: int | None = None
+    """None if its leader did not say it."""
+
+    @property
+    def lag(self) -> int | None:
+        return None if self.end_offset is None else max(0, self.end_offset - self.offset)
+
+
+async def _lags(
+    gateway: Gateway,
+    owners: Mapping[TopicPartition, GroupMember],
+    committed: Mapping[TopicPartition, Committed],
+    partitions: Sequence[TopicPartition],
+) -> tuple[list[Lag], list[BrokerId]]:
+    """How far a group is in at most ``LAGS_A_PAGE`` partitions, and the leaders that did not respond. Raises: RequestRejected."""
+    found = {one: Lag(one, committed[one].offset, owners.get(one)) for one in partitions}
+    by_leader: dict[BrokerId, list[TopicPartition]] = {}
+    for partition in partitions:
+        leader = gateway.cluster.view.leader_of(partition)
+        if leader is not None:
+            by_leader.setdefault(leader, []).append(partition)
+    told = await side_by_side(
+        gateway, by_leader, lambda node_id, _: behind(gateway, owners, committed, by_leader[node_id])
+    )
+    for answer in told.answers.values():
+        for one in answer:
+            found[one.partition] = found[one.partition]._replace(end_offset=one.end_offset)
+    return [*found.values()], told.silent
 
 
 @router.get("/console/groups/{group_id}")
@@ -64,8 +109,10 @@ async def show_group(group_id: str, request: Request) -> Response:
     gateway = gateway_of(request)
     name = text_of(request, "group_id")
     begin = number_in(request, "from", 0, 10_000_000)
-    view = await gateway.groups.describe(name)
+    coordinator = await soon(gateway, lambda: gateway.groups.coordinator_of(name))
+    view = await of_broker(gateway, coordinator, lambda _: gateway.groups.describe(name))
     values: dict[str, Any] = {
+        "silent": [],
         "share": view.group_type == "share",
         "lags": [],
         "progress": [],
@@ -74,16 +121,16 @@ async def show_group(group_id: str, request: Request) -> Response:
     }
     portion = Portion()
     if view.group_type == "share":
-        progress = await gateway.groups.share_progress(name)
+        progress = await of_broker(gateway, coordinator, lambda _: gateway.groups.share_progress(name))
         places = await ordered(progress, portion, lambda partition: partition)
         shown = places[begin : begin + LAGS_A_PAGE]
         values["progress"] = [(partition, progress[partition]) for partition in shown]
     else:
-        committed = await gateway.groups.committed(name)
+        committed = await of_broker(gateway, coordinator, lambda _: gateway.groups.committed(name))
         places = await ordered(committed, portion, lambda partition: partition)
         shown = places[begin : begin + LAGS_A_PAGE]
         owners = await owners_in(view)
-        values["lags"] = await behind(gateway, owners, committed, await present(gateway, shown))
+        values["lags"], values["silent"] = await _lags(gateway, owners, committed, await present(gateway, shown))
         values["total"] = sum(one.lag or 0 for one in values["lags"])
     if begin + LAGS_A_PAGE < len(places):
         values["following"] = begin + LAGS_A_PAGE
@@ -95,6 +142,6 @@ async def show_group(group_id: str, request: Request) -> Response:
         members=view.members[:MEMBERS_SHOWN],
         partitions=len(places),
         begin=begin,
-        coordinator=await gateway.groups.coordinator_of(name),
+        coordinator=coordinator,
         **values,
     )

@@ -16,6 +16,7 @@ from app.client.cluster import EARLIEST, LATEST
 from app.core.errors import BrokerUnavailable, RequestRejected
 from app.core.turns import Portion
 from app.core.units import Offset, PartitionIndex, TopicPartition
+from app.http.console.asking import of_broker, together
 from app.http.console.formats import shell
 from app.http.console.reading import Browse, browse
 from app.http.console.rendering import GUARDED, ConsoleRoute
@@ -51,8 +52,12 @@ def moment_of(text: str) -> int:
 
 async def _ends(gateway: Gateway, partition: TopicPartition) -> tuple[int, int]:
     """The first offset, and one past the last that readers of committed records see."""
-    first = await gateway.cluster.list_offsets({partition: EARLIEST})
-    last = await gateway.cluster.list_offsets({partition: LATEST}, read_committed=True)
+    leader = await gateway.cluster.leader_id(partition)
+    ask = gateway.cluster.list_offsets
+    first, last = await together(
+        of_broker(gateway, leader, lambda _: ask({partition: EARLIEST})),
+        of_broker(gateway, leader, lambda _: ask({partition: LATEST}, read_committed=True)),
+    )
     return first[partition].offset, last[partition].offset
 
 
@@ -115,7 +120,11 @@ async def list_messages(topic_name: str, request: Request) -> Response:
 async def _tier_of(gateway: Gateway, partition: TopicPartition, offset: int) -> str:
     """Where the records at an offset lie: ``bucket`` or ``local``; empty if no broker says it."""
     try:
-        answer = await gateway.admin.tier_answer_of(await gateway.cluster.leader(partition), [partition.topic])
+        answer = await of_broker(
+            gateway,
+            await gateway.cluster.leader_id(partition),
+            lambda connection: gateway.admin.tier_status_by(connection, [partition.topic]),
+        )
     except (BrokerUnavailable, RequestRejected):
         return ""
     for one in answer.partitions:

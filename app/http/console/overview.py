@@ -13,14 +13,17 @@ from typing import Any, Final, NamedTuple
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
-from app.core.errors import BrokerUnavailable, ErrorCode, RequestRejected
+from app.client.connection import KafkaConnection
+from app.core.errors import ErrorCode, RequestRejected
 from app.core.turns import Portion
 from app.core.units import BrokerId
 from app.cost.measured import MEASURED_NAMES, MeasuredBill, measured_bill, spent_of
 from app.cost.prices import Prices
+from app.http import gateway as gateways
 from app.http.bodies import json_response
+from app.http.console.asking import BROKER_S, side_by_side, soon
 from app.http.console.formats import duration, many, size
-from app.http.console.rendering import GUARDED, ConsoleRoute, page
+from app.http.console.rendering import GUARDED, ConsoleRoute, console_of, page
 from app.http.gateway import Gateway
 from app.http.serving import gateway_of
 from app.security.acls import Operation
@@ -28,7 +31,6 @@ from app.wire.private import ClusterResponse, MetricSample
 
 router = APIRouter(include_in_schema=False, route_class=ConsoleRoute, default_response_class=Response)
 
-BROKER_TIMEOUT_S: Final = 2.0
 PARTITIONS_SUMMED_MAX: Final = 5_000
 """Metrics tell of each partition. In larger clusters the page does without sums of them."""
 NAMED_MAX: Final = 3
@@ -90,23 +92,28 @@ class Numbers:
         return [*found[:TOPICS_SHOWN]]
 
 
+class Live(NamedTuple):
+    """The counters of all brokers at a moment."""
+
+    counters: Mapping[str, float] | None
+    """None if the cluster has too many partitions."""
+    at_s: float
+    """When they were read, in seconds since any moment."""
+    silent: Sequence[int] = ()
+
+
 async def numbers_of(gateway: Gateway, brokers: Sequence[BrokerId], names: Container[str] = _NAMES) -> Numbers:
-    """The metrics of all brokers, those with ``names`` alone. Each broker has ``BROKER_TIMEOUT_S`` to respond."""
+    """The metrics of all brokers, those with ``names`` alone."""
     found = Numbers()
 
-    async def ask(node_id: BrokerId) -> list[MetricSample] | None:
-        try:
-            async with asyncio.timeout(BROKER_TIMEOUT_S):
-                return (await gateway.admin.metrics(await gateway.cluster.broker(node_id), names)).samples
-        except (BrokerUnavailable, TimeoutError):
-            return None
+    async def ask(_: BrokerId, connection: KafkaConnection) -> list[MetricSample]:
+        return (await gateway.admin.metrics(connection, names)).samples
 
+    told = await side_by_side(gateway, brokers, ask)
+    found.silent = [*told.silent]
     spent = []
     portion = Portion()
-    for node_id, samples in zip(brokers, await asyncio.gather(*map(ask, brokers)), strict=True):
-        if samples is None:
-            found.silent.append(node_id)
-            continue
+    for node_id, samples in told.answers.items():
         own = found.brokers[node_id] = {}
         measured = []
         for one in samples:
@@ -162,7 +169,7 @@ def matters(standing: ClusterResponse, numbers: Numbers | None) -> list[Attentio
             found.append(Attention(hurts, text, "firn cluster brokers", "brokers-fenced" if hurts else "broker-down"))
     if numbers is not None:
         for node_id in numbers.silent:
-            text = f"Broker {node_id} did not respond within {BROKER_TIMEOUT_S:.0f} s. Its numbers are missing here."
+            text = f"Broker {node_id} did not respond within {BROKER_S:g} s. Its numbers are missing here."
             found.append(Attention(False, text, "firn cluster brokers", "broker-down"))
         for node_id, own in numbers.brokers.items():
             found += _of_broker(node_id, own)
@@ -217,12 +224,12 @@ def headline(standing: ClusterResponse, worst: Sequence[Attention]) -> str:
 async def overview(request: Request) -> Response:
     """The page at ``/`` for browsers."""
     gateway = gateway_of(request)
-    view = await gateway.admin.describe_brokers()
+    view = await soon(gateway, gateway.admin.describe_brokers)
     cluster_id = view.cluster_id or ""
     if not await may_describe(gateway):
         brokers = sorted(view.brokers.values())
         return await page(request, "overview_without", section="overview", cluster_id=cluster_id, brokers=brokers)
-    standing = await gateway.admin.cluster_standing()
+    standing = await gateway.admin.cluster_standing(controller_s=gateways.PATIENCE_S)
     numbers = None
     if standing.partitions <= PARTITIONS_SUMMED_MAX:
         numbers = await numbers_of(gateway, sorted(view.brokers))
@@ -246,11 +253,24 @@ async def root(request: Request) -> Response:
 
 @router.get("/console/live")
 async def live(request: Request) -> Response:
-    """The counters of the cluster, for the script of the first page. It computes rates from two of these responses."""
+    """The counters of the cluster, for the script of the first page. It computes rates from two of these responses.
+
+    Callers with the right to describe the cluster share them for ``LIVE_S``, and each is asked for that right. There are none for
+    a cluster of more than ``PARTITIONS_SUMMED_MAX`` partitions.
+    """
     gateway = gateway_of(request)
+    view = await soon(gateway, gateway.admin.describe_brokers)
     await gateway.admin.check_may(Operation.DESCRIBE)
-    view = await gateway.admin.describe_brokers()
-    numbers = await numbers_of(gateway, sorted(view.brokers))
-    response = json_response({"counters": numbers.counters, "silent": numbers.silent})
+
+    async def ask() -> Live:
+        standing = await gateway.admin.cluster_standing(controller_s=gateways.PATIENCE_S)
+        if standing.partitions > PARTITIONS_SUMMED_MAX:
+            return Live(None, 0.0)
+        numbers = await numbers_of(gateway, sorted(view.brokers))
+        return Live(numbers.counters, asyncio.get_running_loop().time(), numbers.silent)
+
+    found: Live = await console_of(request).live.answer(ask)
+    body = {"counters": found.counters, "at_s": found.at_s, "silent": found.silent}
+    response = json_response(body)
     response.headers.update(GUARDED)
     return response

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from app.core.errors import ErrorCode, RequestRejected
 from app.core.turns import Portion, ordered
+from app.http.console.asking import soon
 from app.http.console.rendering import ConsoleRoute, page
 from app.http.console.topics import QUERY_CHARS_MAX, number_in
 from app.http.errors import RestError
@@ -85,6 +86,7 @@ async def list_rules(request: Request) -> Response:
         raise RestError(400, f"A filter has {QUERY_CHARS_MAX} characters at most.")
     begin = number_in(request, "from", 0, 10_000_000)
     try:
+        await soon(gateway, gateway.admin.describe_brokers)
         known = await gateway.admin.describe_acls(AclFilter())
     except RequestRejected as error:
         if error.code is not ErrorCode.SECURITY_DISABLED:

@@ -6,7 +6,7 @@ A list asks for the numbers of the topics that it shows, and of no other. Tests:
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,9 +15,10 @@ from starlette.responses import Response
 
 from app.client.admin import ConfigEntry
 from app.client.cluster import TopicView
-from app.core.errors import BrokerUnavailable, RequestRejected
+from app.core.errors import RequestRejected
 from app.core.turns import Portion, ordered, run
-from app.core.units import PartitionIndex, TopicPartition
+from app.core.units import BrokerId, PartitionIndex, TopicPartition
+from app.http.console.asking import ANY_S, Told, of_broker, side_by_side, soon
 from app.http.console.formats import setting
 from app.http.console.rendering import ConsoleRoute, console_of, page
 from app.http.console.timeline import Axis, timeline_steps
@@ -25,7 +26,7 @@ from app.http.errors import RestError
 from app.http.gateway import Gateway
 from app.http.serving import gateway_of
 from app.wire.config_resources import ConfigResourceType
-from app.wire.private import PartitionTierStatus
+from app.wire.private import PartitionTierStatus, SegmentInfo, TierStatusResponse
 
 router = APIRouter(include_in_schema=False, route_class=ConsoleRoute, default_response_class=Response)
 
@@ -51,7 +52,8 @@ class TopicBytes:
 async def found_topic(request: Request) -> tuple[Gateway, TopicView]:
     """The topic that the path names, as of now. Raises: RequestRejected, BrokerUnavailable."""
     gateway = gateway_of(request)
-    return gateway, await gateway.admin.describe_topic(request.path_params["topic_name"])
+    name: str = request.path_params["topic_name"]
+    return gateway, await soon(gateway, lambda: gateway.admin.describe_topic(name))
 
 
 def number_in(request: Request, name: str, default: int, most: int) -> int:
@@ -64,17 +66,29 @@ def number_in(request: Request, name: str, default: int, most: int) -> int:
     raise RestError(400, f"The parameter {name} must be a number from 0 to {most}.")
 
 
-async def _bytes_of(gateway: Gateway, topics: Sequence[TopicView]) -> Mapping[str, TopicBytes] | None:
-    """The bytes of some topics; None if a broker that leads some of them does not respond, or if they have too many partitions."""
-    if not topics or sum(len(topic.partitions) for topic in topics) > PARTITIONS_SUMMED_MAX:
+async def _told(gateway: Gateway, topics: Sequence[TopicView]) -> Told[TierStatusResponse] | None:
+    """The state of the tiers of some topics, as the leaders of their partitions tell it; None if they have too many partitions, or
+    one was deleted meanwhile."""
+    if sum(len(topic.partitions) for topic in topics) > PARTITIONS_SUMMED_MAX:
         return None
+    leaders = {one.leader for topic in topics for one in topic.partitions if one.leader is not None}
+    names = [topic.name for topic in topics]
     try:
-        answers = await gateway.admin.tier_answers([topic.name for topic in topics])
-    except (BrokerUnavailable, RequestRejected):
+        return await side_by_side(gateway, leaders, lambda _, one: gateway.admin.tier_status_by(one, names))
+    except RequestRejected:
         return None  # the page says that they are missing
+
+
+def _led_by(topic: TopicView, brokers: Container[BrokerId]) -> bool:
+    """Whether some of these brokers lead a part of a topic."""
+    return any(one.leader in brokers for one in topic.partitions if one.leader is not None)
+
+
+async def _bytes_of(told: Told[TierStatusResponse]) -> Mapping[str, TopicBytes]:
+    """The bytes of topics, without those of partitions whose leader did not respond."""
     found: dict[str, TopicBytes] = {}
     portion = Portion()
-    for answer in answers.values():
+    for answer in told.answers.values():
         for one in answer.partitions:
             own = found.setdefault(one.topic, TopicBytes())
             own.remote += one.remote_bytes
@@ -103,6 +117,7 @@ async def list_topics(request: Request) -> Response:
     wanted, after, internal = query.get("q", ""), query.get("after", ""), query.get("internal") == "1"
     if len(wanted) > QUERY_CHARS_MAX or len(after) > QUERY_CHARS_MAX:
         raise RestError(400, f"A filter has {QUERY_CHARS_MAX} characters at most.")
+    await soon(gateway, gateway.admin.describe_brokers)
     view = await gateway.admin.describe_cluster()
     portion = Portion()
     fitting: list[TopicView] = []
@@ -115,7 +130,9 @@ async def list_topics(request: Request) -> Response:
     begin = bisect_right(fitting, after, key=lambda topic: topic.name) if after else 0
     shown = fitting[begin : begin + TOPICS_A_PAGE]
     rows = []
-    numbers = await _bytes_of(gateway, shown)
+    told = await _told(gateway, shown)
+    numbers = None if told is None else await _bytes_of(told)
+    away = set(told.silent if told else ())
     settings = await gateway.admin.describe_topics_configs([topic.name for topic in shown], _SHOWN) if shown else {}
     for topic in shown:
         values = {entry.name: entry.value or "" for entry in settings.get(topic.name, ())}
@@ -123,7 +140,7 @@ async def list_topics(request: Request) -> Response:
             {
                 "topic": topic,
                 "replicas": max((len(one.replicas) for one in topic.partitions), default=0),
-                "bytes": None if numbers is None else numbers.get(topic.name, TopicBytes()),
+                "bytes": None if numbers is None or _led_by(topic, away) else numbers.get(topic.name, TopicBytes()),
                 "state": state_of(topic),
                 "settings": values,
                 "retention": setting("retention.ms", values.get("retention.ms")),
@@ -142,21 +159,21 @@ async def list_topics(request: Request) -> Response:
         after=shown[-1].name if begin + TOPICS_A_PAGE < len(fitting) else "",
         begun=begin > 0,
         missing=numbers is None and bool(shown),
+        silent=sorted(away),
     )
 
 
 # --- one topic ------------------------------------------------------------------------------------------------------
 
 
-async def _status_of(gateway: Gateway, topic: TopicView) -> dict[int, PartitionTierStatus] | None:
-    """The state of the tiers of each partition; None as in ``_bytes_of``."""
-    if len(topic.partitions) > PARTITIONS_SUMMED_MAX:
-        return None
-    try:
-        answers = await gateway.admin.tier_answers([topic.name])
-    except (BrokerUnavailable, RequestRejected):
-        return None
-    return {one.partition: one for answer in answers.values() for one in answer.partitions}
+async def _statuses_of(
+    gateway: Gateway, topic: TopicView
+) -> tuple[dict[int, PartitionTierStatus] | None, list[BrokerId]]:
+    """The state of the tiers of each partition, None as in ``_told``; and the leaders that did not respond."""
+    told = await _told(gateway, [topic])
+    if told is None:
+        return None, []
+    return {one.partition: one for answer in told.answers.values() for one in answer.partitions}, told.silent
 
 
 def _milliseconds(entries: Mapping[str, ConfigEntry], name: str) -> int:
@@ -181,13 +198,16 @@ async def show_timeline(topic_name: str, request: Request) -> Response:
     if index >= len(topic.partitions):
         raise RestError(404, f"Topic {topic_name} has no partition {index}.")
     axis: Axis = "offset" if request.query_params.get("by") == "offset" else "time"
-    statuses = await _status_of(gateway, topic)
+    statuses, silent = await _statuses_of(gateway, topic)
     status = None if statuses is None else statuses.get(index)
     drawn = None
     entries = await settings_of(gateway, topic_name) or {}
     durability = entries.get("firn.durability")
     if status is not None:
-        segments = await gateway.admin.tier_segments(TopicPartition(topic_name, PartitionIndex(index)))
+        partition = TopicPartition(topic_name, PartitionIndex(index))
+        segments: list[SegmentInfo] = await of_broker(
+            gateway, BrokerId(status.leader), lambda _: gateway.admin.tier_segments(partition), within_s=ANY_S
+        )
         local_ms = _milliseconds(entries, "local.retention.ms")
         retention_ms = _milliseconds(entries, "retention.ms")
         steps = timeline_steps(
@@ -214,7 +234,8 @@ async def show_timeline(topic_name: str, request: Request) -> Response:
         drawn=drawn,
         status=status,
         by=axis,
-        sums=total if statuses is not None else None,
+        sums=total if statuses is not None and not silent else None,
+        silent=silent,
     )
 
 
@@ -222,7 +243,7 @@ async def show_timeline(topic_name: str, request: Request) -> Response:
 async def list_partitions(topic_name: str, request: Request) -> Response:
     gateway, topic = await found_topic(request)
     begin = number_in(request, "from", 0, 2**31 - 1)
-    statuses = await _status_of(gateway, topic)
+    statuses, silent = await _statuses_of(gateway, topic)
     shown = topic.partitions[begin : begin + PARTITIONS_A_PAGE]
     rows = [{"view": one, "status": (statuses or {}).get(one.index)} for one in shown]
     following = begin + PARTITIONS_A_PAGE
@@ -234,6 +255,7 @@ async def list_partitions(topic_name: str, request: Request) -> Response:
         begin=begin,
         following=following if following < len(topic.partitions) else 0,
         missing=statuses is None,
+        silent=silent,
     )
 
 

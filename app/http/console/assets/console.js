@@ -98,17 +98,19 @@ function show(counters, seconds) {
 
 async function look(url) {
   let at = performance.now()
+  let read = 0
   for (;;) {
     if (document.visibilityState === "visible") {
       try {
         const response = await fetch(url, { headers: { accept: "application/json" }, redirect: "error" })
         if (response.status === 401 || response.status === 403) return
         if (response.ok) {
-          const { counters } = await response.json()
-          const now = performance.now()
-          if (last) show(counters, (now - at) / 1000)
+          const { counters, at_s } = await response.json()
+          if (!counters) return
+          if (last && at_s > read) show(counters, at_s - read)
+          if (at_s !== read) at = performance.now()
           last = counters
-          at = now
+          read = at_s
         }
       } catch {
         const age = Math.round((performance.now() - at) / 1000)

@@ -1,0 +1,116 @@
+"""Questions of pages to brokers: side by side, and none for longer than a reader waits.
+
+A broker may accept connections and respond to nothing. A page then comes without the part that this broker alone knows, and names
+the broker. ``PATIENCE_S`` and ``BROKER_S`` together are less than 2 s.
+
+Tests: ``tests/http/console/test_silent_brokers.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+
+from app.client.connection import KafkaConnection
+from app.core.errors import BrokerUnavailable
+from app.core.units import BrokerId
+from app.http import gateway as gateways
+from app.http.gateway import Gateway
+
+T = TypeVar("T")
+
+BROKER_S: Final = 1.5
+"""How long a page waits for a broker."""
+MARGIN_S: Final = 0.02
+"""Added to ``PATIENCE_S``, so that ``ClusterClient`` counts the first question as late."""
+ANY_S: Final = 5.0
+"""How long a page waits for any broker at all."""
+
+
+@dataclass(slots=True)
+class Told(Generic[T]):
+    """The responses of some brokers."""
+
+    answers: dict[BrokerId, T] = field(default_factory=dict)
+    silent: list[BrokerId] = field(default_factory=list)
+    """Brokers that did not respond in time, or cannot be reached."""
+
+
+async def of_broker(
+    gateway: Gateway, node_id: BrokerId, ask: Callable[[KafkaConnection], Awaitable[T]], *, within_s: float = 0.0
+) -> T:
+    """The response of one broker, within ``BROKER_S`` unless there is another limit. Raises: BrokerUnavailable, which names the
+    broker; as ``ask``."""
+    limit_s = within_s or BROKER_S
+    try:
+        async with asyncio.timeout(limit_s):
+            return await ask(await gateway.cluster.broker(node_id))
+    except TimeoutError:
+        raise BrokerUnavailable(
+            f"Broker {node_id} did not respond within {limit_s:g} s. Look at it with `firn cluster brokers`."
+        ) from None
+
+
+async def side_by_side(
+    gateway: Gateway, brokers: Collection[BrokerId], ask: Callable[[BrokerId, KafkaConnection], Awaitable[T]]
+) -> Told[T]:
+    """The responses of some brokers, which are asked at the same time. Raises: as ``ask``, without BrokerUnavailable."""
+    told: Told[T] = Told()
+
+    async def one(node_id: BrokerId) -> None:
+        try:
+            told.answers[node_id] = await of_broker(gateway, node_id, lambda connection: ask(node_id, connection))
+        except BrokerUnavailable:
+            told.silent.append(node_id)
+
+    await together(*map(one, brokers))
+    told.silent.sort()
+    return told
+
+
+async def together(*work: Awaitable[T]) -> list[T]:
+    """The results of some work that is done at the same time. The first error cancels the rest. Raises: as the work that failed
+    first."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        await _ended(tasks)
+
+
+async def soon(gateway: Gateway, ask: Callable[[], Awaitable[T]]) -> T:
+    """The response to a short question that any broker can answer.
+
+    If there is none within ``PATIENCE_S``, the question is put once more, and ``ClusterClient`` puts it to another broker. Later
+    questions to any broker go there, too. Raises: BrokerUnavailable; as ``ask``.
+    """
+    tasks = [asyncio.ensure_future(ask())]
+    try:
+        async with asyncio.timeout(ANY_S):
+            done, _ = await asyncio.wait(tasks, timeout=gateways.PATIENCE_S + MARGIN_S)
+            if not done:
+                tasks.append(asyncio.ensure_future(ask()))
+            return await _first_success(tasks)
+    except TimeoutError:
+        raise BrokerUnavailable(f"No broker responded within {ANY_S:g} s. Try again later.") from None
+    finally:
+        await _ended(tasks)
+
+
+async def _first_success(tasks: Sequence[asyncio.Future[T]]) -> T:
+    """Raises: as the first task, if all fail."""
+    waiting = set(tasks)
+    while waiting:
+        done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            if task.exception() is None:
+                return task.result()
+    return tasks[0].result()
+
+
+async def _ended(tasks: Sequence[asyncio.Future[T]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,121 @@
+"""Pages of a cluster with a broker that accepts connections, and responds to nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app.client.connection import dial_tcp
+from app.core.units import BrokerId, PartitionIndex, TopicPartition
+from app.http.application import create_app
+from app.http.gateway import Gateway, HttpSettings
+from app.machine.runtime import SystemClock
+from tests.support.several import cluster_on
+
+HTML = {"accept": "text/html"}
+SILENT = BrokerId(2)
+
+
+@asynccontextmanager
+async def silent_port() -> AsyncIterator[int]:
+    writers: list[asyncio.StreamWriter] = []
+
+    async def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        for writer in writers:
+            writer.close()
+        server.close()
+
+
+class Cluster:
+    """Two brokers. The HTTP process reaches the silent port in the place of the second one."""
+
+    def __init__(self, http: httpx.AsyncClient, gateway: Gateway) -> None:
+        self.http = http
+        self.gateway = gateway
+
+    async def page(self, path: str) -> httpx.Response:
+        return await self.http.get(path, headers=HTML)
+
+
+@pytest.fixture
+async def silenced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
+    monkeypatch.setattr("app.http.console.asking.BROKER_S", 3.0)
+    monkeypatch.setattr("app.http.console.asking.ANY_S", 60.0)
+    monkeypatch.setattr("app.http.gateway.PATIENCE_S", 0.5)
+    async with cluster_on(tmp_path, 2) as brokers, silent_port() as nobody:
+        first, second = brokers
+        silent = False
+
+        async def dial(protocol: Callable[[], asyncio.BufferedProtocol], host: str, port: int) -> None:
+            await dial_tcp(protocol, host, nobody if silent and port == second.port else port)
+
+        monkeypatch.setattr("app.http.gateway.dial_tcp", dial)
+        # The silent broker is the first that the HTTP process would ask.
+        settings = HttpSettings(bootstrap=tuple(("127.0.0.1", one.port) for one in (second, first)))
+        await filled(settings)
+        silent = True
+        app = create_app(settings, clock=SystemClock(), rng=random.Random(3))
+        transport = httpx.ASGITransport(app=app)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=None) as http,
+        ):
+            yield Cluster(http, app.state.gateway)
+
+
+async def filled(settings: HttpSettings) -> None:
+    """A topic whose partition 1 is led by the silent broker, and groups at both brokers."""
+    app = create_app(settings, clock=SystemClock(), rng=random.Random(5))
+    async with app.router.lifespan_context(app):
+        gateway: Gateway = app.state.gateway
+        await gateway.admin.create_topic("t", assignments={0: [1], 1: [2]})
+        for name in [f"g{one}" for one in range(16)]:
+            await gateway.groups.commit(name, {TopicPartition("t", PartitionIndex(one)): 0 for one in range(2)})
+
+
+async def test_pages_come_without_the_part_of_a_silent_broker_and_name_it(silenced: Cluster) -> None:
+    for path in ("/console/topics", "/console/groups", "/console/cost", "/console/topics/t/partitions", "/"):
+        page = await silenced.page(path)
+        assert page.status_code == 200, (path, page.text)
+        assert "roker 2 did not respond" in page.text, (path, page.text)
+    live = (await silenced.http.get("/console/live")).json()
+    assert live["silent"] == [2]
+    timeline = await silenced.page("/console/topics/t?partition=1")
+    assert "Broker 2 did not respond" in timeline.text
+    assert (await silenced.page("/console/access")).status_code == 200
+    assert (await silenced.page("/console/topics/t/settings")).status_code == 200
+
+
+async def test_messages_of_a_partition_of_a_silent_broker_are_an_error_that_names_it(silenced: Cluster) -> None:
+    refused = await silenced.page("/console/topics/t/messages?partition=1")
+    assert refused.status_code == 503
+    assert "Broker 2 did not respond" in refused.text
+    assert (await silenced.page("/console/topics/t/messages?partition=0")).status_code == 200
+
+
+async def test_a_group_shows_the_lags_that_are_known_or_names_its_silent_coordinator(silenced: Cluster) -> None:
+    seen = set()
+    for name in [f"g{one}" for one in range(16)]:
+        coordinator = await silenced.gateway.groups.coordinator_of(name)
+        if coordinator in seen:
+            continue
+        seen.add(coordinator)
+        page = await silenced.page(f"/console/groups/{name}")
+        assert page.status_code == (503 if coordinator == SILENT else 200), page.text
+        assert "Broker 2 did not respond" in page.text
+        if coordinator != SILENT:
+            assert '<td data-label="Lag" class="n">–</td>' in page.text
+            assert '<td data-label="Lag" class="n"><span class="quiet">0</span></td>' in page.text
+    assert seen == {1, 2}
