@@ -92,4 +92,4 @@ async def test_the_cost_is_told_by_kind_and_by_topic(http: httpx.AsyncClient, mo
     assert text.index("segments") < text.index("S3 storage")
     assert '<a href="/console/topics/flights">flights</a>' in text
     assert "1.50" in text
-    assert "1 broker that did not respond" in text
+    assert "Broker 2 did not respond in time" in text
