@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 KAFKA_LIBS := $(CURDIR)/.cache/kafka/libs
 export FIRN_KAFKA_LIBS ?= $(KAFKA_LIBS)
 
-.PHONY: help run spark-demo test test-ci test-slow test-new lint bench bench-quick soak soak-short clean system-packages quickstart-packages kafka-libs spark-connector s3-servers package wheelhouse install-size image rehearse infra-check hashes sbom audit hooks
+.PHONY: help run spark-demo test test-ci test-slow test-new lint bench bench-quick soak soak-short clean system-packages quickstart-packages kafka-libs spark-connector s3-servers package wheelhouse install-size image rehearse infra-check hashes sbom audit hooks docs
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1|/' | column -t -s '|'
@@ -32,7 +32,7 @@ $(VENV)/.run: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python hooks
 	@echo "==> installing Firn with everything that its tests and linters need into $(VENV)"
-	@$(PIP) install --constraint constraints.txt --editable '.[console,demo,redis,registry,spark,test,lint]'
+	@$(PIP) install --constraint constraints.txt --editable '.[console,demo,docs,redis,registry,spark,test,lint]'
 	@touch $@ $(VENV)/.run
 
 run: $(VENV)/.run ## Produce, tier, drop local, replay: the main job on 336,776 real records
@@ -85,6 +85,14 @@ lint: $(VENV)/.test ## ruff, mypy --strict, import layers, hadolint
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/hadolint Dockerfile
+
+$(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "==> installing Firn and the generator of its documentation into $(VENV)"
+	@$(PIP) install --constraint constraints.txt --editable '.[console,docs,registry]'
+	@touch $@
+
+docs: $(VENV)/.docs ## Build the documentation as a site into build/docs/site, and check its links
+	@$(BIN)/python -m tools.docs_site $(ARGS)
 
 $(VENV)/.bench: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "==> installing Firn with its laboratory into $(VENV)"

@@ -1,0 +1,87 @@
+"""The order of the site's pages. Pure.
+
+A page that is not here can still be read and found, by links and by the search.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias
+
+Entry: TypeAlias = "str | tuple[str, str | Sequence[Entry]]"
+"""A page with its own title, a title and a page, or a title and the entries below it."""
+EVERY: Final = "*"
+"""Stands for all pages of a folder, in the order of their names."""
+NAVIGATION: Final[Sequence[Entry]] = (
+    ("Home", "index.md"),
+    (
+        "How-to",
+        (
+            ("A cluster", "cluster.md"),
+            ("Security", "security.md"),
+            ("Spark", "spark.md"),
+            ("Terraform", "terraform.md"),
+            ("Terraform modules", "terraform-modules.md"),
+            ("Monitoring", "monitoring.md"),
+        ),
+    ),
+    ("Runbooks", ("runbooks/index.md", "runbooks/*")),
+    (
+        "Reference",
+        (
+            "reference/index.md",
+            "reference/*",
+            ("Metrics", "metrics.md"),
+            ("Schema registry", "schema-registry.md"),
+            ("REST v2", "rest-v2.md"),
+            ("Exactly once over HTTP", "rest-keys.md"),
+            ("Compatibility", "compatibility.md"),
+            ("Limits of memory", "limits.md"),
+            ("Formats", "formats.md"),
+            ("Changes", "changelog.md"),
+        ),
+    ),
+    (
+        "Explanation",
+        (
+            ("Design", "architecture.md"),
+            ("Cost", "cost.md"),
+            ("Proofs and their limits", "proof.md"),
+            ("Measurements", (("How to read them", "measurements.md"), ("Results", "results.md"))),
+            ("Decisions", ("adr/index.md", "adr/*")),
+            (
+                "Work on Firn",
+                (
+                    ("How to contribute", "contributing.md"),
+                    ("The map of the code", "map.md"),
+                    ("Tests", "tests.md"),
+                    ("Report a weakness", "security-policy.md"),
+                ),
+            ),
+        ),
+    ),
+)
+
+
+def toml_of(entries: Sequence[Entry], titles: Mapping[str, str]) -> str:
+    """The navigation as a value of TOML. ``titles``: title by path of all pages."""
+    return "[" + ", ".join(part for entry in entries for part in _parts(entry, titles)) + "]"
+
+
+def _parts(entry: Entry, titles: Mapping[str, str]) -> list[str]:
+    match entry:
+        case str(path) if path.endswith(f"/{EVERY}"):
+            folder = path.removesuffix(EVERY)
+            below = [one for one in sorted(titles) if one.startswith(folder) and "/" not in one.removeprefix(folder)]
+            return [_line(titles[one], one) for one in below if one != f"{folder}index.md"]
+        case str(path):
+            return [json.dumps(path)]
+        case (title, str(path)):
+            return [_line(title, path)]
+        case (title, below):
+            return [f"{{ {json.dumps(title)} = {toml_of(below, titles)} }}"]
+
+
+def _line(title: str, path: str) -> str:
+    return f"{{ {json.dumps(title, ensure_ascii=False)} = {json.dumps(path)} }}"
