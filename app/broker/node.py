@@ -409,11 +409,11 @@ class Node:
             stopping.cancel()
 
     async def _until_led(self) -> None:
-        await self.partitions.until_led(new_directory=self._cluster.directory.is_new)
+        await self.partitions.report.until_led(new_directory=self._cluster.directory.is_new)
         self._note_what_is_back()
 
     def _note_what_is_back(self) -> None:
-        self.context.back = [(one.name, len(one.ends), one.offsets) for one in self.partitions.back]
+        self.context.back = [(one.name, len(one.ends), one.offsets) for one in self.partitions.report.back]
 
     async def _add_first_users(self) -> None:
         """Make the users that `firn user add --offline` left in the data directory, if the cluster has none."""

@@ -235,7 +235,7 @@ class DamagedManifests:
         self.reading: set[tuple[UUID, int]] = set()
         """The partitions whose manifests are being read."""
         self.let = asyncio.Event()
-        monkeypatch.setattr(partitions, "load_manifest", self._load)
+        monkeypatch.setattr(partitions.manifests, "load", self._load)
 
     async def _load(self, log: PartitionLog, *_: object) -> NoReturn:
         key = log.topic_id, int(log.partition)
@@ -261,7 +261,7 @@ async def test_a_partition_of_a_deleted_topic_that_cannot_be_opened_is_no_fault(
         assert partitions.table.led("t", 1) is None
         await until(lambda: (key.topic_id, 1) in manifests.reading)
         await delete_topic(controller, "t")
-        assert key in partitions.opening, "what waits for it goes in turns"
+        assert key in partitions.opener.opening, "what waits for it goes in turns"
         manifests.let.set()
         await until(lambda: not manifests.reading)
         let_turns_begin()

@@ -27,22 +27,35 @@ TOPIC = 2
 
 @pytest.fixture
 def brought(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int]]:
-    """Broker, turn of the loop and partition of each partition of ``t`` that is brought in line with an image."""
+    """Broker, turn of the loop and partition of each partition of ``t`` that is brought in line with an image.
+
+    A partition that a request needs before its turn belongs to the turn of the request, and is not listed.
+    """
     found: list[tuple[int, int, int]] = []
     turn = 0
-    bring_one = Partitions.bring_one
+    by_request = False
+    bring_one, make_missing_now = Partitions.bring_one, Partitions._make_missing_now
 
     def next_turn() -> None:
         nonlocal turn
         turn += 1
 
     def spy(self: Partitions, topic: Any, image: Any, *args: Any, **more: Any) -> Any:
-        if topic.name == "t":
+        if topic.name == "t" and not by_request:
             found.append((self._broker_id, turn, image.partition_index))
             asyncio.get_running_loop().call_soon(next_turn)
         return bring_one(self, topic, image, *args, **more)
 
+    def make_now(self: Partitions, name: str, index: int) -> None:
+        nonlocal by_request
+        by_request = True
+        try:
+            make_missing_now(self, name, index)
+        finally:
+            by_request = False
+
     monkeypatch.setattr(Partitions, "bring_one", spy)
+    monkeypatch.setattr(Partitions, "_make_missing_now", make_now)
     monkeypatch.setattr("app.broker.partitions.partitions.BROUGHT_AT_ONCE", AT_ONCE)
     return found
 

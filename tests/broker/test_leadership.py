@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from app.broker.partitions import partitions
-from app.broker.partitions.partitions import Partitions
+from app.broker.partitions import opening
+from app.broker.partitions.opener import Opener
 from app.configs import Durability
 from app.core.errors import ErrorCode
 from app.core.units import BrokerId, LeaderEpoch, Offset, PartitionIndex, TopicIdPartition
@@ -167,7 +167,7 @@ async def test_a_broker_that_was_named_and_is_not_any_more_before_it_has_read_th
         await name_leader(broker.node, "t", OTHER)
         may_go_on.set()
         key = TopicIdPartition(broker.log("t").topic_id, PartitionIndex(0))
-        await until(lambda: key not in broker.node.partitions.opening)
+        await until(lambda: key not in broker.node.partitions.opener.opening)
         for _ in range(50):
             await asyncio.sleep(0)
         assert broker.node.partitions.table.led("t", 0) is None
@@ -177,7 +177,7 @@ async def test_a_manifest_that_was_read_for_an_earlier_leadership_is_not_used_in
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running_broker(tmp_path) as broker:
-        load, read, may_go_on = broker.node.partitions.load_manifest, list[SegmentManifest](), asyncio.Event()
+        load, read, may_go_on = broker.node.partitions.manifests.load, list[SegmentManifest](), asyncio.Event()
 
         async def held(*args: Any) -> SegmentManifest:
             manifest = await load(*args)
@@ -186,7 +186,7 @@ async def test_a_manifest_that_was_read_for_an_earlier_leadership_is_not_used_in
                 await may_go_on.wait()
             return manifest
 
-        monkeypatch.setattr(broker.node.partitions, "load_manifest", held)
+        monkeypatch.setattr(broker.node.partitions.manifests, "load", held)
         await broker.create_topic("t")
         await until(lambda: read)
         await name_leader(broker.node, "t", OTHER)
@@ -205,8 +205,8 @@ async def test_an_attempt_to_open_that_was_overtaken_does_not_write_to_the_manif
     """Its seal would carry the epoch of the next leader, and would stop that one."""
     begun, may_go_on, over = asyncio.Event(), asyncio.Event(), asyncio.Event()
     written: list[str] = []
-    check, seal, settle = partitions.check_nothing_is_unnamed, SegmentManifest.seal, RemoteLogManager.settle
-    try_to_open = Partitions.try_to_open
+    check, seal, settle = opening.check_nothing_is_unnamed, SegmentManifest.seal, RemoteLogManager.settle
+    try_to_open = Opener.try_to_open
 
     async def wait() -> None:
         begun.set()
@@ -227,7 +227,7 @@ async def test_an_attempt_to_open_that_was_overtaken_does_not_write_to_the_manif
         written.append("settle")
         await settle(manager, manifest)
 
-    async def tried(self: Partitions, *args: Any) -> bool:
+    async def tried(self: Opener, *args: Any) -> bool:
         led = await try_to_open(self, *args)
         over.set()
         return led
@@ -238,10 +238,10 @@ async def test_an_attempt_to_open_that_was_overtaken_does_not_write_to_the_manif
         await tier_everything(broker, "t", 0)
         await name_leader(broker.node, "t", OTHER)
         await name_in_sync(broker.node, "t", OTHER)
-        monkeypatch.setattr(partitions, "check_nothing_is_unnamed", checked)
+        monkeypatch.setattr(opening, "check_nothing_is_unnamed", checked)
         monkeypatch.setattr(SegmentManifest, "seal", sealed)
         monkeypatch.setattr(RemoteLogManager, "settle", settled)
-        monkeypatch.setattr(Partitions, "try_to_open", tried)
+        monkeypatch.setattr(Opener, "try_to_open", tried)
         await name_leader(broker.node, "t", ME)
         await begun.wait()
         await name_leader(broker.node, "t", OTHER)

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from app.broker.node import Node
-from app.broker.partitions.partitions import Partitions
+from app.broker.partitions.opening import Opening
+from app.broker.partitions.start_report import StartReport
 from app.core.errors import FencedError
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker, running_broker
@@ -37,14 +38,14 @@ def hold_leading(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """While it is not set, another leader seems to have sealed each manifest; and a start waits for no time until it leads."""
     let = asyncio.Event()
     let.set()
-    opens = Partitions.open_log
+    opens = Opening.open
 
-    async def held(self: Partitions, *args: Any, **more: Any) -> Any:
+    async def held(self: Opening, *args: Any, **more: Any) -> Any:
         if not let.is_set():
             raise FencedError("another leader has sealed the manifest")
         return await opens(self, *args, **more)
 
-    monkeypatch.setattr(Partitions, "open_log", held)
+    monkeypatch.setattr(Opening, "open", held)
     monkeypatch.setattr("app.broker.node.LEAD_S", 0)
     return let
 
@@ -62,7 +63,7 @@ async def test_a_take_over_that_leads_after_the_start_tells_what_is_lost_and_wha
         assert (told(broker, LOST), told(broker, BACK), broker.node.context.back) == ([], [], [])
         await broker.create_topic("new", remote_storage_enable="false")
         hold_leading.set()
-        broker.node.partitions._wake_opener.set()
+        broker.node.partitions.opener.wake()
         await until(lambda: broker.node.context.back)
         assert broker.node.context.back == [("t", 1, 10)]
         assert told(broker, BACK)[0].startswith(
@@ -81,10 +82,10 @@ async def test_a_take_over_that_leads_at_once_tells_it_once(tmp_path: Path) -> N
 
 
 async def test_a_bug_in_leading_again_ends_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def fails(self: Partitions, *, new_directory: bool) -> None:
+    async def fails(self: StartReport, *, new_directory: bool) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(Partitions, "until_led", fails)
+    monkeypatch.setattr(StartReport, "until_led", fails)
     with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="a bug"), flatten_subgroups=True):
         async with running_broker(tmp_path, new_level=1):
             pass
@@ -101,7 +102,7 @@ async def test_a_broker_that_is_stopped_before_it_leads_again_is_never_ready(
             self.request_stop()
             await asyncio.Event().wait()
 
-        monkeypatch.setattr(self.partitions, "until_led", is_stopped)
+        monkeypatch.setattr(self.partitions.report, "until_led", is_stopped)
         await run(self, lambda: readied.append(self))
 
     monkeypatch.setattr(Node, "run", watched)

@@ -11,7 +11,7 @@ import pytest
 
 from app.broker.composing.local_parts import OWN_DIRECTORY
 from app.broker.partitions.manifest_copies import ENDS_FILE
-from app.broker.partitions.partitions import Partitions
+from app.broker.partitions.manifests import Manifests
 from app.core.errors import FencedError
 from app.core.units import BrokerId, LeaderEpoch, TopicIdPartition
 from app.hot.checkpoints import CLEAN_SHUTDOWN_FILE
@@ -208,15 +208,15 @@ async def test_a_manifest_that_a_later_leader_has_sealed_does_not_end_the_broker
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The leadership may be over by the time at which the seal is refused."""
-    load, refused = Partitions.load_manifest, []
+    load, refused = Manifests.load, []
 
-    async def load_manifest(partitions: Partitions, log: PartitionLog, *rest: Any) -> SegmentManifest:
+    async def load_manifest(manifests: Manifests, log: PartitionLog, *rest: Any) -> SegmentManifest:
         if log.topic == "t" and not refused:
             refused.append(log)
             raise FencedError("A later leader has taken over the manifest.")
-        return await load(partitions, log, *rest)
+        return await load(manifests, log, *rest)
 
-    monkeypatch.setattr(Partitions, "load_manifest", load_manifest)
+    monkeypatch.setattr(Manifests, "load", load_manifest)
     async with running_broker(tmp_path, store=MemoryStore(SystemClock()), new_level=LEVEL_MAX, **SETTINGS) as broker:
         assert broker.node.cluster.image.level
         await broker.create_topic("t", 1, retention_ms="-1")

@@ -138,10 +138,10 @@ async def test_a_partition_that_cannot_be_opened_is_offline_alone_and_back_when_
         assert not [line for line in broker.lines if "cannot create, change or delete" in line]
 
         key = TopicIdPartition(topic_id, PartitionIndex(0))
-        assert not await broker.node.partitions.try_to_open(key)
+        assert not await broker.node.partitions.opener.try_to_open(key)
         assert sum("t-0 is offline" in line for line in broker.lines) == 1, "told once"
         (tmp_path / "store" / "topics" / str(topic_id) / "0" / "sound").rename(damaged)
-        assert await broker.node.partitions.try_to_open(key)
+        assert await broker.node.partitions.opener.try_to_open(key)
         assert (offline_count(broker), "t-0 is led again" in broker.lines) == (0, True)
         assert await doctors_findings(broker) == []
         assert await shown(client, "t") == [(0, 1, []), (0, 1, [])]
@@ -269,7 +269,7 @@ async def test_adopted_segments_are_read_again_and_nothing_is_lost(tmp_path: Pat
         told = await asyncio.to_thread(said_by, [*TIER, "adopt", *OF_T, (tmp_path / "store").as_uri()])
         assert "[10, 20)" in told
         assert "[20, 30)" in told
-        assert await broker.node.partitions.try_to_open(key)
+        assert await broker.node.partitions.opener.try_to_open(key)
         assert await fetch_all(client, "t", end=30) == sent
         assert await produce(client, "t", batch(1)) == [30]
         assert await findings_of(broker.store) == []
@@ -288,10 +288,10 @@ async def test_a_loss_that_is_accepted_is_recorded_and_the_partition_goes_on_at_
         told = await asyncio.to_thread(said_by, [*TIER, "adopt", *OF_T, store])
         assert "No segment follows the tiered end of t-0" in told
         assert "1 segment above the tiered end cannot be adopted" in told
-        assert not await broker.node.partitions.try_to_open(key)
+        assert not await broker.node.partitions.opener.try_to_open(key)
         told = await asyncio.to_thread(said_by, [*TIER, "accept-loss", *OF_T, store])
         assert f"{left.name} is given up: offsets from 20 on" in told
-        assert await broker.node.partitions.try_to_open(key)
+        assert await broker.node.partitions.opener.try_to_open(key)
         async with talk(broker.port) as client:
             assert await fetch_all(client, "t", end=10) == sent[: len(sent) // 3]
             assert await produce(client, "t", batch(1)) == [10]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.broker.partitions import partitions
+from app.broker.partitions import reading
 from app.broker.partitions.partitions import LOGS_AT_ONCE
 from app.core.errors import ErrorCode
 from app.wire.apikeys import ApiKey
@@ -92,8 +92,8 @@ async def test_partitions_whose_logs_are_made_later_are_followed_too(tmp_path: P
 async def test_partitions_that_are_taken_over_together_take_records_before_their_manifests_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, priority_s: float
 ) -> None:
-    monkeypatch.setattr(partitions, "AFTER_TAKE_OVER_S", priority_s)
-    count = 2 * partitions.TAKEN_OVER_MANY
+    monkeypatch.setattr(reading, "AFTER_TAKE_OVER_S", priority_s)
+    count = 2 * reading.TAKEN_OVER_MANY
     async with AsyncExitStack() as stack:
         first, second, _ = [await stack.enter_async_context(member(tmp_path, node_id)) for node_id in (1, 2, 3)]
         await until(lambda: unfenced(first) == [1, 2, 3])

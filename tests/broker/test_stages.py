@@ -13,6 +13,7 @@ import pytest
 from app.broker.composing import listening
 from app.broker.composing.stages import Background, Stops, first_error
 from app.broker.last_registration import LastRegistration
+from app.broker.partitions.manifests import Manifests
 from app.broker.partitions.partitions import Partitions
 from app.broker.replication.high_watermark_file import HighWatermarks
 from app.broker.security.broker_audit import BrokerAudit
@@ -29,7 +30,7 @@ ENDS: dict[str, tuple[tuple[type, str] | None, list[str]]] = {
     "the owner of the directory": ((LogManager, "read_meta"), ["audit", "unlock"]),
     "the last registration": ((LastRegistration, "read"), ["address", "audit", "unlock"]),
     "the logs": ((LogManager, "load_all"), ["address", "audit", "unlock"]),
-    "the manifests": ((Partitions, "prepare"), ["address", "audit", "unlock"]),
+    "the manifests": ((Manifests, "prepare"), ["address", "audit", "unlock"]),
     "the cluster log": ((Membership, "start"), ["address", "audit", "unlock"]),
     "the new owner": (
         (LogManager, "write_meta"),

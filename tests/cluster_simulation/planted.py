@@ -16,6 +16,7 @@ from uuid import UUID
 import pytest
 
 from app.broker.partitions import tier_views
+from app.broker.partitions.opening import Opening
 from app.broker.partitions.partitions import Partitions
 from app.broker.peers.control_link import KafkaControlLink
 from app.broker.replication import followers as following
@@ -166,11 +167,11 @@ def leads_on_after_a_restart(patch: pytest.MonkeyPatch) -> None:
         planned = yield from broker_changes.register_broker.steps(draft, around, asked)
         return Planned([one for one in planned.records if one[0] == _broker_key(asked)], planned.answer)
 
-    async def same_epochs(_partitions: Partitions, _manifests: Any, _logs: Any) -> None:
+    async def same_epochs(_opening: Opening, _manifests: Any, _logs: Any) -> None:
         """A start raises the epochs of what it leads, which is nothing otherwise."""
 
     patch.setattr(desk, "register_broker", Stepwise(register))
-    patch.setattr(Partitions, "_bump", same_epochs)
+    patch.setattr(Opening, "bump", same_epochs)
 
 
 def a_start_registers_twice(patch: pytest.MonkeyPatch) -> None:
@@ -269,7 +270,7 @@ def an_unclean_leader_does_not_ask_the_tier(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(Partitions, "bring_one", lazily)
     # T10 would find it when the manifest is read.
-    patch.setattr(Partitions, "_check_in_sync_log", lambda _partitions, _log, _manifest: None)
+    patch.setattr(Opening, "check_in_sync_log", lambda _opening, _log, _manifest: None)
 
 
 def followers_drop_what_the_tier_lacks(patch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import pytest
 
 import app.tiering.store.store_work as store_work
-from app.broker.partitions import partitions
-from app.broker.partitions.partitions import Partitions
+from app.broker.partitions import opening
+from app.broker.partitions.opening import Opening
 from app.coordinator.partition import CoordinatedLog, ReplayedBatch
 from app.coordinator.schemas.consumer_group import ConsumerGroupCurrentMemberAssignmentKey
 from app.core.units import Offset
@@ -66,7 +66,7 @@ def leads_without_looking_above_the_tiered_end(patch: pytest.MonkeyPatch) -> Non
     async def finds_nothing(*_: object) -> None:
         return
 
-    patch.setattr(partitions, "check_nothing_is_unnamed", finds_nothing)
+    patch.setattr(opening, "check_nothing_is_unnamed", finds_nothing)
 
 
 class _NotWritten(Exception):
@@ -130,7 +130,7 @@ async def _nothing(*_args: Any, **_kwargs: Any) -> None:
 
 
 def keeps_the_epoch_after_a_loss(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Partitions, "_bump", _nothing)
+    patch.setattr(Opening, "bump", _nothing)
 
 
 def does_not_seal_out_the_old_leader(patch: pytest.MonkeyPatch) -> None:
@@ -263,7 +263,7 @@ def tiers_segments_without_their_aborted_transactions(patch: pytest.MonkeyPatch)
 
 
 def leaves_decided_transactions_open_after_a_loss(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Partitions, "_end_transactions", lambda *_args: None)
+    patch.setattr(Opening, "end_transactions", lambda *_args: None)
 
 
 def writes_the_marker_of_one_partition_alone(patch: pytest.MonkeyPatch) -> None:

@@ -134,7 +134,7 @@ def new_cluster_parts(
     journal = ObjectJournal(
         config, around, registry, faults, membership=membership, tier=local.remote_log_manager, background=background
     )
-    partitions.new_write_ahead = journal.begin
+    partitions.held.new_write_ahead = journal.begin
     return ClusterParts(
         directory=directory,
         link=link,
@@ -154,7 +154,7 @@ async def load(local: LocalParts, cluster: ClusterParts) -> LoadReport:
     try:
         async with asyncio.TaskGroup() as together:
             loading = together.create_task(local.logs.load_all())
-            together.create_task(cluster.partitions.prepare())
+            together.create_task(cluster.partitions.manifests.prepare())
             together.create_task(cluster.membership.start())
     except BaseExceptionGroup as failures:
         raise first_error(failures) from None

@@ -140,13 +140,13 @@ def new_several_parts(
         log_line=around.log_line,
         lower_high_watermark=high_watermarks.lower,
     )
-    tier_views = partitions.views = TierViews(
+    tier_views = partitions.held.views = TierViews(
         table,
         link,
         broker_id=BrokerId(config.node_id),
         image=lambda: view.image,
-        new_manifest=partitions.new_view,
-        list_manifests=partitions.list_manifests,
+        new_manifest=partitions.manifests.new,
+        list_manifests=partitions.manifests.list_keys,
         copies=local.manifest_copies,
         clock=around.clock,
         interval_ms=min(config.remote_log_manager_task_interval_ms, config.log_retention_check_interval_ms),
@@ -154,7 +154,7 @@ def new_several_parts(
     )
     context.followed_tiers = tier_views.followed
     local.remote_log_manager.followed_manifest_of = tier_views.manifest_of
-    partitions.entries = context.manifest_entries = ManifestEntries(view.writer_id)
+    partitions.manifests.entries = context.manifest_entries = ManifestEntries(view.writer_id)
     several = SeveralParts(
         config=config,
         around=around,
