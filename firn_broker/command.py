@@ -1,6 +1,7 @@
 """The command ``firn``: its console script and ``python -m firn_broker`` begin here.
 
-A foreign module ``app`` that precedes Firn's own on ``sys.path`` is named in one sentence and not run.
+On a system that is not Linux the command ends with one sentence, before any import of a module that only Linux has. A foreign
+module ``app`` that precedes Firn's own on ``sys.path`` is named in one sentence and not run.
 """
 
 from __future__ import annotations
@@ -11,12 +12,17 @@ from pathlib import Path
 from typing import Final
 
 from firn_broker.foreign_app import foreign_app
+from firn_broker.other_systems import why_not_here
 
 WRONG_USAGE: Final = 2
 
 
 def main() -> int:
     """Run ``firn`` with the process's arguments and return its exit code."""
+    elsewhere = why_not_here(sys.platform)
+    if elsewhere is not None:
+        sys.stderr.write(f"firn: {elsewhere}\n")
+        return WRONG_USAGE
     place = foreign_app()
     if place is not None:
         sys.stderr.write(
