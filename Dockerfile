@@ -1,17 +1,18 @@
 # An image of one Firn broker (or of `firn http`), installed from a wheelhouse: the build asks no package index.
 #
 #   make image                                     # packs the wheelhouse, then builds with buildah
-#   docker build --build-arg WHEELHOUSE=dist/firn-wheelhouse-0.1.1-x86_64.tar.gz -t firn .
+#   make wheelhouse && docker build -t firn .      # with one wheelhouse in dist/
 #
-# It runs as user 10001 on a root file system that may be read-only; only /var/lib/firn is written. Clients have to be told an address:
+# It runs as user 10001 on a root file system that may be read-only; only /var/lib/firn is written: the broker's logs, and the object
+# store if no other one is named. Clients have to be told an address (docs/container.md):
 #
-#   docker run --read-only -v firn:/var/lib/firn -p 127.0.0.1:9092:9092 -e FIRN_ADVERTISE=127.0.0.1:9092 firn
+#   docker run --rm --read-only -v firn:/var/lib/firn -p 127.0.0.1:9092:9092 -p 127.0.0.1:8080:8080 -e FIRN_ADVERTISE=127.0.0.1:9092 firn
 
 # Any Debian or Ubuntu with Python 3.11 and its venv: a distribution's own, or one of your registry by digest.
 ARG BASE=python:3.11-slim-bookworm
 
 FROM ${BASE} AS build
-ARG WHEELHOUSE=dist/firn-wheelhouse-*-x86_64.tar.gz
+ARG WHEELHOUSE=dist/firn-wheelhouse-*.tar.gz
 ARG WHEELHOUSE_SHA256=
 WORKDIR /build
 COPY ${WHEELHOUSE} wheelhouse.tar.gz
@@ -33,6 +34,7 @@ RUN set -eu; \
 FROM ${BASE}
 LABEL org.opencontainers.image.title="Firn" \
       org.opencontainers.image.description="A Kafka-protocol log service whose home is the object store" \
+      org.opencontainers.image.version="0.1.1" \
       org.opencontainers.image.licenses="Apache-2.0"
 RUN set -eu; \
     groupadd --gid 10001 firn; \
@@ -50,7 +52,8 @@ WORKDIR /var/lib/firn
 USER 10001:10001
 EXPOSE 9092 8080
 STOPSIGNAL SIGTERM
-# A start may read much of the log again. FIRN_BOOTSTRAP says where the broker is asked.
-HEALTHCHECK --interval=30s --timeout=10s --start-period=120s --retries=3 CMD ["firn", "wait", "--quiet", "--timeout", "5"]
+# A start may read much of the log again. FIRN_BOOTSTRAP and FIRN_HTTP say where the broker and its /readyz are asked.
+HEALTHCHECK --interval=30s --timeout=10s --start-period=120s --retries=3 \
+    CMD ["sh", "-c", "exec firn wait --quiet --timeout 5 --http $FIRN_HTTP"]
 ENTRYPOINT ["firn"]
 CMD ["serve"]

@@ -69,7 +69,7 @@ class Contents:
 
 
 BROKER: Final = Contents(
-    "firn-wheelhouse", frozenset({"redis", "registry", "security"}), 36, copied=("bootstrap", "systemd")
+    "firn-wheelhouse", frozenset({"console", "redis", "registry", "security"}), 36, copied=("bootstrap", "systemd")
 )
 """For Debian 12, whose glibc is 2.36, with the optional packages that a broker's settings can ask for."""
 SPARK: Final = Contents("firn-spark", frozenset({"spark"}), 34, there=frozenset({"pyspark"}))

@@ -17,6 +17,7 @@ import typer
 from app.cli.banner import banner, shown_listener
 from app.cli.output import print_json, say
 from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, Json, client_dial, local_broker, parse_bootstrap, run_async
+from app.configs.broker import OFF
 from app.core.errors import BrokerUnavailable, ConflictError, FirnError, RequestRejected, clause
 from app.settings import Address, parse_address
 
@@ -133,7 +134,7 @@ def wait(
         str | None,
         typer.Option(
             "--http",
-            metavar="[https://]HOST:PORT",
+            metavar="[https://]HOST:PORT|off",
             help="Also wait until HTTP is served at this address and reaches a broker.",
         ),
     ] = None,
@@ -144,6 +145,8 @@ def wait(
 ) -> int:
     """Wait until a broker responds. Exit code 0 when one responds, 1 if none responds in time."""
     addresses = parse_bootstrap(bootstrap)
+    if http == OFF:
+        http = None
     https = http is not None and http.startswith(HTTPS)
     http_address = None if http is None else parse_address(http.removeprefix(HTTPS), what="--http")
 

@@ -111,6 +111,7 @@ def test_a_broker_whose_data_directory_was_deleted_is_stopped_and_its_banner_has
 def test_nobody_answers_within_the_time_is_exit_code_1() -> None:
     sentence = refusal_of("wait", "-b", "127.0.0.1:1", "--timeout", "0", code=1)
     assert sentence == "firn: 127.0.0.1:1 cannot be reached: connection refused. Waited 0 s."
+    assert refusal_of("wait", "-b", "127.0.0.1:1", "--http", "off", "--timeout", "0", code=1) == sentence
 
 
 def test_a_note_of_a_process_that_is_gone_or_of_another_of_its_number_means_nothing(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ NOT_RUN = {
     "make run": "is what the demo's tests run",
     "firn doctor --store 's3": "needs a bucket of one's own",
     "firn serve --http 0.0.0.0": "opens a port to the network",
+    "docker run": "tests/packaging/test_container.py runs its entry point with its environment",
     "records=http": "needs the cluster's id; a test of the routes reads records",
 }
 """Blocks by how they begin, and why they are not run here."""

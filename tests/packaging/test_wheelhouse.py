@@ -64,6 +64,7 @@ def checkout(root: Path, packages: Path, *, dependencies: str = '"plain", "nativ
     make_checkout(root)
     project = (root / "pyproject.toml").read_text()
     project = re.sub(r"^dependencies = \[.*?^\]", f"dependencies = [{dependencies}]", project, flags=re.M | re.S)
+    project = re.sub(r"^console = .*$", 'console = ["inner"]', project, flags=re.M)
     project = re.sub(r"^redis = .*$", 'redis = ["valkey"]', project, flags=re.M)
     project = re.sub(r"^security = .*$", 'security = ["signer"]', project, flags=re.M)
     project = re.sub(r"^registry = .*$", 'registry = ["validator"]', project, flags=re.M)
