@@ -128,6 +128,7 @@ async def secured(
     door: Any = None,
     of_broker: Mapping[str, Any] | None = None,
     peer: str = "127.0.0.1",
+    new_level: int = SECURITY_LEVEL,
     **more: Any,
 ) -> AsyncIterator[Secured]:
     """``of_broker``: more settings of it. ``peer``: the address from which requests come."""
@@ -140,7 +141,7 @@ async def secured(
         broker = await stack.enter_async_context(
             running_broker(
                 path,
-                new_level=SECURITY_LEVEL,
+                new_level=new_level,
                 authorizer_class_name=STANDARD_AUTHORIZER,
                 super_users="User:alice",
                 auto_create_topics_enable=False,

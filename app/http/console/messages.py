@@ -17,8 +17,9 @@ from app.core.errors import BrokerUnavailable, RequestRejected
 from app.core.turns import Portion
 from app.core.units import Offset, PartitionIndex, TopicPartition
 from app.http.console.asking import of_broker, together
+from app.http.console.decoding import Decoding
 from app.http.console.formats import shell
-from app.http.console.reading import Browse, browse
+from app.http.console.reading import Browse, Header, browse
 from app.http.console.rendering import GUARDED, ConsoleRoute
 from app.http.console.topics import found_topic, number_in, topic_page
 from app.http.errors import RestError
@@ -50,6 +51,12 @@ def moment_of(text: str) -> int:
         ) from None
 
 
+def header_in(text: str) -> Header | None:
+    """The header that ``name:part`` asks for; without a colon, the header with that name. None for an empty text."""
+    name, _, part = text.partition(":")
+    return Header(name.strip(), part.strip().encode()) if text.strip() else None
+
+
 async def _ends(gateway: Gateway, partition: TopicPartition) -> tuple[int, int]:
     """The first offset, and one past the last that readers of committed records see."""
     leader = await gateway.cluster.leader_id(partition)
@@ -74,8 +81,8 @@ async def list_messages(topic_name: str, request: Request) -> Response:
     query = request.query_params
     partition = _partition(request, topic_name, len(topic.partitions))
     count = max(1, number_in(request, "count", COUNT_DEFAULT, COUNT_MAX))
-    key, contains = query.get("key", ""), query.get("contains", "")
-    if len(key) > FILTER_CHARS_MAX or len(contains) > FILTER_CHARS_MAX:
+    key, contains, header = query.get("key", ""), query.get("contains", ""), query.get("header", "")
+    if max(len(key), len(contains), len(header)) > FILTER_CHARS_MAX:
         raise RestError(400, f"A filter has {FILTER_CHARS_MAX} characters at most.")
     first, end = await _ends(gateway, partition)
     time_text = query.get("time", "").strip()
@@ -92,8 +99,9 @@ async def list_messages(topic_name: str, request: Request) -> Response:
         count=count,
         key=key.encode() if key else None,
         contains=contains.encode() if contains else None,
+        header=header_in(header),
     )
-    read = await browse(gateway, wanted)
+    read = await browse(gateway, wanted, Decoding(request))
     return await topic_page(
         request,
         "messages",
@@ -105,6 +113,7 @@ async def list_messages(topic_name: str, request: Request) -> Response:
         count=count,
         key=key,
         contains=contains,
+        header=header,
         time=time_text,
         read=read,
         tier=await _tier_of(gateway, partition, offset),
@@ -142,7 +151,9 @@ async def show_message(topic_name: str, partition_id: int, offset: int, request:
     first, end = await _ends(gateway, partition)
     read = None
     if first <= offset < end:
-        read = await browse(gateway, Browse(partition=partition, offset=offset, count=1, whole=True))
+        read = await browse(
+            gateway, Browse(partition=partition, offset=offset, count=1, whole=True), Decoding(request, whole=True)
+        )
     if read is None or not read.records:
         raise RestError(404, f"Partition {partition_id} of topic {topic_name} has no record at offset {offset}.")
     (record,) = read.records

@@ -1,7 +1,7 @@
 """Records for a page: so many that fit a filter, of which the beginning of each is kept.
 
-A page reads ``SCANNED_BYTES_MAX`` at most, for ``SCAN_MS_MAX`` at most, and then says how far it came. A record keeps
-``PREVIEW_BYTES`` of its value, so a page of 200 records of any size has a bounded length.
+A page reads ``SCANNED_BYTES_MAX`` at most, for ``SCAN_MS_MAX`` and ``SCAN_PORTIONS_MAX`` at most, and then says how far it came. A
+record keeps ``PREVIEW_BYTES`` of its value, so a page of 200 records of any size has a bounded length.
 
 Tests: ``tests/http/console/test_messages.py``.
 """
@@ -19,6 +19,7 @@ import msgspec
 from app.core.limits import KIB, MIB
 from app.core.turns import Portion, Steps, Stepwise, run, slices
 from app.core.units import Offset, TopicPartition
+from app.http.console.decoding import Decoded, Decoding
 from app.http.console.formats import readable
 from app.http.gateway import Gateway
 from app.http.pages import FETCH_WAIT_MS_MAX, batch_records, reader
@@ -36,6 +37,11 @@ FORMATTED_BYTES_MAX: Final = MIB
 INDENT: Final = 2
 WHOLE_HEADERS_MAX: Final = 200
 HEX_BYTES: Final = 48
+FILTERED_HEADERS_MAX: Final = 5_000
+"""Headers of a record that a filter looks at: about 1 ms."""
+MANY_HEADERS: Final = 100
+SCAN_PORTIONS_MAX: Final = 200
+"""Portions of a page: 2 s of CPU time."""
 
 
 class Text(NamedTuple):
@@ -46,6 +52,10 @@ class Text(NamedTuple):
     """``text``, ``json``, ``binary`` or ``null``."""
     bytes: int
     cut: bool
+    schema: str = ""
+    """The schema that it names, in words."""
+    why: str = ""
+    """Why it could not be decoded by its schema, as a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +70,14 @@ class Shown:
     headers_left: int
 
 
+class Header(NamedTuple):
+    """A header that a filter asks for."""
+
+    name: str
+    part: bytes
+    """Of its value; empty for any value."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Browse:
     """The records that a page asks for."""
@@ -71,6 +89,8 @@ class Browse:
     """Only records with this key."""
     contains: bytes | None = None
     """Only records whose value has these bytes."""
+    header: Header | None = None
+    """Only records with this header."""
     read_committed: bool = True
     whole: bool = False
     """Whether values are kept up to ``WHOLE_BYTES_MAX``."""
@@ -141,8 +161,21 @@ def text_of(data: bytes | None, limit: int, *, pretty: bool = False) -> Steps[Te
     return Text(shown, "json" if is_json else "text", len(data), cut)
 
 
+def _decoded_text(data: bytes | None, limit: int, decoded: Decoded | None, *, pretty: bool) -> Steps[Text]:
+    """A key or a value, by its schema if it names one."""
+    if decoded is None or data is None:
+        return (yield from text_of.steps(data, limit, pretty=pretty))
+    if decoded.json is None:
+        shown = Text(data[:HEX_BYTES].hex(" "), "binary", len(data), len(data) > HEX_BYTES)
+        return shown._replace(schema=decoded.schema, why=decoded.why)
+    shown = yield from text_of.steps(decoded.json, limit, pretty=pretty)
+    return shown._replace(bytes=len(data), schema=decoded.schema)
+
+
 @Stepwise
-def shown_of(record: Record, *, whole: bool) -> Steps[Shown]:
+def shown_of(
+    record: Record, *, whole: bool, key_by_schema: Decoded | None = None, value_by_schema: Decoded | None = None
+) -> Steps[Shown]:
     """A record for a page."""
     headers_max = WHOLE_HEADERS_MAX if whole else HEADERS_MAX
     headers = tuple(
@@ -150,10 +183,11 @@ def shown_of(record: Record, *, whole: bool) -> Steps[Shown]:
     )
     if whole:
         yield
-    key = yield from text_of.steps(record.key, WHOLE_BYTES_MAX if whole else KEY_BYTES)
+    key_max, value_max = (WHOLE_BYTES_MAX, WHOLE_BYTES_MAX) if whole else (KEY_BYTES, PREVIEW_BYTES)
+    key = yield from _decoded_text(record.key, key_max, key_by_schema, pretty=False)
     if whole:
         yield
-    value = yield from text_of.steps(record.value, WHOLE_BYTES_MAX if whole else PREVIEW_BYTES, pretty=whole)
+    value = yield from _decoded_text(record.value, value_max, value_by_schema, pretty=whole)
     return Shown(record.offset, record.timestamp, key, value, headers, len(record.headers) - len(headers))
 
 
@@ -161,11 +195,16 @@ def fits(record: Record, wanted: Browse) -> bool:
     """Whether a filter lets a record through."""
     if wanted.key is not None and record.key != wanted.key:
         return False
+    if wanted.header is not None:
+        name, part = wanted.header
+        headers = record.headers[:FILTERED_HEADERS_MAX]
+        if not any(own == name and part in (value or b"") for own, value in headers):
+            return False
     return wanted.contains is None or (record.value is not None and wanted.contains in record.value)
 
 
-async def browse(gateway: Gateway, wanted: Browse) -> Browsed:
-    """The records of a page.
+async def browse(gateway: Gateway, wanted: Browse, decoding: Decoding | None = None) -> Browsed:
+    """The records of a page. ``decoding``: by their schemas.
 
     Raises: RequestRejected (OFFSET_OUT_OF_RANGE, TOPIC_AUTHORIZATION_FAILED…), BrokerUnavailable, CorruptionError, RestError 429.
     """
@@ -175,6 +214,7 @@ async def browse(gateway: Gateway, wanted: Browse) -> Browsed:
     async with reader(gateway, read_committed=wanted.read_committed) as consumer:
         consumer.assign({wanted.partition: Offset(wanted.offset)})
         portion = Portion()
+        portions = 0
         wait_ms = 0
         while True:
             for batch in await consumer.fetch_once(wanted.partition, max_wait_ms=wait_ms):
@@ -185,9 +225,15 @@ async def browse(gateway: Gateway, wanted: Browse) -> Browsed:
                     size = len(record.value or b"")
                     found.scanned += size + len(record.key or b"")
                     if fits(record, wanted):
-                        found.records.append(await run(shown_of.steps(record, whole=wanted.whole), portion))
+                        key, value = (None, None) if decoding is None else await decoding.decoded(record, portion)
+                        steps = shown_of.steps(record, whole=wanted.whole, key_by_schema=key, value_by_schema=value)
+                        found.records.append(await run(steps, portion))
                     found.next_offset = record.offset + 1
-                    if portion.spent_by() or (size > KIB and portion.spent()):
+                    is_long = size > KIB or len(record.headers) > MANY_HEADERS
+                    if portion.spent_by() or (is_long and portion.spent()):
+                        portions += 1
+                        if portions >= SCAN_PORTIONS_MAX or loop.time() >= ends_s:
+                            return found
                         await portion.rest()
                 found.next_offset = max(found.next_offset, int(batch.header.end_offset))
             found.next_offset = max(found.next_offset, int(consumer.position(wanted.partition)))

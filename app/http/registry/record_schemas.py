@@ -29,7 +29,7 @@ from app.registry.encoding import forms
 from app.registry.encoding.forms import StepsSpent
 from app.registry.parsing.schemas import ParsedSchema, SchemaType
 from app.registry.payloads.faults import PayloadInvalid
-from app.registry.payloads.prefix import read_prefix
+from app.registry.payloads.prefix import SchemaRef, read_prefix
 from app.registry.refusals import Code, ParserMissing, RegistryRefusal
 from app.registry.registering import SchemaRequest
 from app.registry.subjects import DEFAULT_CONTEXT, Subject, read_subject
@@ -115,6 +115,17 @@ class RecordSchemas:
                 self._found.popitem(last=False)
         return found
 
+    async def by_ref(self, ref: SchemaRef) -> RecordSchema:
+        """The schema with an id or a GUID. Raises: as ``by_id``."""
+        if isinstance(ref, int):
+            return await self.by_id(ref)
+        number = (await self._service.recent_view()).id_of_guid(DEFAULT_CONTEXT, ref)
+        if number is None:
+            number = (await self._service.view()).id_of_guid(DEFAULT_CONTEXT, ref)
+        if number is None:
+            raise SchemaUnknown(f"The schema with the GUID {ref} cannot be found. Register it.")
+        return await self.by_id(number)
+
     async def by_version(self, subject: Subject, number: int | None) -> tuple[RecordSchema, Version]:
         """The schema of a version; of the newest one without a number, as the subject was ``KEPT_S`` ago, or later. Raises:
         as ``by_id``."""
@@ -171,20 +182,21 @@ class RecordSchemas:
         if self._shown_bytes > SHOWN_BYTES_MAX:
             raise PayloadInvalid(f"the records before it have more than {SHOWN_BYTES_MAX} bytes of JSON")
         await portion.rest_if_spent()
-        shown = await self._decoded(content)
-        self._shown_bytes += len(shown)
-        return shown
-
-    async def _decoded(self, content: bytes) -> bytes:
         prefix = read_prefix(content)
         if prefix is None or not isinstance(prefix.ref, int):
             raise PayloadInvalid("the bytes do not begin with the id of a schema")
-        schema = await self.by_id(prefix.ref)
+        shown = await self.payload(await self.by_id(prefix.ref), content, prefix.size_bytes, portion)
+        self._shown_bytes += len(shown)
+        return shown
+
+    async def payload(self, schema: RecordSchema, content: bytes, start: int, portion: Portion) -> bytes:
+        """The JSON of the payload that ``content`` holds from ``start`` on. Raises: PayloadInvalid."""
+        await portion.rest_if_spent()
         if len(content) <= INLINE_BYTES:
             with suppress(StepsSpent):
-                return forms.decode(schema.model, content, steps_max=INLINE_STEPS)
+                return forms.decode(schema.model, content, start, steps_max=INLINE_STEPS)
         async with self._turns:
-            return await asyncio.to_thread(forms.decode, schema.model, content)
+            return await asyncio.to_thread(forms.decode, schema.model, content, start)
 
 
 _Text = tuple[str, SchemaType, str]
