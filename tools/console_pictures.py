@@ -25,7 +25,13 @@ PATHS: Final = {
     "partitions": "/console/topics/flights/partitions",
     "settings": "/console/topics/flights/settings",
     "groups": "/console/groups",
+    "brokers": "/console/brokers",
+    "store": "/console/store",
+    "schemas": "/console/schemas",
+    "transactions": "/console/transactions",
     "access": "/console/access",
+    "users": "/console/users",
+    "quotas": "/console/quotas",
     "cost": "/console/cost",
     "error": "/console/topics/none",
 }

@@ -46,6 +46,7 @@ from app.wire.apis.describe_acls import DescribeAclsRequest
 from app.wire.apis.describe_client_quotas import DescribeClientQuotasRequest
 from app.wire.apis.describe_cluster import DescribeClusterRequest
 from app.wire.apis.describe_configs import DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResult
+from app.wire.apis.describe_user_scram_credentials import DescribeUserScramCredentialsRequest
 from app.wire.apis.elect_leaders import ElectLeadersRequest, TopicPartitions
 from app.wire.apis.incremental_alter_configs import (
     AlterableConfig,
@@ -113,6 +114,15 @@ class CreatedTopic:
     topic_id: TopicId
     partitions_count: int
     replication_factor: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScramUser:
+    """A user who may log in by SCRAM."""
+
+    name: str
+    mechanisms: tuple[tuple[int, int], ...]
+    """The number of each mechanism, and its iterations."""
 
 
 class AdminClient:
@@ -455,6 +465,25 @@ class AdminClient:
             check_code(answer.error_code, answer.error_message, name)
 
         await self._retrying(ask)
+
+    async def describe_users(self) -> list[ScramUser]:
+        """Every user who may log in by SCRAM. Raises: RequestRejected, BrokerUnavailable."""
+
+        async def ask() -> list[ScramUser]:
+            connection = await self._cluster.any_broker()
+            request = DescribeUserScramCredentialsRequest(users=None)
+            answer = await connection.request(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, request)
+            check_code(answer.error_code, answer.error_message, "the users")
+            found: list[ScramUser] = []
+            portion = Portion()
+            for one in answer.results:
+                mechanisms = tuple((int(info.mechanism), int(info.iterations)) for info in one.credential_infos)
+                found.append(ScramUser(one.user, mechanisms))
+                if portion.spent_by():
+                    await portion.rest()
+            return found
+
+        return await self._retrying(ask)
 
     async def describe_quotas(self) -> list[tuple[dict[str, str | None], dict[str, float]]]:
         """Every entity with limits: its parts (None for the default of a type), and the limits. Raises: BrokerUnavailable."""

@@ -1,4 +1,6 @@
-"""Begins and ends transactions of a producer (KIP-98, KIP-890). A ``Producer`` writes their records. Another process may end them.
+"""Begins and ends transactions of a producer (KIP-98, KIP-890), and tells of those of others (KIP-664).
+
+A ``Producer`` writes the records of a transaction. Another process may end it.
 
 A transaction is known by its transactional id, producer id and epoch. Each process that has the three may end it. A partition
 joins it at the first write to it (Produce 12 and later, KIP-890). So a transaction without records need not be ended.
@@ -6,23 +8,31 @@ joins it at the first write to it (Produce 12 and later, KIP-890). So a transact
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from app.client.cluster import ClusterClient, check_code, refusal
 from app.client.connection import KafkaConnection
 from app.client.retry import retrying
 from app.core.errors import ErrorCode
-from app.core.units import BrokerId, ProducerEpoch, ProducerId
+from app.core.turns import Portion, each, slices
+from app.core.units import BrokerId, PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from app.wire.apikeys import ApiKey
-from app.wire.apis.describe_transactions import DescribeTransactionsRequest
+from app.wire.apis.describe_producers import DescribeProducersRequest, ProducerState, TopicRequest
+from app.wire.apis.describe_transactions import DescribeTransactionsRequest, TransactionState
 from app.wire.apis.end_txn import EndTxnRequest
 from app.wire.apis.find_coordinator import FindCoordinatorRequest
 from app.wire.apis.init_producer_id import InitProducerIdRequest
+from app.wire.apis.list_transactions import ListTransactionsRequest
 
 TRANSACTION_KEY: Final = 1
 """Kind of key of FindCoordinator."""
 ONGOING: Final = "Ongoing"
 """The state that DescribeTransactions gives a transaction that has records and has not ended."""
+OPEN_STATES: Final = (ONGOING, "PrepareCommit", "PrepareAbort")
+"""The states of transactions that readers of committed records wait for."""
+DESCRIBED_AT_ONCE: Final = 200
+"""Transactions of one request."""
 
 
 class Transaction(NamedTuple):
@@ -91,6 +101,13 @@ async def is_open(cluster: ClusterClient, transaction: Transaction) -> bool:
 
 
 async def _coordinator(cluster: ClusterClient, transactional_id: str) -> KafkaConnection:
+    node_id = await _coordinator_id(cluster, transactional_id)
+    if node_id not in cluster.view.brokers:
+        await cluster.refresh()
+    return await cluster.broker(node_id)
+
+
+async def _coordinator_id(cluster: ClusterClient, transactional_id: str) -> BrokerId:
     broker = await cluster.any_broker()
     request = FindCoordinatorRequest(
         key=transactional_id, key_type=TRANSACTION_KEY, coordinator_keys=[transactional_id]
@@ -99,6 +116,132 @@ async def _coordinator(cluster: ClusterClient, transactional_id: str) -> KafkaCo
     found = answer.coordinators[0] if answer.coordinators else answer
     if found.error_code != ErrorCode.NONE:
         raise refusal(found.error_code, f"the coordinator of {transactional_id}")
-    if BrokerId(found.node_id) not in cluster.view.brokers:
-        await cluster.refresh()
-    return await cluster.broker(BrokerId(found.node_id))
+    return BrokerId(found.node_id)
+
+
+class ListedTransaction(NamedTuple):
+    """A transaction that a broker coordinates."""
+
+    transactional_id: str
+    state: str
+
+
+class DescribedTransaction(NamedTuple):
+    """A transaction with its partitions."""
+
+    transactional_id: str
+    state: str
+    timeout_ms: int
+    started_ms: int
+    """-1 if it has no records yet."""
+    producer_id: int
+    producer_epoch: int
+    partitions: tuple[TopicPartition, ...]
+
+
+class ActiveProducer(NamedTuple):
+    """A producer that a partition knows."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_timestamp: int
+    open_from: int
+    """The first offset of its open transaction; -1 if there is none."""
+
+
+async def transactions_at(
+    connection: KafkaConnection, *, states: Sequence[str] = OPEN_STATES, older_ms: int = -1
+) -> list[ListedTransaction]:
+    """The transactions in some states that one broker coordinates and the caller may see, of those the ones that have been open for
+    longer than ``older_ms`` (KIP-664, KIP-994). Raises: RequestRejected, BrokerUnavailable."""
+    request = ListTransactionsRequest(state_filters=[*states], duration_filter=older_ms)
+    answer = await connection.request(ApiKey.LIST_TRANSACTIONS, request)
+    check_code(answer.error_code, None, "transactions")
+    found: list[ListedTransaction] = []
+    await each(
+        lambda one: found.append(ListedTransaction(one.transactional_id, one.transaction_state)),
+        answer.transaction_states,
+    )
+    return found
+
+
+async def described_transactions(
+    connection: KafkaConnection, transactional_ids: Sequence[str]
+) -> list[DescribedTransaction]:
+    """Transactions that one broker coordinates. Those that are gone by now, or that the caller may not see, are left out. Raises:
+    BrokerUnavailable."""
+    found = []
+    portion = Portion()
+    for some in slices(transactional_ids, DESCRIBED_AT_ONCE):
+        request = DescribeTransactionsRequest(transactional_ids=[*some])
+        answer = await connection.request(ApiKey.DESCRIBE_TRANSACTIONS, request)
+        for one in answer.transaction_states:
+            if one.error_code == ErrorCode.NONE:
+                found.append(await _described(one, portion))
+            await portion.rest_if_spent()
+    return found
+
+
+async def described_transaction(connection: KafkaConnection, transactional_id: str) -> DescribedTransaction:
+    """One transaction that the broker coordinates. Raises: RequestRejected (TRANSACTIONAL_ID_NOT_FOUND,
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED…), BrokerUnavailable."""
+    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+    answer = await connection.request(ApiKey.DESCRIBE_TRANSACTIONS, request)
+    (found,) = answer.transaction_states
+    check_code(found.error_code, None, f"transaction {transactional_id}")
+    return await _described(found, Portion())
+
+
+async def _described(one: TransactionState, portion: Portion) -> DescribedTransaction:
+    partitions: list[TopicPartition] = []
+    for topic in one.topics:
+        for partition in topic.partitions:
+            partitions.append(TopicPartition(topic.topic, PartitionIndex(partition)))
+            if portion.spent_by():
+                await portion.rest()
+    return DescribedTransaction(
+        one.transactional_id,
+        one.transaction_state,
+        one.transaction_timeout_ms,
+        one.transaction_start_time_ms,
+        one.producer_id,
+        one.producer_epoch,
+        tuple(partitions),
+    )
+
+
+async def active_producers(
+    connection: KafkaConnection, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, list[ActiveProducer]]:
+    """The producers of some partitions that one broker leads. Partitions that it cannot tell of are left out. Raises:
+    RequestRejected TOPIC_AUTHORIZATION_FAILED, BrokerUnavailable."""
+    by_topic: dict[str, TopicRequest] = {}
+    for partition in partitions:
+        by_topic.setdefault(partition.topic, TopicRequest(partition.topic)).partition_indexes.append(
+            partition.partition
+        )
+    answer = await connection.request(ApiKey.DESCRIBE_PRODUCERS, DescribeProducersRequest([*by_topic.values()]))
+    found: dict[TopicPartition, list[ActiveProducer]] = {}
+    for topic in answer.topics:
+        for told in topic.partitions:
+            if told.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                raise refusal(told.error_code, f"topic {topic.name}", told.error_message)
+            if told.error_code:
+                continue
+            own = found[TopicPartition(topic.name, PartitionIndex(told.partition_index))] = []
+            await each(own.append, map(_active, told.active_producers))
+    return found
+
+
+def _active(one: ProducerState) -> ActiveProducer:
+    return ActiveProducer(
+        one.producer_id, one.producer_epoch, one.last_sequence, one.last_timestamp, one.current_txn_start_offset
+    )
+
+
+async def transaction_coordinator(cluster: ClusterClient, transactional_id: str) -> BrokerId:
+    """The broker that coordinates a transactional id. Raises: RequestRejected, BrokerUnavailable."""
+    return await retrying(
+        lambda: _coordinator_id(cluster, transactional_id), rng=cluster.rng, budget_ms=cluster.retry_budget_ms
+    )

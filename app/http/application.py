@@ -26,6 +26,7 @@ from app.http.access import Access
 from app.http.asked_once import AskedOnce
 from app.http.bodies import JSON_TYPE, ClientLeft, json_response
 from app.http.body_budget import BodyBudget
+from app.http.console import brokers as console_brokers
 from app.http.console import cost as console_cost
 from app.http.console import groups as console_groups
 from app.http.console import logins as console_logins
@@ -34,7 +35,10 @@ from app.http.console import overview as console_overview
 from app.http.console import producing as console_producing
 from app.http.console import rules as console_rules
 from app.http.console import schemas as console_schemas
+from app.http.console import store as console_store
 from app.http.console import topics as console_topics
+from app.http.console import transactions as console_transactions
+from app.http.console import users as console_users
 from app.http.console.console import Console
 from app.http.console.rendering import ConsoleRoute
 from app.http.console.sessions import accepts_html
@@ -94,7 +98,11 @@ _PAGES: Final = (
     console_producing,
     console_groups,
     console_schemas,
+    console_brokers,
+    console_store,
+    console_transactions,
     console_rules,
+    console_users,
     console_cost,
     console_logins,
 )

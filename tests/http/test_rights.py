@@ -54,6 +54,8 @@ NEED_NO_RIGHT = {
     ("GET", "/console"),
     ("GET", "/console/topics"),
     ("GET", "/console/groups"),
+    ("GET", "/console/brokers"),
+    ("GET", "/console/transactions"),
     ("GET", "/console/login"),
     ("POST", "/console/login"),
 }
@@ -83,6 +85,7 @@ WITHOUT_A_LINE = {
     # It asks whether the caller may see the cluster, which all may ask.
     ("GET", "/console/live"),
     ("GET", "/console/cost"),
+    ("GET", "/console/store"),
     # No broker is asked.
     ("GET", "/console/assets/{name}"),
     ("POST", "/console/logout"),
@@ -156,6 +159,7 @@ async def test_no_route_gives_a_user_without_rights_anything_and_each_refusal_is
             "group_name": "secret-group",
             "instance": "secret-instance",
             "consumer_id": "secret-member",
+            "transactional_id": "secret-transaction",
             "subject": f"{TOPIC}-value",
             "version": "1",
             "schema_id": "1",

@@ -482,6 +482,15 @@ WALKED_ROUTES: Final[Mapping[Route, Entry]] = {
         "/console/topics/{topic}/partitions/0/messages/0/value", 200, 404
     ),
     ("GET", "/console/groups"): _get("/console/groups", 200, 400),
+    ("GET", "/console/brokers"): _get("/console/brokers"),
+    ("GET", "/console/users"): _get("/console/users", 200, 400),
+    ("GET", "/console/quotas"): _get("/console/quotas", 200, 400),
+    ("GET", "/console/store"): _get("/console/store"),
+    ("GET", "/console/transactions"): _get("/console/transactions"),
+    ("GET", "/console/transactions/{transactional_id}"): _get("/console/transactions/transaction-0", 200, 404),
+    ("GET", "/console/topics/{topic_name}/partitions/{partition_id}/producers"): _get(
+        "/console/topics/{topic}/partitions/{partition}/producers"
+    ),
     ("GET", "/console/schemas"): _get("/console/schemas", 200, 400),
     ("GET", "/console/schemas/{subject}"): _get("/console" + _SCHEMA, 200, 404),
     ("GET", "/console/schemas/{subject}/versions/{version}"): _get("/console" + _SCHEMA + "/versions/1", 200, 404),

@@ -29,7 +29,10 @@ PAGES: Final = (
     ("overview", "/", "Overview", "o"),
     ("topics", "/console/topics", "Topics", "t"),
     ("groups", "/console/groups", "Groups", "g"),
+    ("brokers", "/console/brokers", "Brokers", "b"),
+    ("store", "/console/store", "Store", "d"),
     ("schemas", "/console/schemas", "Schemas", "s"),
+    ("transactions", "/console/transactions", "Transactions", "x"),
     ("access", "/console/access", "Access", "a"),
     ("cost", "/console/cost", "Cost", "c"),
 )

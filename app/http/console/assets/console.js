@@ -51,6 +51,9 @@ document.addEventListener("keydown", (event) => {
   }
 })
 
+// On a phone the pages stand in a row that may be longer than the screen.
+document.querySelector("nav a[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" })
+
 // --- buttons that copy
 
 for (const button of document.querySelectorAll("[data-copy]")) {
