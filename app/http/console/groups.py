@@ -12,10 +12,13 @@ from typing import Any, Final, NamedTuple
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from app.client.cluster import LATEST
+from app.client.connection import KafkaConnection
 from app.client.groups import Committed, GroupMember, ListedGroup
-from app.core.turns import Portion, ordered
+from app.core.errors import BrokerUnavailable, RequestRejected
+from app.core.turns import Portion, ordered, slices
 from app.core.units import BrokerId, TopicPartition
-from app.http.console.asking import of_broker, side_by_side, soon
+from app.http.console.asking import of_broker, side_by_side, soon, together
 from app.http.console.rendering import ConsoleRoute, page
 from app.http.console.topics import QUERY_CHARS_MAX, number_in
 from app.http.errors import RestError
@@ -28,6 +31,11 @@ router = APIRouter(include_in_schema=False, route_class=ConsoleRoute, default_re
 
 GROUPS_A_PAGE: Final = 50
 LAGS_A_PAGE: Final = 200
+LAGGING_PARTITIONS_MAX: Final = 2_000
+"""Partitions of the groups of one page whose ends are asked for."""
+GROUPS_AT_ONCE: Final = 10
+"""Groups whose offsets are asked for at the same time."""
+SHARE: Final = "share"
 MEMBERS_SHOWN: Final = 100
 
 
@@ -53,9 +61,11 @@ async def list_groups(request: Request) -> Response:
     fitting = await ordered(fitting, portion, lambda group: group.group_id)
     begin = bisect_right(fitting, after, key=lambda group: group.group_id) if after else 0
     shown = fitting[begin : begin + GROUPS_A_PAGE]
+    lags = await _lags_of(gateway, shown)
     return await page(
         request,
         "groups",
+        lags=lags,
         section="groups",
         rows=shown,
         count=len(fitting),
@@ -66,6 +76,65 @@ async def list_groups(request: Request) -> Response:
         begun=begin > 0,
         silent=told.silent,
     )
+
+
+async def _lags_of(gateway: Gateway, groups: Sequence[ListedGroup]) -> dict[str, int]:
+    """The records that some groups lack, all partitions together. A group is left out if a broker did not respond, if it has no
+    offsets, or if the groups before it and itself have more than ``LAGGING_PARTITIONS_MAX`` partitions."""
+
+    async def offsets_of(group: ListedGroup) -> Mapping[TopicPartition, Committed] | int | None:
+        try:
+            if group.group_type == SHARE:
+                progress = await of_broker(
+                    gateway, group.coordinator, lambda _: gateway.groups.share_progress(group.group_id)
+                )
+                return sum(one.lag or 0 for one in progress.values()) if progress else None
+            return await of_broker(gateway, group.coordinator, lambda _: gateway.groups.committed(group.group_id))
+        except (BrokerUnavailable, RequestRejected):
+            return None
+
+    found: dict[str, int] = {}
+    offsets: dict[str, Mapping[TopicPartition, Committed]] = {}
+    left = LAGGING_PARTITIONS_MAX
+    for some in slices(groups, GROUPS_AT_ONCE):
+        for group, told in zip(some, await together(*map(offsets_of, some)), strict=True):
+            if isinstance(told, int):
+                found[group.group_id] = told
+            elif told and len(told) <= left:
+                offsets[group.group_id] = told
+                left -= len(told)
+    partitions = [*dict.fromkeys(partition for one in offsets.values() for partition in one)]
+    ends = await _ends_of(gateway, partitions)
+    portion = Portion()
+    for name, committed in offsets.items():
+        if all(partition in ends for partition in committed):
+            found[name] = sum(max(0, ends[partition] - one.offset) for partition, one in committed.items())
+        await portion.rest_if_spent()
+    return found
+
+
+async def _ends_of(gateway: Gateway, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    """The ends of those partitions whose leaders respond."""
+    by_leader: dict[BrokerId, list[TopicPartition]] = {}
+    try:
+        there = await present(gateway, partitions)
+    except (BrokerUnavailable, RequestRejected):
+        return {}
+    for partition in there:
+        leader = gateway.cluster.view.leader_of(partition)
+        if leader is not None:
+            by_leader.setdefault(leader, []).append(partition)
+
+    async def ask(node_id: BrokerId, _: KafkaConnection) -> dict[TopicPartition, int]:
+        try:
+            ends = await gateway.cluster.list_offsets(dict.fromkeys(by_leader[node_id], LATEST))
+        except RequestRejected:
+            return {}  # a topic was deleted meanwhile
+        return {partition: one.offset for partition, one in ends.items()}
+
+    told = await side_by_side(gateway, by_leader, ask)
+    gone = dict.fromkeys(set(partitions) - set(there), 0)
+    return gone | {partition: end for answer in told.answers.values() for partition, end in answer.items()}
 
 
 class Lag(NamedTuple):

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import re
 from urllib.parse import quote
 
 import httpx
+import pytest
 from fastapi import FastAPI
 
-from app.core.units import PartitionIndex, TopicPartition
+from app.client.groups import GroupClient, ListedGroup, ShareProgress
+from app.core.units import BrokerId, Offset, PartitionIndex, TopicPartition
 from app.http.gateway import Gateway
 
 
@@ -32,6 +35,43 @@ async def test_groups_are_listed_and_each_has_its_lag(
     assert '<td data-label="Lag" class="n">3</td>' in one.text
     assert "/console/topics/t/messages?partition=0&amp;offset=2" in one.text
     assert "3 records" in one.text
+
+
+async def test_the_list_has_the_lag_of_its_groups_as_far_as_a_page_asks(
+    http: httpx.AsyncClient, cluster: str, application: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await http.post(f"{cluster}/topics", json={"topic_name": "t"})
+    for value in range(5):
+        assert (await http.post(f"{cluster}/topics/t/records", json={"value": {"data": value}})).is_success
+    await committed(application, "behind", 2)
+    await committed(application, "done", 5)
+
+    async def lags() -> dict[str, str]:
+        text = (await http.get("/console/groups")).text
+        rows = re.findall(
+            r'data-label="Group"><a href="/console/groups/([^"]+)">.*?data-label="Lag"[^>]*>(.*?)</td>', text, re.S
+        )
+        return {name: re.sub("<[^>]+>", "", lag) for name, lag in rows}
+
+    assert await lags() == {"behind": "3", "done": "0"}
+    monkeypatch.setattr("app.http.console.groups.LAGGING_PARTITIONS_MAX", 1)
+    assert await lags() == {"behind": "3", "done": "–"}
+
+
+async def test_a_share_group_has_its_own_mark_and_lag(
+    http: httpx.AsyncClient, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def listed(self: GroupClient, node_id: BrokerId, *_: object) -> list[ListedGroup]:
+        return [ListedGroup("workers", "share", "share", "Stable", node_id)]
+
+    async def progress(*_: object) -> dict[TopicPartition, ShareProgress]:
+        return {TopicPartition("t", PartitionIndex(index)): ShareProgress(Offset(0), 4) for index in range(2)}
+
+    monkeypatch.setattr(GroupClient, "groups_at", listed)
+    monkeypatch.setattr(GroupClient, "share_progress", progress)
+    text = (await http.get("/console/groups")).text
+    assert '<span class="tag share">share</span>' in text
+    assert '<a href="/console/groups/workers">8</a>' in text
 
 
 async def test_the_command_of_a_group_is_safe_to_paste(
