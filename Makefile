@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 KAFKA_LIBS := $(CURDIR)/.cache/kafka/libs
 export FIRN_KAFKA_LIBS ?= $(KAFKA_LIBS)
 
-.PHONY: help run spark-demo test test-ci test-slow test-new lint bench bench-quick soak soak-short clean system-packages quickstart-packages kafka-libs spark-connector s3-servers package wheelhouse install-size image rehearse infra-check hashes sbom audit hooks docs
+.PHONY: help run spark-demo test test-ci test-slow test-new lint bench bench-quick soak soak-short clean system-packages quickstart-packages kafka-libs spark-connector s3-servers axe package wheelhouse install-size image rehearse infra-check hashes sbom audit hooks docs
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1|/' | column -t -s '|'
@@ -64,6 +64,9 @@ test: $(VENV)/.test system-packages kafka-libs ## The default suite (a few minut
 
 test-ci: $(VENV)/.test system-packages kafka-libs ## The tests of the same kinds that take seconds each (ten minutes)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m 'ci and not slow' $(ARGS)
+
+axe: ## Fetch axe-core, by which `make test-ci` checks the pages of the console for accessibility (needs npm)
+	@mkdir -p .cache/axe && cd .cache/axe && npm pack --silent axe-core@4.14.1 >/dev/null && tar -xzf axe-core-4.14.1.tgz package/axe.min.js package/LICENSE
 
 spark-connector: kafka-libs
 	@$(BIN)/python -c 'from loadtests.spark_read import fetch_connector; fetch_connector()' || \

@@ -1,19 +1,28 @@
 """Pages in Chromium: none reports anything to the browser's console, and no record runs as a script.
 
-They are skipped where Chromium is not installed (`apt-get install chromium`).
+They are skipped where Chromium is not installed (`apt-get install chromium`), and those of axe-core where `make axe` was not run.
 """
 
 from __future__ import annotations
 
+import json
+import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final, NamedTuple
+from urllib.parse import quote
 
 import httpx
 import pytest
 
+from app.client.cluster import ClusterClient
+from app.client.transactional_batches import write_batches
+from app.client.transactions import begin_transaction
+from app.core.units import PartitionIndex, TimestampMs, TopicPartition
+from app.metadata.image.records import REGISTRY_LEVEL
 from tests.support.broker import running_broker
 from tests.support.walked_routes import http_server
+from tools.axe import axe, violations
 from tools.chromium import Screen, Tab, browsing, chromium
 
 pytestmark = [
@@ -33,8 +42,18 @@ PAGES: Final = (
     "/console/topics/flights/partitions/0/messages/0",
     "/console/topics/flights/partitions",
     "/console/topics/flights/settings",
+    "/console/topics/flights/partitions/0/producers",
     "/console/groups",
+    "/console/brokers",
+    "/console/store",
+    "/console/schemas",
+    "/console/schemas/flights-value",
+    "/console/schemas/flights-value/versions/2",
+    "/console/transactions",
+    "/console/transactions/settlement",
     "/console/access",
+    "/console/users",
+    "/console/quotas",
     "/console/cost",
 )
 
@@ -46,18 +65,20 @@ class Shown(NamedTuple):
     tab: Tab
     client: httpx.AsyncClient
     cluster: str
+    broker: tuple[str, int]
 
 
 @pytest.fixture
 async def shown(tmp_path: Path) -> AsyncIterator[Shown]:
     async with (
-        running_broker(tmp_path / "broker", num_partitions=2) as broker,
+        running_broker(tmp_path / "broker", num_partitions=2, new_level=REGISTRY_LEVEL) as broker,
         http_server(("127.0.0.1", broker.port)) as server,
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}") as client,
         browsing(tmp_path / "chromium") as tab,
     ):
         (one,) = (await client.get("/v3/clusters")).json()["data"]
-        yield Shown(str(client.base_url).rstrip("/"), tab, client, f"/v3/clusters/{one['cluster_id']}")
+        address = ("127.0.0.1", broker.port)
+        yield Shown(str(client.base_url).rstrip("/"), tab, client, f"/v3/clusters/{one['cluster_id']}", address)
 
 
 async def write(shown: Shown, *values: str) -> None:
@@ -68,8 +89,43 @@ async def write(shown: Shown, *values: str) -> None:
         assert (await shown.client.post(f"{shown.cluster}/topics/flights/records", json=record)).is_success
 
 
-async def test_no_page_reports_anything_to_the_browsers_console_and_no_record_runs(shown: Shown) -> None:
+async def fill(shown: Shown) -> None:
+    """Hostile and long records, schemas with hostile names and texts, and an open transaction."""
     await write(shown, HOSTILE, "x" * 400_000)
+    for fields in (["a"], ["a", "b"]):
+        listed = [{"name": name, "type": "string", "default": HOSTILE} for name in fields]
+        schema = json.dumps({"type": "record", "name": "R", "doc": HOSTILE, "fields": listed})
+        for subject in ("flights-value", quote(HOSTILE, safe="")):
+            made = await shown.client.post(f"/subjects/{subject}/versions", json={"schema": schema})
+            assert made.is_success, made.text
+    async with ClusterClient((shown.broker,), rng=random.Random(1)) as cluster:
+        transaction = await begin_transaction(cluster, "settlement", timeout_ms=900_000)
+        partition = TopicPartition("flights", PartitionIndex(0))
+        await write_batches(cluster, transaction, {partition: [(TimestampMs(1), None, HOSTILE.encode(), ())]})
+
+
+@pytest.mark.skipif(axe() is None, reason="axe-core is not there (make axe)")
+async def test_each_page_can_be_used_by_those_who_see_little_or_have_no_mouse(shown: Shown) -> None:
+    await fill(shown)
+    found = {}
+    for path in PAGES:
+        for screen in (Screen(), Screen(dark=True), Screen(390, 844)):
+            await shown.tab.show_as(screen)
+            await shown.tab.go(shown.base + path)
+            if broken := await violations(shown.tab):
+                found[path, screen] = broken
+    assert found == {}
+
+
+@pytest.mark.skipif(axe() is None, reason="axe-core is not there (make axe)")
+async def test_a_page_whose_text_can_hardly_be_read_is_found(shown: Shown) -> None:
+    await shown.tab.go(f"{shown.base}/console/topics")
+    await shown.tab.value("document.querySelector('h1').style.color = 'rgb(240, 240, 240)'")
+    assert "color-contrast" in {one.rule for one in await violations(shown.tab)}
+
+
+async def test_no_page_reports_anything_to_the_browsers_console_and_no_record_runs(shown: Shown) -> None:
+    await fill(shown)
     for path in PAGES:
         for screen in (Screen(), Screen(390, 844, dark=True)):
             await shown.tab.show_as(screen)
@@ -81,7 +137,14 @@ async def test_no_page_reports_anything_to_the_browsers_console_and_no_record_ru
 
 
 async def test_an_empty_cluster_has_pages_that_say_what_to_do(shown: Shown) -> None:
-    for path in ("/", "/console/topics", "/console/groups"):
+    for path in (
+        "/",
+        "/console/topics",
+        "/console/groups",
+        "/console/schemas",
+        "/console/transactions",
+        "/console/quotas",
+    ):
         await shown.tab.go(shown.base + path)
         assert shown.tab.reports == [], path
         assert await shown.tab.value("document.querySelectorAll('.lead').length") >= 1, path

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
-import httpx
 import pytest
-from fastapi import FastAPI
 
+from app.client.admin import AdminClient
+from app.client.cluster import ClusterClient
 from app.http.console.users import quota_row
-from app.http.gateway import Gateway
+from app.metadata.image.records import SECURITY_LEVEL
 from app.security.acls import Operation, ResourceType
 from app.security.scram import ScramMechanism
 from tests.http.secured import secured
+from tests.support.broker import running_broker
+from tests.support.console import served_by
 
 
 @pytest.mark.parametrize(
@@ -66,12 +69,14 @@ async def test_users_and_quotas_are_listed_for_those_who_may_see_them(
         assert (await http.ask("dave", f"/console/users?q={'x' * 400}")).status_code == 400
 
 
-async def test_quotas_of_the_cluster_are_shown(http: httpx.AsyncClient, cluster: str, application: FastAPI) -> None:
-    gateway: Gateway = application.state.gateway
-    await gateway.admin.alter_quotas({"user": "a<b>"}, {"producer_byte_rate": 1_048_576.0})
-    await gateway.admin.alter_quotas({"user": None}, {"consumer_byte_rate": 1_048_576.0})
-    text = (await http.get("/console/quotas")).text
-    assert "user <code>a&lt;b&gt;</code>" in text
-    assert "users without limits of their own" in text
-    assert "may write <strong>1.0 MiB/s</strong>" in text
-    assert "without limits" not in (await http.get("/console/quotas?q=a%3C")).text
+async def test_quotas_of_the_cluster_are_shown(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, new_level=SECURITY_LEVEL) as broker, served_by(broker) as http:
+        async with ClusterClient((("127.0.0.1", broker.port),), rng=random.Random(1)) as cluster:
+            admin = AdminClient(cluster)
+            await admin.alter_quotas({"user": "a<b>"}, {"producer_byte_rate": 1_048_576.0})
+            await admin.alter_quotas({"user": None}, {"consumer_byte_rate": 1_048_576.0})
+        text = (await http.get("/console/quotas")).text
+        assert "user <code>a&lt;b&gt;</code>" in text
+        assert "users without limits of their own" in text
+        assert "may write <strong>1.0 MiB/s</strong>" in text
+        assert "without limits" not in (await http.get("/console/quotas?q=a%3C")).text
