@@ -142,6 +142,8 @@ class ClusterClient:
         """The number of the answer that named the brokers last."""
         self._refreshing: dict[frozenset[str] | None, tuple[asyncio.Task[None], float]] = {}
         """Requests for metadata, and the loop time at which each began."""
+        self.coordinators: dict[str, BrokerId] = {}
+        """The last known coordinators of transactional ids. ``app/client/transactions.py`` keeps them."""
         self._closed = False
 
     async def __aenter__(self) -> Self:

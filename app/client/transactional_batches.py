@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from app.client.cluster import ClusterClient, refusal
 from app.client.retry import retrying
-from app.client.transactions import Transaction
+from app.client.transactions import Transaction, busy
 from app.core.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected
 from app.core.turns import run
 from app.core.units import Offset, TimestampMs, TopicPartition
@@ -40,9 +40,14 @@ class WrittenBatch(NamedTuple):
 
 
 async def write_batches(
-    cluster: ClusterClient, transaction: Transaction, batches: Mapping[TopicPartition, Sequence[Row]]
+    cluster: ClusterClient,
+    transaction: Transaction,
+    batches: Mapping[TopicPartition, Sequence[Row]],
+    *,
+    busy_ms: int | None = None,
 ) -> dict[TopicPartition, WrittenBatch]:
     """Write each batch with acks=all, and return where it is. The transaction must have written nothing yet.
+    ``busy_ms``: as of ``begin_transaction``.
 
     Raises: RequestRejected, BrokerUnavailable. Then some batches may be written: abort the transaction.
     """
@@ -51,7 +56,7 @@ async def write_batches(
 
     async def write(partition: TopicPartition, rows: Sequence[Row]) -> None:
         async with limit:
-            found[partition] = await _write(cluster, transaction, partition, rows)
+            found[partition] = await _write(cluster, transaction, partition, rows, busy(busy_ms))
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -68,7 +73,11 @@ def _first(errors: BaseExceptionGroup[FirnError]) -> FirnError:
 
 
 async def _write(
-    cluster: ClusterClient, transaction: Transaction, partition: TopicPartition, rows: Sequence[Row]
+    cluster: ClusterClient,
+    transaction: Transaction,
+    partition: TopicPartition,
+    rows: Sequence[Row],
+    shorter_ms: Mapping[ErrorCode, int],
 ) -> WrittenBatch:
     steps = build_batch_in_steps(
         rows,
@@ -109,4 +118,6 @@ async def _write(
         del error
         cluster.forget(partition.topic)
 
-    return await retrying(ask, rng=cluster.rng, budget_ms=cluster.retry_budget_ms, before_retry=look_again)
+    return await retrying(
+        ask, rng=cluster.rng, budget_ms=cluster.retry_budget_ms, before_retry=look_again, shorter_ms=shorter_ms
+    )

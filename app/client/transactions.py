@@ -8,13 +8,13 @@ joins it at the first write to it (Produce 12 and later, KIP-890). So a transact
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 from app.client.cluster import ClusterClient, check_code, refusal
 from app.client.connection import KafkaConnection
-from app.client.retry import retrying
-from app.core.errors import ErrorCode
+from app.client.retry import NO_SHORTER, retrying
+from app.core.errors import BrokerUnavailable, ErrorCode, RequestRejected
 from app.core.turns import Portion, each, slices
 from app.core.units import BrokerId, PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from app.wire.apikeys import ApiKey
@@ -33,6 +33,10 @@ OPEN_STATES: Final = (ONGOING, "PrepareCommit", "PrepareAbort")
 """The states of transactions that readers of committed records wait for."""
 DESCRIBED_AT_ONCE: Final = 200
 """Transactions of one request."""
+COORDINATORS_MAX: Final = 1_024
+"""Transactional ids of one client whose coordinator it keeps in mind."""
+
+T = TypeVar("T")
 
 
 class Transaction(NamedTuple):
@@ -43,21 +47,23 @@ class Transaction(NamedTuple):
     producer_epoch: ProducerEpoch
 
 
-async def begin_transaction(cluster: ClusterClient, transactional_id: str, *, timeout_ms: int) -> Transaction:
+async def begin_transaction(
+    cluster: ClusterClient, transactional_id: str, *, timeout_ms: int, busy_ms: int | None = None
+) -> Transaction:
     """A new transaction; an earlier one of the same id is aborted, and its producer fenced.
 
-    The broker aborts it ``timeout_ms`` after its first record if no process has ended it by then.
+    The broker aborts it ``timeout_ms`` after its first record if no process has ended it by then. ``busy_ms``: how long to try
+    while the last transaction of the id is still being ended; None is as long as for other failures.
     Raises: RequestRejected, BrokerUnavailable.
     """
 
-    async def ask() -> Transaction:
-        connection = await _coordinator(cluster, transactional_id)
+    async def ask(connection: KafkaConnection) -> Transaction:
         request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
         answer = await connection.request(ApiKey.INIT_PRODUCER_ID, request, timeout_ms=cluster.request_timeout_ms)
         check_code(answer.error_code, None, f"transaction {transactional_id}")
         return Transaction(transactional_id, ProducerId(answer.producer_id), ProducerEpoch(answer.producer_epoch))
 
-    return await retrying(ask, rng=cluster.rng, budget_ms=cluster.retry_budget_ms)
+    return await _asked(cluster, transactional_id, ask, busy(busy_ms))
 
 
 async def end_transaction(cluster: ClusterClient, transaction: Transaction, *, commit: bool) -> Transaction:
@@ -66,8 +72,7 @@ async def end_transaction(cluster: ClusterClient, transaction: Transaction, *, c
     Raises: RequestRejected (it ended the other way, or its time was over), BrokerUnavailable (try again).
     """
 
-    async def ask() -> Transaction:
-        connection = await _coordinator(cluster, transaction.transactional_id)
+    async def ask(connection: KafkaConnection) -> Transaction:
         request = EndTxnRequest(*transaction, committed=commit)
         answer = await connection.request(ApiKey.END_TXN, request, timeout_ms=cluster.request_timeout_ms)
         check_code(answer.error_code, None, f"transaction {transaction.transactional_id}")
@@ -77,7 +82,7 @@ async def end_transaction(cluster: ClusterClient, transaction: Transaction, *, c
             transaction.transactional_id, ProducerId(answer.producer_id), ProducerEpoch(answer.producer_epoch)
         )
 
-    return await retrying(ask, rng=cluster.rng, budget_ms=cluster.retry_budget_ms)
+    return await _asked(cluster, transaction.transactional_id, ask)
 
 
 async def is_open(cluster: ClusterClient, transaction: Transaction) -> bool:
@@ -86,8 +91,7 @@ async def is_open(cluster: ClusterClient, transaction: Transaction) -> bool:
     Raises: RequestRejected, BrokerUnavailable.
     """
 
-    async def ask() -> bool:
-        connection = await _coordinator(cluster, transaction.transactional_id)
+    async def ask(connection: KafkaConnection) -> bool:
         request = DescribeTransactionsRequest(transactional_ids=[transaction.transactional_id])
         answer = await connection.request(ApiKey.DESCRIBE_TRANSACTIONS, request, timeout_ms=cluster.request_timeout_ms)
         (found,) = answer.transaction_states
@@ -97,14 +101,56 @@ async def is_open(cluster: ClusterClient, transaction: Transaction) -> bool:
         owner = (found.producer_id, found.producer_epoch)
         return found.transaction_state == ONGOING and owner == (transaction.producer_id, transaction.producer_epoch)
 
-    return await retrying(ask, rng=cluster.rng, budget_ms=cluster.retry_budget_ms)
+    return await _asked(cluster, transaction.transactional_id, ask)
+
+
+def busy(limit_ms: int | None) -> Mapping[ErrorCode, int]:
+    """``shorter_ms`` of ``retrying``: how long to try while the last transaction of an id is still being ended."""
+    return NO_SHORTER if limit_ms is None else {ErrorCode.CONCURRENT_TRANSACTIONS: limit_ms}
+
+
+async def _asked(
+    cluster: ClusterClient,
+    transactional_id: str,
+    ask: Callable[[KafkaConnection], Awaitable[T]],
+    shorter_ms: Mapping[ErrorCode, int] = NO_SHORTER,
+) -> T:
+    """The response of the coordinator, which is looked for anew after a failure. Raises: RequestRejected, BrokerUnavailable."""
+
+    async def attempt() -> T:
+        try:
+            return await ask(await _coordinator(cluster, transactional_id))
+        except RequestRejected as error:
+            if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
+                cluster.coordinators.pop(transactional_id, None)
+            raise
+        except BrokerUnavailable:
+            _forget_broker_of(cluster, transactional_id)
+            raise
+
+    return await retrying(attempt, rng=cluster.rng, budget_ms=cluster.retry_budget_ms, shorter_ms=shorter_ms)
+
+
+def _forget_broker_of(cluster: ClusterClient, transactional_id: str) -> None:
+    """A broker could not be reached: it may coordinate none of its ids any more."""
+    node = cluster.coordinators.get(transactional_id)
+    for one in [one for one, at in cluster.coordinators.items() if at == node]:
+        del cluster.coordinators[one]
 
 
 async def _coordinator(cluster: ClusterClient, transactional_id: str) -> KafkaConnection:
+    kept = cluster.coordinators.get(transactional_id)
+    if kept is not None and kept in cluster.view.brokers:
+        return await cluster.broker(kept)
     node_id = await _coordinator_id(cluster, transactional_id)
     if node_id not in cluster.view.brokers:
         await cluster.refresh()
-    return await cluster.broker(node_id)
+    connection = await cluster.broker(node_id)
+    known = cluster.coordinators
+    if len(known) >= COORDINATORS_MAX:
+        del known[next(iter(known))]
+    known[transactional_id] = node_id
+    return connection
 
 
 async def _coordinator_id(cluster: ClusterClient, transactional_id: str) -> BrokerId:

@@ -19,7 +19,7 @@ from app.metadata.changes.internal_topics import KEYED_ID_PREFIX
 
 HASH_CHARS: Final = 32
 IDS_MAX: Final = 64
-"""Keyed requests of one caller that one process serves side by side."""
+"""Keyed requests of one caller that one process serves side by side. The next one waits."""
 REST_MS: Final = 500
 """An id that was used more recently is taken only if no other one may be made."""
 SET_ASIDE_MS: Final = 60_000

@@ -6,16 +6,18 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app.client.cluster import EARLIEST, LATEST, ClusterClient
+from app.client.connection import KafkaConnection
 from app.client.consumer import Consumer
 from app.client.transactional_batches import Row, write_batches
 from app.client.transactions import Transaction, begin_transaction, end_transaction
-from app.core.errors import ErrorCode, RequestRejected
+from app.core.errors import BrokerUnavailable, ErrorCode, RequestRejected
 from app.core.turns import whole
-from app.core.units import Offset, PartitionIndex, ProducerEpoch, ProducerId, TimestampMs, TopicPartition
+from app.core.units import BrokerId, Offset, PartitionIndex, ProducerEpoch, ProducerId, TimestampMs, TopicPartition
 from app.records.batch import parse_header
 from app.records.builder import build_batch, build_batch_in_steps
 from tests.support.broker import RunningBroker, running_broker
@@ -86,6 +88,35 @@ async def test_the_identity_after_an_end_writes_the_next_transaction(client: Clu
     assert await committed(client, ZERO) == [b"b"]
     with pytest.raises(RequestRejected):
         await write_batches(client, transaction, {ZERO: rows(b"late")})
+
+
+async def test_a_coordinator_that_moved_is_looked_for_again(client: ClusterClient) -> None:
+    transaction = await begun(client)
+    (node,) = client.coordinators.values()
+    for wrong in (BrokerId(node + 1), node):
+        client.coordinators["id"] = wrong
+        await write_batches(client, transaction, {ZERO: rows(b"a")})
+        transaction = await end_transaction(client, transaction, commit=True)
+        assert client.coordinators == {"id": node}
+    assert await committed(client, ZERO) == [b"a", b"a"]
+
+
+async def test_a_broker_that_cannot_be_reached_is_forgotten_for_all_its_ids(
+    client: ClusterClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transaction = await begun(client)
+    (node,) = client.coordinators.values()
+    client.coordinators |= {"other": node, "elsewhere": BrokerId(node + 1)}
+    client.retry_budget_ms = 1
+
+    async def lost(self: KafkaConnection, *asked: Any, **named: Any) -> None:
+        raise BrokerUnavailable("The connection was lost.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KafkaConnection, "request", lost)
+        with pytest.raises(BrokerUnavailable):
+            await end_transaction(client, transaction, commit=True)
+    assert client.coordinators == {"elsewhere": node + 1}
 
 
 async def test_a_partition_that_does_not_exist_fails_the_whole(client: ClusterClient) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import deque
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from app.client.cluster import ClusterClient
 from app.client.partitioner import partition_of_key
-from app.client.transactional_batches import Row, write_batches
+from app.client.transactional_batches import Row, WrittenBatch, write_batches
 from app.client.transactions import Transaction, begin_transaction, end_transaction
 from app.core.errors import RETRIABLE, ErrorCode, FirnError, RequestRejected, clause
 from app.core.seams import Clock
@@ -44,6 +45,11 @@ SETTLE_PAUSE_S: Final = 0.1
 IDENTITY_KEPT_S: Final = 300.0
 """Brokers forget an id that is at rest for 10 minutes: before that, it gets a new identity."""
 PROCESS_BYTES: Final = 8
+BUSY_MS: Final = 500
+"""An id whose last transaction is not ended after this time is set aside, and another id is taken (EO8)."""
+IDS_TRIED_MAX: Final = 3
+ID_WITHIN_S: Final = 5.0
+"""How long a request waits for an id while all are in use."""
 OF_TRANSACTION: Final = frozenset(
     {
         ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -93,7 +99,9 @@ class KeyedProducer:
         self._process = secrets.token_hex(PROCESS_BYTES)
         self._ids: TransactionalIds | None = None
         self._kept: dict[str, _Kept] = {}
-        self._running: set[asyncio.Task[Outcome]] = set()
+        self._waiting: deque[asyncio.Future[str]] = deque()
+        """Requests that wait for an id, in their order."""
+        self._running: set[asyncio.Task[Any]] = set()
 
     async def produce(
         self, key: bytes, digest: bytes, topic: str, records: Sequence[KeyedRecord], status: int
@@ -127,7 +135,7 @@ class KeyedProducer:
             case Aborted(error):
                 raise _error_of(error)
 
-    def _ended(self, task: asyncio.Task[Outcome]) -> None:
+    def _ended(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
         if not task.cancelled():
             task.exception()  # mark it as read: the request may have no reader any more
@@ -191,16 +199,26 @@ class KeyedProducer:
 
     # --- transactional ids --------------------------------------------------------------------------------------------
 
-    def _take(self, prefix: str) -> str:
-        """Raises: RestError 503."""
+    async def _take(self, prefix: str) -> str:
+        """An id for one transaction, which waits for its turn if all are in use. Raises: RestError 503."""
         if self._ids is None:
             self._ids = TransactionalIds(prefix, self._process)
-        taken = self._ids.take(self._now_ms())
-        if taken is None:
+        taken = None if self._waiting else self._ids.take(self._now_ms())
+        if taken is not None:
+            return taken
+        given: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._waiting.append(given)
+        try:
+            async with asyncio.timeout(ID_WITHIN_S):
+                return await given
+        except TimeoutError:
+            if given.done() and not given.cancelled():  # it came in the turn in which the time was up
+                return given.result()
             raise RestError(
-                503, f"{IDS_MAX} requests with an Idempotency-Key are being served for the caller.", error_code=50302
-            )
-        return taken
+                503,
+                f"{IDS_MAX} requests with an Idempotency-Key are being served for the caller. Try again in a moment.",
+                error_code=50302,
+            ) from None
 
     def _now_ms(self) -> int:
         return int(asyncio.get_running_loop().time() * 1000)
@@ -209,7 +227,7 @@ class KeyedProducer:
         kept = self._kept.pop(transactional_id, None)
         if kept is not None and kept.timeout_ms == timeout_ms and kept.until_s > asyncio.get_running_loop().time():
             return kept.transaction
-        return await begin_transaction(self._cluster, transactional_id, timeout_ms=timeout_ms)
+        return await begin_transaction(self._cluster, transactional_id, timeout_ms=timeout_ms, busy_ms=BUSY_MS)
 
     def _give_back(self, transactional_id: str, after: Transaction | None, timeout_ms: int) -> None:
         """``after``: the identity for the next transaction; None if the end of the last one is not known."""
@@ -218,6 +236,27 @@ class KeyedProducer:
         if after is not None:
             until_s = asyncio.get_running_loop().time() + IDENTITY_KEPT_S
             self._kept[transactional_id] = _Kept(after, timeout_ms, until_s)
+        while self._waiting:
+            if self._waiting[0].done():  # its request has left
+                self._waiting.popleft()
+                continue
+            taken = self._ids.take(self._now_ms())
+            if taken is None:
+                break
+            self._waiting.popleft().set_result(taken)
+
+    def _abandon(self, transaction: Transaction, timeout_ms: int) -> None:
+        """Abort a transaction that could not begin everywhere, beside the requests. Its id is in use, and then at rest or aside."""
+        task = asyncio.create_task(self._abort(transaction, timeout_ms))
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+
+    async def _abort(self, transaction: Transaction, timeout_ms: int) -> None:
+        try:
+            after = await end_transaction(self._cluster, transaction, commit=False)
+        except FirnError:
+            after = None  # the coordinator aborts it when its time is over
+        self._give_back(transaction.transactional_id, after, timeout_ms)
 
 
 class _Try:
@@ -270,27 +309,26 @@ class _Try:
             attempt.found(found)
 
     async def _write(self) -> None:
-        attempt, new, plan = self._attempt, self._new, self._plan
-        assert new is not None
-        try:
-            transactional_id = self._producer._take(new.prefix)
-        except RestError as error:
+        attempt, plan = self._attempt, self._plan
+        written: dict[TopicPartition, WrittenBatch] | None = None
+        error: Exception | None = None
+        for _ in range(IDS_TRIED_MAX):
+            try:
+                written = await self._written()
+                break
+            except (RestError, FirnError) as refused:
+                error = refused
+                if not isinstance(refused, RequestRejected) or refused.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
+                    break
+            if self._transaction is not None:
+                assert self._new is not None
+                self._producer._abandon(self._transaction, self._new.timeout_ms)
+                self._transaction = None
+        if written is None:
+            assert error is not None
             attempt.failed(error)
-            await self._release()
-            return
-        try:
-            transaction = await self._producer._begun(transactional_id, new.timeout_ms)
-        except FirnError as error:
-            self._producer._give_back(transactional_id, None, new.timeout_ms)
-            attempt.failed(error)
-            await self._release()
-            return
-        self._transaction = transaction
-        attempt.began()
-        try:
-            written = await write_batches(self._cluster, transaction, plan.batches)
-        except FirnError as error:
-            attempt.failed(error)
+            if attempt.outcome is not None:
+                await self._release()
             return
         parts = tuple(
             Part(
@@ -303,6 +341,19 @@ class _Try:
             for partition in plan.partitions
         )
         attempt.written(Result(attempt.try_id, attempt.digest, self._status, 0, plan.filled_ms, parts, plan.places))
+
+    async def _written(self) -> dict[TopicPartition, WrittenBatch]:
+        """Write the records in a transaction of one id. Raises: RestError 503, FirnError."""
+        new = self._new
+        assert new is not None
+        transactional_id = await self._producer._take(new.prefix)
+        try:
+            self._transaction = await self._producer._begun(transactional_id, new.timeout_ms)
+        except FirnError:
+            self._producer._give_back(transactional_id, None, new.timeout_ms)
+            raise
+        self._attempt.began()
+        return await write_batches(self._cluster, self._transaction, self._plan.batches, busy_ms=BUSY_MS)
 
     async def _append(self) -> None:
         attempt = self._attempt
@@ -320,8 +371,12 @@ class _Try:
 
     async def _end(self, *, commit: bool) -> None:
         transaction, new = self._transaction, self._new
-        assert transaction is not None
         assert new is not None
+        if transaction is None:  # each id that was tried is being ended by itself
+            assert not commit
+            self._attempt.ended(success=False)
+            await self._release()
+            return
         after: Transaction | None = None
         try:
             after = await end_transaction(self._cluster, transaction, commit=commit)

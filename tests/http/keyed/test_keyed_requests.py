@@ -7,7 +7,7 @@ import asyncio
 import gzip
 import json
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,19 @@ import httpx
 import pytest
 
 from app.client.cluster import EARLIEST, LATEST, ClusterClient
+from app.client.connection import KafkaConnection
 from app.client.consumer import Consumer
 from app.core.errors import BrokerUnavailable, ErrorCode, RequestRejected
 from app.core.units import Offset, PartitionIndex, TopicPartition
+from app.exactly_once import transactional_ids
 from app.http.application import create_app
 from app.http.gateway import HttpSettings
 from app.http.keyed import producing
 from app.http.keyed.results import ResultClient
 from app.machine.runtime import SystemClock
 from app.metadata.image.records import REQUESTS_LEVEL
+from app.transactions.markers import MarkerWriter
+from app.wire.apikeys import ApiKey
 from app.wire.private import RequestsRequest, RequestsResponse
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.several import unfenced
@@ -345,6 +349,111 @@ async def test_a_failure_that_may_be_over_at_the_next_try_is_503(
     assert (await (process.post("k") if version == 3 else v2(process, "k"))).status_code == 200
 
 
+@pytest.fixture(name="held_markers")
+def _held_markers(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """No marker is written until it is set."""
+    write, free = MarkerWriter.write, asyncio.Event()
+
+    async def when_free(wait: Callable[[], Any]) -> None:
+        await free.wait()
+        if (written := wait()) is not None:
+            await written
+
+    def holds(self: MarkerWriter, *asked: Any) -> Any:
+        return when_free(lambda: write(self, *asked))
+
+    monkeypatch.setattr(MarkerWriter, "write", holds)
+    return free
+
+
+async def test_an_id_whose_last_transaction_does_not_end_is_set_aside(
+    broker: RunningBroker, process: Process, monkeypatch: pytest.MonkeyPatch, held_markers: asyncio.Event
+) -> None:
+    used: list[str] = []
+    write = producing.write_batches
+
+    async def notes(cluster: Any, transaction: Any, batches: Any, **named: Any) -> Any:
+        used.append(transaction.transactional_id.rpartition(".")[2])
+        return await write(cluster, transaction, batches, **named)
+
+    monkeypatch.setattr(producing, "write_batches", notes)
+    monkeypatch.setattr(transactional_ids, "REST_MS", 0)
+    answers = [await process.post(key) for key in "ab"]
+    assert [one.status_code for one in answers] == [200, 200]
+    assert used == ["1", "1", "2"], "the first id is busy for the second request, which gets on with another"
+    held_markers.set()
+    await settled(broker)
+    assert [(await process.post(key)).content for key in "ab"] == [one.content for one in answers]
+    assert len(await committed(broker)) == 2
+
+
+async def test_a_request_waits_for_an_id_while_all_are_in_use(
+    broker: RunningBroker, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactional_ids, "IDS_MAX", 1)
+    write, look = producing.write_batches, ResultClient.look
+    gate, looked = asyncio.Event(), 0
+
+    async def held(*args: Any, **named: Any) -> Any:
+        await gate.wait()
+        return await write(*args, **named)
+
+    async def counts(self: ResultClient, *asked: Any) -> Any:
+        nonlocal looked
+        found = await look(self, *asked)
+        looked += 1
+        return found
+
+    monkeypatch.setattr(producing, "write_batches", held)
+    monkeypatch.setattr(ResultClient, "look", counts)
+    asked = [asyncio.create_task(process.post(key)) for key in "abc"]
+    await until(lambda: looked == 3)
+    gate.set()
+    assert [(await one).status_code for one in asked] == [200, 200, 200]
+    await settled(broker)
+    assert len(await committed(broker)) == 3
+
+
+async def test_a_request_that_gets_no_id_in_time_is_told_to_try_again(
+    broker: RunningBroker, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactional_ids, "IDS_MAX", 1)
+    monkeypatch.setattr(producing, "ID_WITHIN_S", 0.0)
+    write, gate = producing.write_batches, asyncio.Event()
+
+    async def held(*args: Any, **named: Any) -> Any:
+        await gate.wait()
+        return await write(*args, **named)
+
+    monkeypatch.setattr(producing, "write_batches", held)
+    asked = [asyncio.create_task(process.post(key)) for key in "ab"]
+    done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+    (refused,) = [one.result() for one in done]
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+    assert "are being served for the caller" in refused.json()["message"]
+    gate.set()
+    assert sorted([(await one).status_code for one in asked]) == [200, 503]
+    assert [(await process.post(key)).status_code for key in "ab"] == [200, 200]
+    await settled(broker)
+    assert len(await committed(broker)) == 2
+
+
+async def test_the_coordinator_of_an_id_is_looked_for_once(
+    broker: RunningBroker, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactional_ids, "IDS_MAX", 1)
+    request, found = KafkaConnection.request, 0
+
+    async def counts(self: KafkaConnection, api: ApiKey, *asked: Any, **named: Any) -> Any:
+        nonlocal found
+        found += api is ApiKey.FIND_COORDINATOR
+        return await request(self, api, *asked, **named)
+
+    monkeypatch.setattr(KafkaConnection, "request", counts)
+    assert [(await process.post(key)).status_code for key in "abc"] == [200, 200, 200]
+    assert found == 1
+
+
 async def test_a_refusal_for_good_has_the_status_that_it_has_without_a_key(
     broker: RunningBroker, process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -385,10 +494,10 @@ async def test_a_client_that_leaves_does_not_stop_its_request(
     writes, may_write = asyncio.Event(), asyncio.Event()
     write = producing.write_batches
 
-    async def slowly(*args: Any) -> Any:
+    async def slowly(*args: Any, **named: Any) -> Any:
         writes.set()
         await may_write.wait()
-        return await write(*args)
+        return await write(*args, **named)
 
     monkeypatch.setattr(producing, "write_batches", slowly)
     leaving = asyncio.create_task(process.post("k"))
