@@ -836,6 +836,12 @@ def _parse_allowed_origins(text: str) -> Mapping[str, Any]:
     return {"firn_http_allowed_origins": frozenset(parse_origins(text))}
 
 
+def _parse_console_mask(text: str) -> Mapping[str, Any]:
+    from app.http.console.masks import parse_masks
+
+    return {"firn_console_mask": frozenset(f"{topics}:{field}" for topics, field in parse_masks(text.split(",")))}
+
+
 def _parse_http_proxies(text: str) -> Mapping[str, Any]:
     return {"firn_http_trusted_proxies": frozenset(parse_networks(text))}
 
@@ -877,6 +883,7 @@ _SPECIAL: Final[Mapping[str, Callable[[str], Mapping[str, Any]]]] = {
     "firn.http.allowed.hosts": _parse_allowed_hosts,
     "firn.http.allowed.origins": _parse_allowed_origins,
     "firn.http.trusted.proxies": _parse_http_proxies,
+    "firn.console.mask": _parse_console_mask,
     "firn.trusted.proxies": _parse_proxies,
     "firn.redis.url": _parse_redis_url,
     "firn.cluster.log.key": _parse_log_key,

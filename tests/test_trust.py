@@ -500,6 +500,7 @@ PAGES = Served(
         DOOR,
         f"{CONSOLE}test_pages.py::test_each_page_has_the_policy_of_content_and_runs_nothing_inline",
         f"{CONSOLE}test_messages.py::test_hostile_records_are_text",
+        f"{CONSOLE}test_masks.py::test_no_page_no_search_and_no_file_of_the_console_tells_a_masked_field",
         f"{CONSOLE}test_schemas.py::test_hostile_names_and_texts_are_text",
         f"{CONSOLE}test_topics.py::test_a_page_of_a_topic_that_there_is_not_is_404",
     ),
@@ -519,6 +520,8 @@ ACTS = Served(
         DOOR,
         f"{CONSOLE}test_producing.py::test_a_message_without_the_token_of_a_page_is_not_stored",
         f"{CONSOLE}test_producing.py::test_the_broker_decides_whether_the_caller_may_write",
+        f"{CONSOLE}test_resending.py::test_a_message_is_not_sent_on_without_the_token_of_a_page",
+        f"{CONSOLE}test_resending.py::test_the_broker_decides_where_the_caller_may_send",
         f"{CONSOLE}test_producing.py::test_a_console_that_only_shows_refuses_each_change_and_offers_none",
     ),
 )
@@ -535,6 +538,8 @@ CONSOLE_ROUTES = {
                 "/topics/{topic_name}/partitions",
                 "/topics/{topic_name}/settings",
                 "/topics/{topic_name}/produce",
+                "/topics/{topic_name}/export",
+                "/topics/{topic_name}/partitions/{partition_id}/messages/{offset}/resend",
                 "/topics/{topic_name}/partitions/{partition_id}/messages/{offset}",
                 "/topics/{topic_name}/partitions/{partition_id}/messages/{offset}/value",
                 "/groups",
@@ -560,6 +565,7 @@ CONSOLE_ROUTES = {
     ("POST", "/console/login"): LOGINS,
     ("POST", "/console/logout"): LOGINS,
     ("POST", "/console/topics/{topic_name}/produce"): ACTS,
+    ("POST", "/console/topics/{topic_name}/partitions/{partition_id}/messages/{offset}/resend"): ACTS,
 }
 HTTP_ROUTES = {
     **V2_ROUTES,

@@ -86,6 +86,14 @@ def http(
     console_read_only: Annotated[
         bool, typer.Option("--console-read-only", help="The console's pages only show, and refuse each change.")
     ] = False,
+    console_mask: Annotated[
+        str,
+        typer.Option(
+            "--console-mask",
+            metavar="TOPICS:FIELD,…",
+            help="Fields of messages that the console's pages hide, such as orders-*:customer.email.",
+        ),
+    ] = "",
     trusted_proxies: Annotated[
         str,
         typer.Option(
@@ -128,6 +136,7 @@ def http(
     """
     address = parse_address(listen, what="--listen")
     brokers = parse_bootstrap(bootstrap)
+    from app.http.console.masks import parse_masks
     from app.http.gateway import HttpSettings
     from app.http.server import run
 
@@ -135,6 +144,7 @@ def http(
         hosts = parse_hosts(allowed_hosts)
         origins = parse_origins(allowed_origins)
         proxies = parse_networks(trusted_proxies)
+        masks = parse_masks(console_mask.split(","))
     except ValueError as error:
         raise ConfigError(f"{error}.") from None
     settings = HttpSettings(
@@ -150,6 +160,7 @@ def http(
         plain_credentials=plain_credentials,
         tls=_tls(tls_certificate),
         console_read_only=console_read_only,
+        console_masks=masks,
         trusted_proxies=proxies,
         forwarded_header=_header(forwarded_header),
         names_callers=name_callers,

@@ -296,6 +296,12 @@ class BrokerConfig:
         "Whether HTTP takes passwords and tokens without TLS at an address that other machines reach, because a proxy "
         "in front of it encrypts.",
     )
+    firn_console_mask: frozenset[str] = setting(
+        frozenset(),
+        _LIST,
+        "Fields of messages that the console's pages and files hide: TOPICS:FIELD.FIELD, TOPICS:@key or TOPICS:@headers, "
+        "such as orders-*:customer.email. Kafka's clients and HTTP's other paths show them.",
+    )
     firn_console_read_only: bool = setting(
         False,
         _BOOLEAN,

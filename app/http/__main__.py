@@ -51,6 +51,12 @@ def client_of_environment() -> Mapping[str, str]:
     return read_settings(os.environ)
 
 
+def _masks(text: str) -> tuple[tuple[str, str], ...]:
+    from app.http.console.masks import parse_masks
+
+    return parse_masks(text.split(","))
+
+
 def _supervise(arguments: argparse.Namespace) -> int:
     from app.http.processes.supervisor import supervise
 
@@ -79,6 +85,7 @@ def main() -> int:
     parser.add_argument("--anonymous", action="store_true", help="serve requests without credentials by the own user")
     parser.add_argument("--plain-credentials", action="store_true", help="a proxy in front encrypts")
     parser.add_argument("--console-read-only", action="store_true", help="the console refuses each change")
+    parser.add_argument("--console-mask", type=_masks, default=(), help="TOPICS:FIELD,… that the console hides")
     parser.add_argument("--trusted-proxies", type=parse_networks, default=(), help="NETWORK,… of proxies in front")
     parser.add_argument("--forwarded-header", choices=FORWARDED_HEADERS, default=FORWARDED_HEADERS[0])
     parser.add_argument("--name-callers", action="store_true", help="tell brokers the addresses of callers")
@@ -105,6 +112,7 @@ def main() -> int:
         anonymous=arguments.anonymous,
         plain_credentials=arguments.plain_credentials,
         console_read_only=arguments.console_read_only,
+        console_masks=arguments.console_mask,
         trusted_proxies=arguments.trusted_proxies,
         forwarded_header=arguments.forwarded_header,
         names_callers=arguments.name_callers,

@@ -28,11 +28,13 @@ from app.http.bodies import JSON_TYPE, ClientLeft, json_response
 from app.http.body_budget import BodyBudget
 from app.http.console import brokers as console_brokers
 from app.http.console import cost as console_cost
+from app.http.console import exporting as console_exporting
 from app.http.console import groups as console_groups
 from app.http.console import logins as console_logins
 from app.http.console import messages as console_messages
 from app.http.console import overview as console_overview
 from app.http.console import producing as console_producing
+from app.http.console import resending as console_resending
 from app.http.console import rules as console_rules
 from app.http.console import schemas as console_schemas
 from app.http.console import store as console_store
@@ -96,6 +98,8 @@ _PAGES: Final = (
     console_topics,
     console_messages,
     console_producing,
+    console_resending,
+    console_exporting,
     console_groups,
     console_schemas,
     console_brokers,
@@ -191,7 +195,9 @@ def create_app(
     app.state.siblings = siblings
     app.state.unready = AskedOnce(lambda: _ask_unready(app), keeps=True)
     app.state.body_budget = BodyBudget()
-    app.state.console = Console(clock, encrypted=settings.plain_credentials, read_only=settings.console_read_only)
+    app.state.console = Console(
+        clock, encrypted=settings.plain_credentials, read_only=settings.console_read_only, masks=settings.console_masks
+    )
     for module in _ROUTES:
         app.include_router(module.router)
     app.include_router(costs.router)

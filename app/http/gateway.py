@@ -90,6 +90,8 @@ class HttpSettings:
     """Whether credentials may come without TLS to an address that is not loopback: a proxy in front encrypts."""
     console_read_only: bool = False
     """Whether the console refuses each change."""
+    console_masks: tuple[tuple[str, str], ...] = ()
+    """Fields of messages that the console hides, each with its topics."""
     trusted_proxies: tuple[str, ...] = ()
     """Networks of proxies whose ``forwarded_header`` is believed. It names the client of a request."""
     forwarded_header: str = "x-forwarded-for"

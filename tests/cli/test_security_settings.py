@@ -163,6 +163,13 @@ def test_a_console_that_only_shows_is_told_to_the_http_process(properties: Any) 
     assert "--console-read-only" in http_options(load(config_path=properties("firn.console.read.only=true")).broker)
 
 
+def test_masks_of_the_console_are_told_to_the_http_process_and_a_wrong_one_ends_the_start(properties: Any) -> None:
+    config = load(config_path=properties("firn.console.mask=orders-*:customer.email, t:@key")).broker
+    assert "--console-mask=orders-*:customer.email,t:@key" in http_options(config)
+    with pytest.raises(ConfigError, match="'orders' is not a mask"):
+        load(config_path=properties("firn.console.mask=orders"))
+
+
 def test_http_names_its_callers_where_brokers_trust_it(properties: Any) -> None:
     listening = ("listeners=SASL_PLAINTEXT://127.0.0.1:1", SCRAM[1])
     plain = load(config_path=properties(*listening)).broker

@@ -16,9 +16,9 @@ def token_in(text: str) -> str:
     return found[1]
 
 
-async def send_form(http: httpx.AsyncClient, page: str, to: str = "", **fields: str) -> httpx.Response:
-    """Send a form of ``page`` to its own address, or to another one."""
+async def send_form(http: httpx.AsyncClient, page: str, **fields: str) -> httpx.Response:
+    """Send a form of ``page`` to its own address."""
     shown = await http.get(page, headers=HTML)
     assert shown.status_code == 200, shown.text
     form = {"form_token": token_in(shown.text), **fields}
-    return await http.post(to or page.partition("?")[0], data=form, headers=HTML)
+    return await http.post(page.partition("?")[0], data=form, headers=HTML)

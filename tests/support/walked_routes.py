@@ -478,6 +478,13 @@ WALKED_ROUTES: Final[Mapping[Route, Entry]] = {
     ("GET", "/console/topics/{topic_name}/partitions/{partition_id}/messages/{offset}"): _get(
         "/console/topics/{topic}/partitions/0/messages/0", 200, 404
     ),
+    ("GET", "/console/topics/{topic_name}/export"): _get("/console/topics/{topic}/export?offset=0&contains=x"),
+    ("GET", "/console/topics/{topic_name}/partitions/{partition_id}/messages/{offset}/resend"): _get(
+        "/console/topics/{topic}/partitions/0/messages/0/resend?to={topic}", 200, 404
+    ),
+    ("POST", "/console/topics/{topic_name}/partitions/{partition_id}/messages/{offset}/resend"): _form(
+        "/console/topics/wide/partitions/0/messages/0/resend"
+    ),
     ("GET", "/console/topics/{topic_name}/partitions/{partition_id}/messages/{offset}/value"): _get(
         "/console/topics/{topic}/partitions/0/messages/0/value", 200, 404
     ),

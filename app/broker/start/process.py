@@ -520,6 +520,7 @@ def http_options(config: BrokerConfig) -> Sequence[str]:
     return (
         *(["--anonymous"] if config.firn_http_anonymous_enable else []),
         *(["--plain-credentials"] if config.firn_http_plain_credentials_enable else []),
+        *([f"--console-mask={','.join(sorted(config.firn_console_mask))}"] if config.firn_console_mask else []),
         *(["--console-read-only"] if config.firn_console_read_only else []),
         *(["--name-callers"] if config.firn_trusted_proxies else []),
         f"--trusted-proxies={','.join(sorted(config.firn_http_trusted_proxies))}",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -18,6 +18,7 @@ from urllib.parse import quote
 from app.core.seams import Clock
 from app.http.asked_once import AskedOnce
 from app.http.console import formats
+from app.http.console.masks import Masks
 from app.http.console.sessions import Sessions
 
 if TYPE_CHECKING:
@@ -52,9 +53,13 @@ class Asset:
 class Console:
     """Templates and static files, loaded when the first page is asked for, and the sessions."""
 
-    def __init__(self, clock: Clock, *, encrypted: bool = False, read_only: bool = False) -> None:
-        """``encrypted``: whether a proxy in front encrypts. ``read_only``: whether each change is refused."""
+    def __init__(
+        self, clock: Clock, *, encrypted: bool = False, read_only: bool = False, masks: Iterable[tuple[str, str]] = ()
+    ) -> None:
+        """``encrypted``: whether a proxy in front encrypts. ``read_only``: whether each change is refused. ``masks``: of fields
+        of messages, as ``parse_masks`` returns them."""
         self.clock = clock
+        self.masks: Final = Masks(masks)
         self.read_only: Final = read_only
         self.sessions = Sessions(encrypted=encrypted)
         self.live: AskedOnce[Any] = AskedOnce(keeps=True, kept_s=LIVE_S)

@@ -5,6 +5,7 @@ The broker decides whether the caller may read, as for each other Fetch. Tests: 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote
@@ -12,15 +13,16 @@ from urllib.parse import quote
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from app.client.cluster import EARLIEST, LATEST
+from app.client.cluster import EARLIEST, LATEST, TopicView
 from app.core.errors import BrokerUnavailable, RequestRejected
 from app.core.turns import Portion
 from app.core.units import Offset, PartitionIndex, TopicPartition
 from app.http.console.asking import of_broker, together
+from app.http.console.command_lines import Line, producing, reading
 from app.http.console.decoding import Decoding
 from app.http.console.formats import shell
 from app.http.console.reading import Browse, Header, browse
-from app.http.console.rendering import GUARDED, ConsoleRoute
+from app.http.console.rendering import GUARDED, ConsoleRoute, console_of, session_of
 from app.http.console.topics import found_topic, number_in, topic_page
 from app.http.errors import RestError
 from app.http.gateway import Gateway
@@ -57,7 +59,7 @@ def header_in(text: str) -> Header | None:
     return Header(name.strip(), part.strip().encode()) if text.strip() else None
 
 
-async def _ends(gateway: Gateway, partition: TopicPartition) -> tuple[int, int]:
+async def ends_of(gateway: Gateway, partition: TopicPartition) -> tuple[int, int]:
     """The first offset, and one past the last that readers of committed records see."""
     leader = await gateway.cluster.leader_id(partition)
     ask = gateway.cluster.list_offsets
@@ -75,16 +77,36 @@ def _partition(request: Request, topic_name: str, count: int) -> TopicPartition:
     return TopicPartition(topic_name, PartitionIndex(index))
 
 
-@router.get("/console/topics/{topic_name}/messages")
-async def list_messages(topic_name: str, request: Request) -> Response:
-    gateway, topic = await found_topic(request)
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A search of messages, as a URL says it."""
+
+    wanted: Browse
+    first: int
+    end: int
+    time: str
+    key: str
+    contains: str
+    header: str
+
+    @property
+    def partition(self) -> TopicPartition:
+        return self.wanted.partition
+
+    @property
+    def offset(self) -> int:
+        return self.wanted.offset
+
+
+async def asked_in(request: Request, gateway: Gateway, topic: TopicView) -> Asked:
+    """The search of a request. Raises: RestError 400, 404; RequestRejected, BrokerUnavailable."""
     query = request.query_params
-    partition = _partition(request, topic_name, len(topic.partitions))
+    partition = _partition(request, topic.name, len(topic.partitions))
     count = max(1, number_in(request, "count", COUNT_DEFAULT, COUNT_MAX))
     key, contains, header = query.get("key", ""), query.get("contains", ""), query.get("header", "")
     if max(len(key), len(contains), len(header)) > FILTER_CHARS_MAX:
         raise RestError(400, f"A filter has {FILTER_CHARS_MAX} characters at most.")
-    first, end = await _ends(gateway, partition)
+    first, end = await ends_of(gateway, partition)
     time_text = query.get("time", "").strip()
     if time_text:
         found = await gateway.cluster.list_offsets({partition: moment_of(time_text)}, read_committed=True)
@@ -92,32 +114,41 @@ async def list_messages(topic_name: str, request: Request) -> Response:
         offset = end if at < 0 else at
     else:
         offset = number_in(request, "offset", max(first, end - count), OFFSET_MAX)
-    offset = min(max(offset, first), end)
     wanted = Browse(
         partition=partition,
-        offset=offset,
+        offset=min(max(offset, first), end),
         count=count,
         key=key.encode() if key else None,
         contains=contains.encode() if contains else None,
         header=header_in(header),
+        mask=console_of(request).masks.of(topic.name),
     )
-    read = await browse(gateway, wanted, Decoding(request))
+    return Asked(wanted, first, end, time_text, key, contains, header)
+
+
+@router.get("/console/topics/{topic_name}/messages")
+async def list_messages(topic_name: str, request: Request) -> Response:
+    gateway, topic = await found_topic(request)
+    asked = await asked_in(request, gateway, topic)
+    partition, offset, count = asked.partition, asked.offset, asked.wanted.count
+    read = await browse(gateway, asked.wanted, Decoding(request))
     return await topic_page(
         request,
         "messages",
         topic,
         partition=partition.partition,
         offset=offset,
-        first=first,
-        end=end,
+        first=asked.first,
+        end=asked.end,
         count=count,
-        key=key,
-        contains=contains,
-        header=header,
-        time=time_text,
+        key=asked.key,
+        contains=asked.contains,
+        header=asked.header,
+        time=asked.time,
         read=read,
+        masked=asked.wanted.mask is not None,
         tier=await _tier_of(gateway, partition, offset),
-        before=max(first, offset - count) if offset > first else None,
+        before=max(asked.first, offset - count) if offset > asked.first else None,
         command=shell(
             f"firn consume {{}} --partition {partition.partition} --from {offset} --count {count}", topic_name
         ),
@@ -142,19 +173,26 @@ async def _tier_of(gateway: Gateway, partition: TopicPartition, offset: int) -> 
     return ""
 
 
-@router.get("/console/topics/{topic_name}/partitions/{partition_id}/messages/{offset}")
-async def show_message(topic_name: str, partition_id: int, offset: int, request: Request) -> Response:
+async def found_message(
+    request: Request, topic_name: str, partition_id: int
+) -> tuple[Gateway, TopicView, TopicPartition]:
+    """The partition of a message that the path names. Raises: RestError 404, RequestRejected, BrokerUnavailable."""
     gateway, topic = await found_topic(request)
     if not 0 <= partition_id < len(topic.partitions):
         raise RestError(404, f"Topic {topic_name} has no partition {partition_id}.")
-    partition = TopicPartition(topic_name, PartitionIndex(partition_id))
-    first, end = await _ends(gateway, partition)
+    return gateway, topic, TopicPartition(topic_name, PartitionIndex(partition_id))
+
+
+@router.get("/console/topics/{topic_name}/partitions/{partition_id}/messages/{offset}")
+async def show_message(topic_name: str, partition_id: int, offset: int, request: Request) -> Response:
+    gateway, topic, partition = await found_message(request, topic_name, partition_id)
+    first, end = await ends_of(gateway, partition)
+    mask = console_of(request).masks.of(topic_name)
     read = None
     if first <= offset < end:
-        read = await browse(
-            gateway, Browse(partition=partition, offset=offset, count=1, whole=True), Decoding(request, whole=True)
-        )
-    if read is None or not read.records:
+        wanted = Browse(partition=partition, offset=offset, count=1, mask=mask, whole=True)
+        read = await browse(gateway, wanted, Decoding(request, whole=True))
+    if read is None or not read.records or read.raw is None:
         raise RestError(404, f"Partition {partition_id} of topic {topic_name} has no record at offset {offset}.")
     (record,) = read.records
     return await topic_page(
@@ -166,21 +204,48 @@ async def show_message(topic_name: str, partition_id: int, offset: int, request:
         exact=record.offset == offset,
         following=record.offset + 1 if record.offset + 1 < end else None,
         tier=await _tier_of(gateway, partition, record.offset),
-        command=shell(f"firn consume {{}} --partition {partition_id} --from {record.offset} --count 1", topic_name),
+        masked=mask is not None,
+        lines=await _lines_of(request, gateway, partition, read.raw, masked=mask is not None),
     )
+
+
+async def _lines_of(
+    request: Request, gateway: Gateway, partition: TopicPartition, record: Record, *, masked: bool
+) -> list[Line]:
+    """The command lines of a message. A masked one has none that produces it."""
+    session = session_of(request)
+    brokers = gateway.cluster.view.brokers
+    address = next(iter(brokers.values()), None)
+    cluster_id, base = await gateway.cluster_id(), str(request.base_url)
+    user = session.user if session else ""
+    lines = reading(
+        partition.topic,
+        partition.partition,
+        record.offset,
+        base=base,
+        cluster_id=cluster_id,
+        broker=f"{address.host}:{address.port}" if address else "",
+        user=user,
+    )
+    if not masked:
+        lines.append(
+            producing(partition.topic, partition.partition, record, base=base, cluster_id=cluster_id, user=user)
+        )
+    return lines
 
 
 @router.get("/console/topics/{topic_name}/partitions/{partition_id}/messages/{offset}/value")
 async def save_value(topic_name: str, partition_id: int, offset: int, request: Request) -> Response:
-    gateway, topic = await found_topic(request)
-    if not 0 <= partition_id < len(topic.partitions):
-        raise RestError(404, f"Topic {topic_name} has no partition {partition_id}.")
-    partition = TopicPartition(topic_name, PartitionIndex(partition_id))
-    first, end = await _ends(gateway, partition)
+    gateway, _, partition = await found_message(request, topic_name, partition_id)
+    if console_of(request).masks.of(topic_name) is not None:
+        raise RestError(
+            403, f"Fields of topic {topic_name} are masked here (firn.console.mask), so no value of it can be saved."
+        )
+    first, end = await ends_of(gateway, partition)
     if not first <= offset < end:
         raise RestError(404, f"Partition {partition_id} of topic {topic_name} has no record at offset {offset}.")
     with gateway.read_budget.page() as held:
-        record = await _record_at(gateway, partition, Offset(offset))
+        record = await record_at(gateway, partition, Offset(offset))
         if record is None:
             raise RestError(404, f"Partition {partition_id} of topic {topic_name} has no record at offset {offset}.")
         value = record.value or b""
@@ -195,7 +260,7 @@ async def save_value(topic_name: str, partition_id: int, offset: int, request: R
         return Held(Response(value, headers=headers, media_type="application/octet-stream"), held)
 
 
-async def _record_at(gateway: Gateway, partition: TopicPartition, offset: Offset) -> Record | None:
+async def record_at(gateway: Gateway, partition: TopicPartition, offset: Offset) -> Record | None:
     """The record at an offset; None if there is none."""
     async with reader(gateway, read_committed=True) as consumer:
         consumer.assign({partition: offset})

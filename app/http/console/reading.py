@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, islice
 from typing import Final, NamedTuple
 
@@ -21,6 +21,7 @@ from app.core.turns import Portion, Steps, Stepwise, run, slices
 from app.core.units import Offset, TopicPartition
 from app.http.console.decoding import Decoded, Decoding
 from app.http.console.formats import readable
+from app.http.console.masks import Mask, masked
 from app.http.gateway import Gateway
 from app.http.pages import FETCH_WAIT_MS_MAX, batch_records, reader
 from app.records.record import Record
@@ -92,6 +93,8 @@ class Browse:
     header: Header | None = None
     """Only records with this header."""
     read_committed: bool = True
+    mask: Mask | None = None
+    """Fields that are hidden before anything is searched or shown."""
     whole: bool = False
     """Whether values are kept up to ``WHOLE_BYTES_MAX``."""
 
@@ -104,6 +107,8 @@ class Browsed:
     next_offset: int = 0
     scanned: int = 0
     at_end: bool = False
+    raw: Record | None = None
+    """The last record as it is stored, of a page that shows it whole."""
 
 
 _NOT_BREAKS: Final = bytes(set(range(256)) - set(b"[]{},"))
@@ -191,6 +196,16 @@ def shown_of(
     return Shown(record.offset, record.timestamp, key, value, headers, len(record.headers) - len(headers))
 
 
+def _masked_by_schema(mask: Mask, decoded: Decoded | None, *, hidden: bool) -> Steps[Decoded | None]:
+    """A decoded key or value with its fields hidden. None if it is hidden as a whole, or could not be decoded: an error may have
+    its content."""
+    if decoded is None or hidden or (decoded.json is None and mask.paths):
+        return None
+    if decoded.json is None:
+        return decoded
+    return decoded._replace(json=(yield from mask.part(decoded.json)))
+
+
 def fits(record: Record, wanted: Browse) -> bool:
     """Whether a filter lets a record through."""
     if wanted.key is not None and record.key != wanted.key:
@@ -219,15 +234,25 @@ async def browse(gateway: Gateway, wanted: Browse, decoding: Decoding | None = N
         while True:
             for batch in await consumer.fetch_once(wanted.partition, max_wait_ms=wait_ms):
                 records: Iterator[Record] = await batch_records(batch, portion)
-                for record in records:
+                for raw in records:
                     if len(found.records) >= wanted.count:
                         return found
-                    size = len(record.value or b"")
-                    found.scanned += size + len(record.key or b"")
+                    size = len(raw.value or b"")
+                    found.scanned += size + len(raw.key or b"")
+                    mask = wanted.mask
+                    record = raw if mask is None else await run(masked.steps(mask, raw), portion)
                     if fits(record, wanted):
-                        key, value = (None, None) if decoding is None else await decoding.decoded(record, portion)
+                        key, value = (None, None) if decoding is None else await decoding.decoded(raw, portion)
+                        if mask is not None:
+                            key = await run(_masked_by_schema(mask, key, hidden=mask.hides_key), portion)
+                            value = await run(_masked_by_schema(mask, value, hidden=False), portion)
                         steps = shown_of.steps(record, whole=wanted.whole, key_by_schema=key, value_by_schema=value)
-                        found.records.append(await run(steps, portion))
+                        shown = await run(steps, portion)
+                        if mask is not None:
+                            shown = replace(shown, value=shown.value._replace(bytes=size))
+                        if wanted.whole:
+                            found.raw = raw
+                        found.records.append(shown)
                     found.next_offset = record.offset + 1
                     is_long = size > KIB or len(record.headers) > MANY_HEADERS
                     if portion.spent_by() or (is_long and portion.spent()):

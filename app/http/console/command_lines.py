@@ -1,0 +1,78 @@
+"""Command lines that read or produce a message, to copy into a shell. Pure.
+
+Each name is quoted for a shell. A line is empty if a name would be taken for an option, or has a character that shows nothing
+(``formats.shell``). JSON is written in ASCII, so all of its characters show.
+
+Tests: ``tests/http/console/test_command_lines.py``.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+from app.core.limits import KIB
+from app.http.console.formats import shell
+from app.records.record import Record
+
+PRODUCED_BYTES_MAX: Final = 4 * KIB
+"""Of a message that a line produces."""
+PRODUCED_HEADERS_MAX: Final = 20
+
+
+class Line(NamedTuple):
+    """A command line."""
+
+    name: str
+    command: str
+
+
+def reading(
+    topic: str, partition: int, offset: int, *, base: str, cluster_id: str, broker: str, user: str
+) -> list[Line]:
+    """Lines that read a message. ``base``: the URL of HTTP. ``broker``: HOST:PORT. ``user``: who is logged in, if one is."""
+    url = f"{_records(base, cluster_id, topic, partition)}?offset={offset}&count=1"  # a shell would take & for its own
+    return [
+        Line("firn", shell(f"firn consume {{}} --partition {partition} --from {offset} --count 1", topic)),
+        Line("kcat", shell(f"kcat -b {{}} -C -t {{}} -p {partition} -o {offset} -c 1", broker, topic)),
+        Line("curl", _curl(user, "{}", url)),
+    ]
+
+
+def producing(topic: str, partition: int, record: Record, *, base: str, cluster_id: str, user: str) -> Line:
+    """A line that produces the same message again. Its command is empty if the message is long."""
+    size = len(record.key or b"") + len(record.value or b"") + sum(len(one or b"") for _, one in record.headers)
+    if size > PRODUCED_BYTES_MAX or len(record.headers) > PRODUCED_HEADERS_MAX:
+        return Line("Produce", "")
+    body: dict[str, Any] = {"partition_id": partition}
+    for name, data in (("key", record.key), ("value", record.value)):
+        if data is not None:
+            body[name] = _part(data)
+    if record.headers:
+        body["headers"] = [{"name": name, "value": _base64(value)} for name, value in record.headers]
+    if record.timestamp >= 0:
+        body["timestamp"] = record.timestamp
+    form = "-H 'Content-Type: application/json' --data {} {}"
+    return Line("Produce", _curl(user, form, json.dumps(body), _records(base, cluster_id, topic)))
+
+
+def _curl(user: str, form: str, *names: str) -> str:
+    return shell(f"curl -s -u {{}} {form}", user, *names) if user else shell(f"curl -s {form}", *names)
+
+
+def _records(base: str, cluster_id: str, topic: str, partition: int | None = None) -> str:
+    of = "" if partition is None else f"/partitions/{partition}"
+    return f"{base.rstrip('/')}/v3/clusters/{quote(cluster_id, safe='')}/topics/{quote(topic, safe='')}{of}/records"
+
+
+def _part(data: bytes) -> dict[str, str]:
+    try:
+        return {"type": "STRING", "data": data.decode()}
+    except UnicodeDecodeError:
+        return {"type": "BINARY", "data": _base64(data) or ""}
+
+
+def _base64(data: bytes | None) -> str | None:
+    return None if data is None else binascii.b2a_base64(data, newline=False).decode()

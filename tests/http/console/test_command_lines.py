@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+
+from app.core.units import Offset, TimestampMs
+from app.http.console.command_lines import PRODUCED_BYTES_MAX, producing, reading
+from app.records.record import Record
+
+EVIL = "x'; touch taken; echo \"$(id)`id`\\"
+
+
+def words(command: str) -> list[str]:
+    """The words that a shell makes of a line."""
+    shown = subprocess.run(["sh", "-c", f"printf '%s\\0' {command}"], capture_output=True, check=True, text=True)
+    return shown.stdout.split("\0")[:-1]
+
+
+def test_lines_read_one_message() -> None:
+    firn, kcat, curl = reading("t", 3, 7, base="http://h:1/", cluster_id="c", broker="b:9092", user="")
+    assert firn.command == "firn consume t --partition 3 --from 7 --count 1"
+    assert kcat.command == "kcat -b b:9092 -C -t t -p 3 -o 7 -c 1"
+    assert words(curl.command) == [
+        "curl",
+        "-s",
+        "http://h:1/v3/clusters/c/topics/t/partitions/3/records?offset=7&count=1",
+    ]
+
+
+@pytest.mark.parametrize("name", [EVIL, "a b", "*", "&", "#"])
+def test_each_name_stays_one_word_of_a_shell(name: str) -> None:
+    firn, kcat, curl = reading(name, 0, 0, base="http://h/", cluster_id=name, broker=name, user=name)
+    assert words(firn.command)[2] == name
+    assert words(kcat.command)[2::3][:2] == [name, name] or name in words(kcat.command)
+    assert words(curl.command)[3] == name
+    assert len(words(curl.command)) == 5
+
+
+def test_a_name_that_is_an_option_or_shows_nothing_has_no_line() -> None:
+    for name in ("-x", "a\u202eb", "a\nb"):
+        assert [one.command for one in reading(name, 0, 0, base="http://h/", cluster_id="c", broker="b", user="")][
+            :2
+        ] == ["", ""], name
+
+
+def test_a_line_produces_the_same_message() -> None:
+    record = Record(Offset(1), TimestampMs(5), EVIL.encode(), b"\x00\xff\xe2", (("h", b"\x01"), (EVIL, None)))
+    line = producing("t", 2, record, base="http://h/", cluster_id="c", user="ann")
+    found = words(line.command)
+    assert found[:4] == ["curl", "-s", "-u", "ann"]
+    assert found[-1] == "http://h/v3/clusters/c/topics/t/records"
+    body = json.loads(found[found.index("--data") + 1])
+    assert body == {
+        "partition_id": 2,
+        "key": {"type": "STRING", "data": EVIL},
+        "value": {"type": "BINARY", "data": "AP/i"},
+        "headers": [{"name": "h", "value": "AQ=="}, {"name": EVIL, "value": None}],
+        "timestamp": 5,
+    }
+
+
+def test_hidden_characters_of_a_message_show_in_its_line() -> None:
+    record = Record(Offset(1), TimestampMs(-1), None, "a\u202eb\n".encode())
+    line = producing("t", 0, record, base="http://h/", cluster_id="c", user="").command
+    assert "\\u202e" in line
+    assert line.isprintable()
+
+
+def test_a_long_message_has_no_line() -> None:
+    record = Record(Offset(1), TimestampMs(5), None, b"a" * (PRODUCED_BYTES_MAX + 1))
+    assert producing("t", 2, record, base="http://h/", cluster_id="c", user="").command == ""
