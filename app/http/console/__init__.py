@@ -4,7 +4,9 @@
 - ``sessions``: ``Sessions``, logins of browsers; ``logins``: the pages to log in and out
 - ``forms``: forms that change something; ``producing``: a new message; ``resending``: a message of another topic
 - ``exporting``: files of messages; ``masks``: fields that are not shown; ``command_lines``: lines to copy
-- ``overview``, ``topics``, ``messages``, ``groups``, ``schemas``, ``cost``, ``rules``: pages; ``reading``: records for a page
+- ``overview``, ``topics``, ``messages``, ``groups``, ``brokers``, ``store``: pages
+- ``schemas``, ``transactions``, ``rules``, ``users``, ``cost``: pages
+- ``asking``: questions to brokers; ``reading``: records for a page; ``decoding``: their texts by schema
 - ``formats``, ``timeline``, ``differences``: texts and drawings (pure)
 
 ``templates/`` has the HTML, ``assets/`` the style sheet, the script and the icon.

@@ -5,7 +5,7 @@ Tests: ``tests/http/console/test_brokers.py``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,6 +16,7 @@ from app.client.connection import KafkaConnection
 from app.core.errors import BrokerUnavailable, RequestRejected
 from app.core.turns import Portion
 from app.core.units import BrokerId
+from app.http import gateway as gateways
 from app.http.console.asking import side_by_side, soon
 from app.http.console.overview import may_describe
 from app.http.console.rendering import ConsoleRoute, page
@@ -125,7 +126,10 @@ def progress_of(
     return found
 
 
-async def _progress(gateway: Gateway, moves: Sequence[ClusterMove]) -> list[MoveProgress]:
+async def _progress(
+    gateway: Gateway, moves: Sequence[ClusterMove], answering: Collection[BrokerId]
+) -> list[MoveProgress]:
+    """How far moves are, as the brokers tell that have answered before."""
     topics = sorted({move.topic for move in moves})
     if not topics:
         return []
@@ -137,7 +141,7 @@ async def _progress(gateway: Gateway, moves: Sequence[ClusterMove]) -> list[Move
     in_sync = {(topic.name, int(one.index)): one.in_sync_replicas for topic in known for one in topic.partitions}
     if len(in_sync) > MOVED_PARTITIONS_MAX:
         return progress_of(moves, in_sync, {})
-    asked = {BrokerId(one) for move in moves for one in (*move.replicas, *move.adding)} & view.brokers.keys()
+    asked = {BrokerId(one) for move in moves for one in (*move.replicas, *move.adding)} & {*answering}
 
     async def ask(_: BrokerId, connection: KafkaConnection) -> TierStatusResponse:
         return await gateway.admin.tier_status_by(connection, topics, replicas=True)
@@ -160,7 +164,7 @@ async def list_brokers(request: Request) -> Response:
     view = await soon(gateway, gateway.admin.describe_brokers)
     if not await may_describe(gateway):
         return await page(request, "brokers_without", section="brokers", brokers=sorted(view.brokers.values()))
-    standing = await gateway.admin.cluster_standing()
+    standing = await gateway.admin.cluster_standing(controller_s=gateways.PATIENCE_S)
 
     async def ask(_: BrokerId, connection: KafkaConnection) -> list[MetricSample]:
         return (await gateway.admin.metrics(connection, _NAMES)).samples
@@ -181,6 +185,6 @@ async def list_brokers(request: Request) -> Response:
         numbers=numbers,
         silent=told.silent,
         versions=sorted(versions),
-        moves=await _progress(gateway, moves),
+        moves=await _progress(gateway, moves, told.answers),
         moves_left=standing.moves_count - len(moves),
     )

@@ -6,7 +6,7 @@ Tests: ``tests/http/console/test_groups.py``.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from fastapi import APIRouter, Request
@@ -61,7 +61,7 @@ async def list_groups(request: Request) -> Response:
     fitting = await ordered(fitting, portion, lambda group: group.group_id)
     begin = bisect_right(fitting, after, key=lambda group: group.group_id) if after else 0
     shown = fitting[begin : begin + GROUPS_A_PAGE]
-    lags = await _lags_of(gateway, shown)
+    lags = await _lags_of(gateway, shown, told.silent)
     return await page(
         request,
         "groups",
@@ -78,7 +78,7 @@ async def list_groups(request: Request) -> Response:
     )
 
 
-async def _lags_of(gateway: Gateway, groups: Sequence[ListedGroup]) -> dict[str, int]:
+async def _lags_of(gateway: Gateway, groups: Sequence[ListedGroup], silent: Collection[BrokerId]) -> dict[str, int]:
     """The records that some groups lack, all partitions together. A group is left out if a broker did not respond, if it has no
     offsets, or if the groups before it and itself have more than ``LAGGING_PARTITIONS_MAX`` partitions."""
 
@@ -104,7 +104,7 @@ async def _lags_of(gateway: Gateway, groups: Sequence[ListedGroup]) -> dict[str,
                 offsets[group.group_id] = told
                 left -= len(told)
     partitions = [*dict.fromkeys(partition for one in offsets.values() for partition in one)]
-    ends = await _ends_of(gateway, partitions)
+    ends = await _ends_of(gateway, partitions, silent)
     portion = Portion()
     for name, committed in offsets.items():
         if all(partition in ends for partition in committed):
@@ -113,8 +113,10 @@ async def _lags_of(gateway: Gateway, groups: Sequence[ListedGroup]) -> dict[str,
     return found
 
 
-async def _ends_of(gateway: Gateway, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    """The ends of those partitions whose leaders respond."""
+async def _ends_of(
+    gateway: Gateway, partitions: Sequence[TopicPartition], silent: Collection[BrokerId]
+) -> dict[TopicPartition, int]:
+    """The ends of those partitions whose leaders respond. Brokers that were ``silent`` are not asked again."""
     by_leader: dict[BrokerId, list[TopicPartition]] = {}
     try:
         there = await present(gateway, partitions)
@@ -122,7 +124,7 @@ async def _ends_of(gateway: Gateway, partitions: Sequence[TopicPartition]) -> di
         return {}
     for partition in there:
         leader = gateway.cluster.view.leader_of(partition)
-        if leader is not None:
+        if leader is not None and leader not in silent:
             by_leader.setdefault(leader, []).append(partition)
 
     async def ask(node_id: BrokerId, _: KafkaConnection) -> dict[TopicPartition, int]:

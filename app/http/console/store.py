@@ -20,6 +20,7 @@ from app.core.units import BrokerId
 from app.cost.measured import MEASURED_NAMES, MeasuredBill, Spent, measured_bill, spent_of
 from app.cost.prices import AS_OF, REGION, SECONDS_PER_MONTH, Prices, store_prices
 from app.cost.requests import READS, billed
+from app.http import gateway as gateways
 from app.http.console.asking import Told, side_by_side, soon
 from app.http.console.formats import many
 from app.http.console.overview import PARTITIONS_SUMMED_MAX
@@ -233,7 +234,7 @@ async def show_store(request: Request) -> Response:
     gateway = gateway_of(request)
     view = await soon(gateway, gateway.admin.describe_brokers)
     await gateway.admin.check_may(Operation.DESCRIBE)
-    standing = await gateway.admin.cluster_standing()
+    standing = await gateway.admin.cluster_standing(controller_s=gateways.PATIENCE_S)
     summed = standing.partitions <= PARTITIONS_SUMMED_MAX
     told = await _told(gateway, view.brokers, _NAMES | {*_WAITING} if summed else _NAMES)
     numbers = await run(store_numbers.steps(told.answers))

@@ -42,6 +42,7 @@ PAGES: Final = (
     "/console/topics/flights/partitions/0/messages/0",
     "/console/topics/flights/partitions",
     "/console/topics/flights/settings",
+    "/console/topics/flights/produce",
     "/console/topics/flights/partitions/0/producers",
     "/console/groups",
     "/console/brokers",

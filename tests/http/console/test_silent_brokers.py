@@ -86,7 +86,10 @@ async def filled(settings: HttpSettings) -> None:
 
 
 async def test_pages_come_without_the_part_of_a_silent_broker_and_name_it(silenced: Cluster) -> None:
-    for path in ("/console/topics", "/console/groups", "/console/cost", "/console/topics/t/partitions", "/"):
+    for path in (
+        "/console/topics", "/console/groups", "/console/cost", "/console/topics/t/partitions", "/", "/console/brokers",
+        "/console/store", "/console/transactions",
+    ):  # fmt: skip
         page = await silenced.page(path)
         assert page.status_code == 200, (path, page.text)
         assert "roker 2 did not respond" in page.text, (path, page.text)
