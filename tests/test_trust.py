@@ -522,6 +522,8 @@ ACTS = Served(
         f"{CONSOLE}test_producing.py::test_the_broker_decides_whether_the_caller_may_write",
         f"{CONSOLE}test_resending.py::test_a_message_is_not_sent_on_without_the_token_of_a_page",
         f"{CONSOLE}test_resending.py::test_the_broker_decides_where_the_caller_may_send",
+        f"{CONSOLE}test_resetting.py::test_a_reset_needs_the_typed_name_and_a_page_of_this_session",
+        f"{CONSOLE}test_resetting.py::test_the_broker_decides_whether_the_caller_may_reset",
         f"{CONSOLE}test_producing.py::test_a_console_that_only_shows_refuses_each_change_and_offers_none",
     ),
 )
@@ -544,6 +546,7 @@ CONSOLE_ROUTES = {
                 "/topics/{topic_name}/partitions/{partition_id}/messages/{offset}/value",
                 "/groups",
                 "/groups/{group_id}",
+                "/groups/{group_id}/reset",
                 "/topics/{topic_name}/partitions/{partition_id}/producers",
                 "/transactions",
                 "/transactions/{transactional_id}",
@@ -565,6 +568,7 @@ CONSOLE_ROUTES = {
     ("POST", "/console/login"): LOGINS,
     ("POST", "/console/logout"): LOGINS,
     ("POST", "/console/topics/{topic_name}/produce"): ACTS,
+    ("POST", "/console/groups/{group_id}/reset"): ACTS,
     ("POST", "/console/topics/{topic_name}/partitions/{partition_id}/messages/{offset}/resend"): ACTS,
 }
 HTTP_ROUTES = {

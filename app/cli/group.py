@@ -255,6 +255,7 @@ async def _wanted(
 ) -> dict[TopicPartition, int]:
     """The new offset of each partition, within the offsets of its log. Raises: ConfigError, RequestRejected, BrokerUnavailable."""
     from app.client.cluster import EARLIEST, LATEST
+    from app.client.offset_targets import targets
 
     starts = await _offsets(cluster, chosen, EARLIEST)
     ends = await _offsets(cluster, chosen, LATEST)
@@ -262,7 +263,7 @@ async def _wanted(
         lacking = next((partition for partition in chosen if partition not in before), None)
         if lacking is not None:
             raise ConfigError(f"{lacking} has no committed offset to shift from; use --to.")
-        aims = {partition: before[partition] + shift_by for partition in ends}
+        aims = {partition: max(0, before[partition] + shift_by) for partition in ends}
     elif to in EARLIEST_WORDS:
         aims = starts
     elif to in LATEST_WORDS:
@@ -271,9 +272,8 @@ async def _wanted(
         aims = dict.fromkeys(ends, int(to))
     else:
         assert to is not None
-        found = await _offsets(cluster, chosen, parse_moment(to, "--to", int(time.time() * 1000)))
-        aims = {partition: ends[partition] if offset < 0 else offset for partition, offset in found.items()}
-    return {partition: min(max(aim, starts[partition]), ends[partition]) for partition, aim in aims.items()}
+        aims = await _offsets(cluster, chosen, parse_moment(to, "--to", int(time.time() * 1000)))
+    return targets(aims, starts, ends)
 
 
 # --- the tables -----------------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from app.http.console import messages as console_messages
 from app.http.console import overview as console_overview
 from app.http.console import producing as console_producing
 from app.http.console import resending as console_resending
+from app.http.console import resetting as console_resetting
 from app.http.console import rules as console_rules
 from app.http.console import schemas as console_schemas
 from app.http.console import store as console_store
@@ -100,6 +101,7 @@ _PAGES: Final = (
     console_producing,
     console_resending,
     console_exporting,
+    console_resetting,
     console_groups,
     console_schemas,
     console_brokers,

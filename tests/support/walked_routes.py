@@ -168,6 +168,28 @@ def _console_acts(path: str) -> Entry:
     return made
 
 
+def _console_reset(on: Place) -> Iterator[Sent]:
+    page = f"/console/groups/{on.lagging}/reset"
+    yield Sent("the form", page)
+    yield Sent("many partitions", f"{page}?to=earliest", statuses=frozenset({200, 400}))
+    yield Sent("a topic", f"{page}?to=time&at=2020-01-01&topic={on.topic}", statuses=frozenset({200, 400}))
+    yield Sent("one partition", f"{page}?to=latest&topic={on.topic}&partition=1")
+
+
+def _console_resets(on: Place) -> Iterator[Sent]:
+    page = f"/console/groups/{on.lagging}/reset"
+    shown = f"{page}?to=latest&topic={on.topic}&partition=1"
+    change = json.dumps([on.topic, 0, 0, 0]).encode() + b","
+    for label, plan in (
+        ("many changes", _whole(change, 500_000, b"&plan=[", change[:-1] + b"]")),
+        ("nested", _fill(b"[", 500_000, b"&plan=")),
+        ("too long", _fill(b"[", 600_000, b"&plan=")),
+        ("changes", _whole(change, 400 * len(change), b"&plan=[", change[:-1] + b"]")),
+    ):
+        body = plan() + b"&name=" + on.lagging.encode()
+        yield Sent(label, page, lambda body=body: body, FORM, ANY, shown)  # type: ignore[misc]
+
+
 def _console_group(on: Place) -> Iterator[Sent]:
     yield Sent("many members", f"/console/groups/{on.group}")
     yield Sent("many lags", f"/console/groups/{on.lagging}")
@@ -478,6 +500,8 @@ WALKED_ROUTES: Final[Mapping[Route, Entry]] = {
     ("GET", "/console/topics/{topic_name}/partitions/{partition_id}/messages/{offset}"): _get(
         "/console/topics/{topic}/partitions/0/messages/0", 200, 404
     ),
+    ("GET", "/console/groups/{group_id}/reset"): _console_reset,
+    ("POST", "/console/groups/{group_id}/reset"): _console_resets,
     ("GET", "/console/topics/{topic_name}/export"): _get("/console/topics/{topic}/export?offset=0&contains=x"),
     ("GET", "/console/topics/{topic_name}/partitions/{partition_id}/messages/{offset}/resend"): _get(
         "/console/topics/{topic}/partitions/0/messages/0/resend?to={topic}", 200, 404

@@ -2,7 +2,8 @@
 
 - ``console``: ``Console``, its state in a process; ``rendering``: pages, their headers and errors, static files
 - ``sessions``: ``Sessions``, logins of browsers; ``logins``: the pages to log in and out
-- ``forms``: forms that change something; ``producing``: a new message; ``resending``: a message of another topic
+- ``forms``: forms that change something; ``producing``: a new message; ``resending``: a message of another topic;
+  ``resetting``: offsets of a group
 - ``exporting``: files of messages; ``masks``: fields that are not shown; ``command_lines``: lines to copy
 - ``overview``, ``topics``, ``messages``, ``groups``, ``brokers``, ``store``: pages
 - ``schemas``, ``transactions``, ``rules``, ``users``, ``cost``: pages

@@ -214,5 +214,6 @@ async def show_group(group_id: str, request: Request) -> Response:
         partitions=len(places),
         begin=begin,
         coordinator=coordinator,
+        set=number_in(request, "set", 0, 10_000_000),
         **values,
     )

@@ -1,0 +1,230 @@
+"""The offsets of a group, put somewhere else: a preview for each partition, and then exactly what the preview has shown.
+
+The group must have no member. The typed name of the group confirms the change. It is refused if the group has moved since its
+preview. Tests: ``tests/http/console/test_resetting.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+from fastapi import APIRouter, Request
+from starlette.responses import RedirectResponse, Response
+
+from app.client.cluster import EARLIEST, LATEST
+from app.client.groups import GroupView
+from app.client.offset_targets import targets
+from app.core.errors import ErrorCode, FirnError, RequestRejected
+from app.core.limits import KIB
+from app.core.turns import Portion, ordered
+from app.core.units import PartitionIndex, TopicPartition
+from app.http.body_budget import bytes_of_body
+from app.http.console.forms import form_of
+from app.http.console.messages import OFFSET_MAX, moment_of
+from app.http.console.producing import tell
+from app.http.console.rendering import GUARDED, ConsoleRoute, page
+from app.http.errors import RestError
+from app.http.gateway import Gateway
+from app.http.rest_v3.groups import present
+from app.http.rest_v3.resources import text_of
+from app.http.serving import gateway_of
+
+router = APIRouter(include_in_schema=False, route_class=ConsoleRoute, default_response_class=Response)
+
+RESET: Final = "/console/groups/{group_id}/reset"
+PARTITIONS_MAX: Final = 500
+"""Of a reset."""
+FORM_BYTES_MAX: Final = 512 * KIB
+WHERE: Final[Mapping[str, str]] = {
+    "earliest": "the earliest record",
+    "latest": "the end",
+    "time": "a time (UTC)",
+    "offset": "an offset",
+}
+_TOO_MANY: Final = f"A reset has {PARTITIONS_MAX} partitions at most. Choose a topic, or use `firn group reset`."
+_HAS_MEMBERS: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.NON_EMPTY_GROUP})
+
+
+class Change(NamedTuple):
+    """A partition of a reset. The form has it as it was shown."""
+
+    topic: str
+    partition: int
+    before: int
+    """-1 if the group has no offset there."""
+    after: int
+
+    @property
+    def place(self) -> TopicPartition:
+        return TopicPartition(self.topic, PartitionIndex(self.partition))
+
+    @property
+    def effect(self) -> str:
+        """What the group reads by it, in a phrase."""
+        if self.before < 0:
+            return "begins there"
+        if self.after == self.before:
+            return "stays"
+        count = abs(self.after - self.before)
+        many = f"{count:,} {'offset' if count == 1 else 'offsets'}"
+        return f"{many} again" if self.after < self.before else f"{many} left out"
+
+
+_changes: Final = msgspec.json.Decoder(list[Change])
+
+
+async def _committed(gateway: Gateway, view: GroupView) -> Mapping[TopicPartition, int]:
+    """The offsets of a group. Raises: RequestRejected, BrokerUnavailable."""
+    if view.group_type == "share":
+        return {place: one.offset for place, one in (await gateway.groups.share_progress(view.group_id)).items()}
+    return {place: one.offset for place, one in (await gateway.groups.committed(view.group_id)).items()}
+
+
+async def _chosen(
+    gateway: Gateway, committed: Mapping[TopicPartition, int], topic: str, index: str
+) -> Sequence[TopicPartition]:
+    """The partitions that a preview is for. Raises: RestError 400, 404; RequestRejected, BrokerUnavailable."""
+    if not topic:
+        if index:
+            raise RestError(400, "A partition needs its topic. Choose the topic, too.")
+        if len(committed) > PARTITIONS_MAX:
+            raise RestError(400, _TOO_MANY)
+        return await present(gateway, await ordered(committed, Portion(), lambda place: place))
+    count = len((await gateway.admin.describe_topic(topic)).partitions)
+    if index:
+        if not (index.isascii() and index.isdecimal() and len(index) < 11 and int(index) < count):
+            raise RestError(400, f"Topic {topic} has the partitions 0 to {count - 1}.")
+        return [TopicPartition(topic, PartitionIndex(int(index)))]
+    if count > PARTITIONS_MAX:
+        raise RestError(400, _TOO_MANY)
+    return [TopicPartition(topic, PartitionIndex(one)) for one in range(count)]
+
+
+async def _aims(gateway: Gateway, places: Sequence[TopicPartition], to: str, at: str) -> Mapping[TopicPartition, int]:
+    """Where each partition is to go. Raises: RestError 400, RequestRejected, BrokerUnavailable."""
+    match to:
+        case "earliest":
+            return dict.fromkeys(places, 0)
+        case "latest":
+            return dict.fromkeys(places, -1)
+        case "offset":
+            if not (at.isascii() and at.isdecimal() and len(at) < 20 and int(at) <= OFFSET_MAX):
+                raise RestError(400, f"The offset must be a number from 0 to {OFFSET_MAX}.")
+            return dict.fromkeys(places, int(at))
+        case "time":
+            found = await gateway.cluster.list_offsets(dict.fromkeys(places, moment_of(at)))
+            return {place: one.offset for place, one in found.items()}
+        case _:
+            raise RestError(400, "The new offset is none of the page's kinds.")
+
+
+async def changes_of(
+    gateway: Gateway, committed: Mapping[TopicPartition, int], *, topic: str, index: str, to: str, at: str
+) -> list[Change]:
+    """The preview of a reset. Raises: RestError 400, 404; RequestRejected, BrokerUnavailable."""
+    places = await _chosen(gateway, committed, topic, index)
+    if not places:
+        return []
+    aims = await _aims(gateway, places, to, at)
+    starts = await gateway.cluster.list_offsets(dict.fromkeys(places, EARLIEST))
+    ends = await gateway.cluster.list_offsets(dict.fromkeys(places, LATEST))
+    found = targets(
+        aims, {place: one.offset for place, one in starts.items()}, {place: one.offset for place, one in ends.items()}
+    )
+    return [Change(place.topic, place.partition, committed.get(place, -1), found[place]) for place in places]
+
+
+@router.get(RESET)
+async def preview(group_id: str, request: Request) -> Response:
+    gateway = gateway_of(request)
+    view = await gateway.groups.describe(text_of(request, "group_id"))
+    committed = await _committed(gateway, view)
+    query = request.query_params
+    asked = {name: query.get(name, "").strip() for name in ("topic", "partition", "to", "at")}
+    changes, message, status = None, "", 200
+    if asked["to"] and not view.members:
+        try:
+            changes = await changes_of(
+                gateway, committed, topic=asked["topic"], index=asked["partition"], to=asked["to"], at=asked["at"]
+            )
+        except (FirnError, RestError) as error:
+            status, message = tell(request, gateway, error, RESET)
+    return await _page(request, view, committed, asked, changes, message, status)
+
+
+async def _page(
+    request: Request,
+    view: GroupView,
+    committed: Mapping[TopicPartition, int],
+    asked: Mapping[str, str],
+    changes: Sequence[Change] | None,
+    message: str,
+    status: int,
+) -> Response:
+    topics = sorted({place.topic for place in committed})[:PARTITIONS_MAX]
+    values: dict[str, Any] = {
+        "group": view,
+        "topics": topics,
+        "asked": asked,
+        "where": WHERE,
+        "changes": changes,
+        "plan": msgspec.json.encode(changes or []).decode(),
+        "message": message,
+    }
+    return await page(request, "group_reset", status_code=status, section="groups", **values)
+
+
+@router.post(RESET)
+async def reset(group_id: str, request: Request) -> Response:
+    gateway = gateway_of(request)
+    view = await gateway.groups.describe(text_of(request, "group_id"))
+    committed = await _committed(gateway, view)
+    with bytes_of_body(request) as held:
+        fields = await form_of(request, bytes_max=FORM_BYTES_MAX, held=held)
+    name = view.group_id
+    changes: Sequence[Change] | None = None
+    try:
+        changes = _read_plan(fields.get("plan", ""))
+        if fields.get("name", "") != name:
+            raise RestError(400, "The name that was typed is not the group's. Type the name of the group to confirm.")
+        if any(committed.get(one.place, -1) != one.before for one in changes):
+            raise RestError(409, f"Group {name} has moved since the preview. Look at a new preview.")
+        await _apply(gateway, view, changes)
+    except (FirnError, RestError) as error:
+        status, message = tell(request, gateway, error, RESET)
+        shown = changes if status == 400 else None
+        return await _page(
+            request, view, committed, dict.fromkeys(("topic", "partition", "to", "at"), ""), shown, message, status
+        )
+    where = f"/console/groups/{quote(name, safe='')}?set={len(changes)}"
+    return RedirectResponse(where, 303, headers={**GUARDED, "cache-control": "no-store"})
+
+
+def _read_plan(text: str) -> list[Change]:
+    """The changes that a form has. Raises: RestError 400."""
+    try:
+        changes = _changes.decode(text)
+    except (msgspec.MsgspecError, RecursionError):
+        changes = []
+    in_range = all(0 <= one.after <= OFFSET_MAX and 0 <= one.partition < 2**31 for one in changes)
+    if not changes or not in_range or len(changes) > PARTITIONS_MAX:
+        raise RestError(400, "The form has no preview. Look at a preview first.")
+    return changes
+
+
+async def _apply(gateway: Gateway, view: GroupView, changes: Sequence[Change]) -> None:
+    """Raises: RequestRejected, BrokerUnavailable."""
+    groups = gateway.groups
+    try:
+        await (groups.alter_share_progress if view.group_type == "share" else groups.commit)(
+            view.group_id, {one.place: one.after for one in changes}
+        )
+    except RequestRejected as error:
+        if error.code not in _HAS_MEMBERS:
+            raise
+        raise RequestRejected(
+            ErrorCode.NON_EMPTY_GROUP, f"Group {view.group_id} has members: stop them before you reset the group."
+        ) from error
