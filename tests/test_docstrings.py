@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tools.source_trees import tree_of
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("app", "firn_broker", "pyspark_firn", "loadtests")
 ITEM = re.compile(r"( *)(?:\d+\.|-) \S")
@@ -33,7 +35,7 @@ def described(node: Described) -> Iterator[Described]:
 @cache
 def modules() -> dict[str, ast.Module]:
     return {
-        str(path.relative_to(ROOT)): ast.parse(path.read_text())
+        str(path.relative_to(ROOT)): tree_of(path)
         for package in PACKAGES
         for path in sorted((ROOT / package).rglob("*.py"))
     }

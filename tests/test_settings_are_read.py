@@ -16,15 +16,11 @@ from app.configs.group_bounds import GROUP_BOUNDS
 from app.configs.topic_definitions import TOPIC_DEFINITIONS
 from app.metadata.changes import group_configs
 from app.objectstore.location import S3Location
+from tools.source_trees import tree_of
 
 ROOT = Path(__file__).parents[1]
 TABLES = ("app/configs/", "app/settings.py")
 """Where settings are defined, checked and described. What is read nowhere else has no effect."""
-
-
-@cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
 
 
 def sources(*under: str) -> Iterator[Path]:
@@ -37,7 +33,7 @@ def read_in(paths: Iterable[Path]) -> frozenset[str]:
     """Attributes and names that are read, and texts that name an attribute."""
     found = set()
     for path in paths:
-        for node in ast.walk(tree(path)):
+        for node in ast.walk(tree_of(path)):
             match node:
                 case ast.Attribute(attr=name, ctx=ast.Load()) | ast.Name(id=name, ctx=ast.Load()):
                     found.add(name)
@@ -100,7 +96,9 @@ def test_every_setting_of_a_group_is_read() -> None:
     ],
 )
 def test_every_option_of_spark_and_its_jobs_is_read(module: str, kind: str) -> None:
-    [found] = [node for node in ast.walk(tree(ROOT / module)) if isinstance(node, ast.ClassDef) and node.name == kind]
+    [found] = [
+        node for node in ast.walk(tree_of(ROOT / module)) if isinstance(node, ast.ClassDef) and node.name == kind
+    ]
     fields = [
         node.target.id for node in found.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
     ]
@@ -108,7 +106,7 @@ def test_every_option_of_spark_and_its_jobs_is_read(module: str, kind: str) -> N
     attributes = {
         node.attr
         for path in sources("pyspark_firn")
-        for node in ast.walk(tree(path))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
     }
     assert unread(fields, frozenset(attributes)) == []
@@ -122,11 +120,11 @@ def flags() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef, str]]
     """Every parameter of every command: functions of ``app/cli`` whose parameters are typer's."""
     for path in sources("app/cli"):
         aliases = {"Json", "Bootstrap"}
-        for node in tree(path).body:
+        for node in tree_of(path).body:
             match node:
                 case ast.Assign(targets=[ast.Name(id=alias)], value=value) if "typer." in ast.unparse(value):
                     aliases.add(alias)
-        for node in tree(path).body:
+        for node in tree_of(path).body:
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
             for argument in (*node.args.args, *node.args.kwonlyargs):

@@ -23,6 +23,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tools.source_trees import tree_of
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 PLACES: Final = ("app", "firn_broker", "pyspark_firn", "tools", "infra")
 GENERATED: Final = ("app/wire/apis/", "app/coordinator/schemas/")
@@ -203,7 +205,7 @@ def _last(node: ast.expr) -> str:
 def trees() -> dict[str, ast.Module]:
     """The syntax tree of every module that is not generated, by its path."""
     return {
-        file: ast.parse(path.read_text())
+        file: tree_of(path)
         for place in PLACES
         for path in sorted((ROOT / place).rglob("*.py"))
         if not (file := path.relative_to(ROOT).as_posix()).startswith(GENERATED)

@@ -21,6 +21,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tools.source_trees import tree_of
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 CEILINGS: Final = ROOT / "tests" / "prose_ceilings.toml"
 WORDS: Final = re.compile(r"\b(what|whoever|whatever|whom|nobody|somebody)\b", re.IGNORECASE)
@@ -89,7 +91,7 @@ def _sentences(block: str) -> Iterator[str]:
 def of_code(path: Path) -> Iterator[tuple[int, str]]:
     """The docstrings and comments of a module, with the number of their first line."""
     source = path.read_text()
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.lineno, node.value.value
     block, last = [], -2

@@ -156,6 +156,7 @@ def proc_of(path: Path, *threads: tuple[str, int, int]) -> None:
         (task / "stat").write_text(f"7 (a (b) c) {state} " + "0 " * 10 + f"{user} {system} 0 0")
 
 
+@pytest.mark.ci
 def test_only_the_time_that_a_process_gets_counts_while_it_waits_for_a_core(tmp_path: Path) -> None:
     now_s = 0.0
     tick_s = 1 / TICKS_PER_S

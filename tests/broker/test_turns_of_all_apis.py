@@ -106,6 +106,7 @@ def in_order() -> list[ApiKey]:
     return sorted(WALKED, key=lambda key: (WALKED[key].destroys, key))
 
 
+@pytest.mark.ci
 def test_no_request_of_any_api_holds_the_loop(tmp_path: Path) -> None:
     with crowded(tmp_path, SMALL) as on:
         walk = Walk(on)

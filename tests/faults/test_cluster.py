@@ -22,6 +22,7 @@ from tests.support.cluster_faults import Faults
 pytestmark = pytest.mark.faults
 
 
+@pytest.mark.ci
 def test_all_that_was_acknowledged_is_kept_while_groups_of_all_kinds_and_transactions_go_on(tmp_path: Path) -> None:
     with brokers_running(tmp_path, proxied=True, settings=every_load.SETTINGS) as brokers:
         load = EveryLoad(brokers, seed=1)

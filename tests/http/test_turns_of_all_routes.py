@@ -104,6 +104,7 @@ LONG_ROUTES = [route for route in WALKED_ROUTES if route[0] == "POST" and route[
 SHORT_ROUTES = [route for route in WALKED_ROUTES if route not in LONG_ROUTES]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("asked", [pytest.param(SMALL, id="small")], indirect=True)
 def test_no_request_holds_the_loop(asked: Asked) -> None:
     assert too_long(asked, *SHORT_ROUTES) == {}

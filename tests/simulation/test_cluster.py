@@ -99,6 +99,7 @@ def test_moves_that_wait_for_their_share_come_to_an_end(monkeypatch: pytest.Monk
     assert waited > 100
 
 
+@pytest.mark.ci
 def test_no_producer_is_fenced_while_its_markers_are_slow() -> None:
     shape = PLANTED["the next end fenced while markers are written"].shape
     for seed in range(3):

@@ -62,6 +62,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return Late.seen
 
 
+@pytest.mark.ci
 def test_no_invariant_breaks_where_requests_wait_for_others(seen: Counter[str]) -> None:
     for seed in SEEDS:
         outcome = run_seed(seed)
@@ -70,6 +71,7 @@ def test_no_invariant_breaks_where_requests_wait_for_others(seen: Counter[str]) 
     assert seen["by several clients"] > 60, seen
 
 
+@pytest.mark.ci
 def test_no_invariant_of_a_cluster_breaks_where_requests_wait_for_others(seen: Counter[str]) -> None:
     for seed in CLUSTER_SEEDS:
         outcome = run_cluster(seed)

@@ -24,6 +24,7 @@ def judge(start: int, end: int) -> None:
         assert outcome.violation is None, (seed, outcome.violation, outcome.lines[-40:])
 
 
+@pytest.mark.ci
 def test_a_second_broker_joins_whatever_becomes_of_the_first_and_nothing_acknowledged_is_lost() -> None:
     judge(0, SEEDS)
 

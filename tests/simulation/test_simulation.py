@@ -45,7 +45,13 @@ def run_seeds(start: int, end: int) -> list[Outcome]:
     return outcomes
 
 
-@pytest.mark.parametrize("start", range(COUNTED_SEEDS, SEEDS, SEEDS_AT_ONCE))
+@pytest.mark.parametrize(
+    "start",
+    [
+        pytest.param(start, marks=pytest.mark.ci if start > COUNTED_SEEDS else ())
+        for start in range(COUNTED_SEEDS, SEEDS, SEEDS_AT_ONCE)
+    ],
+)
 def test_no_invariant_breaks(start: int, chosen_seed: int | None) -> None:
     if chosen_seed is not None:
         pytest.skip("--seed runs that seed alone")

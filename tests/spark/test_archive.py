@@ -59,6 +59,7 @@ def store_of(topic: Topic) -> Any:
     return DirectoryStore(topic.path)
 
 
+@pytest.mark.ci
 def test_each_run_adds_what_came_since(topic: Topic, tmp_path: Path) -> None:
     target = (tmp_path / "lake").as_uri()
     first = archive_parquet(topic.store, "t", target, ProcessRunner(1), part_bytes=4000)

@@ -169,6 +169,7 @@ def test_clients_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (len(clients), clients.series_count, families(clients)) == (3, 0, [])
 
 
+@pytest.mark.ci
 def test_the_series_of_a_thousand_clients_stay_within_their_memory() -> None:
     """20 series each, with the names and labels of a Java producer: 400 bytes a series, and 1 KiB a client."""
     clients = PushingClients(bytes_max=1 << 20, series_max=20_000, client_series_max=500)

@@ -263,6 +263,7 @@ async def test_bytes_in_the_store_that_are_damaged_or_missing_are_told(tmp_path:
 # --- load and security ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 async def test_a_client_beyond_its_quota_is_told_of(tmp_path: Path) -> None:
     async with running_broker(tmp_path, new_level=SECURITY_LEVEL) as broker, scraped(broker) as prometheus:
         await broker.create_topic("t")
