@@ -9,6 +9,7 @@ import sys
 import tarfile
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -25,6 +26,7 @@ from app.core.limits import MIB
 if TYPE_CHECKING:
     from app.client.admin import AdminClient
     from app.client.cluster import ClusterClient
+    from app.core.units import BrokerId
 
 LOG_BYTES_MAX: Final = 4 * MIB
 """The end of a log file that goes into a bundle."""
@@ -57,8 +59,10 @@ def bundle(
     ] = None,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
 ) -> None:
-    """Write an archive with versions, the state of the cluster, settings, metrics and the tier's status, without secrets.
+    """Write an archive with versions, the state of the cluster, settings, metrics, the tier's status and the ends of the log
+    files that you name, without secrets.
 
+    A part that cannot be had, such as the metrics of a broker that is down, is named in missing.txt.
     Records and their keys are not in it; names of topics and addresses of brokers are. Look at it before you send it: a secret
     that stands in a line of a log without a name is not found.
     """
@@ -124,11 +128,11 @@ async def _of_cluster(bootstrap: str, parts: dict[str, str], missing: dict[str, 
         async with connected(bootstrap) as cluster:
             admin = AdminClient(cluster)
             await take("cluster.json", lambda: _standing(admin))
-            await take("metrics.txt", lambda: _metrics(admin))
             await take("tier.json", lambda: _tier(admin))
             view = await cluster.refresh([])
             for node_id in sorted(view.brokers):
-                await take(f"brokers/{node_id}.json", lambda node_id=node_id: _settings(admin, str(node_id)))  # type: ignore[misc]
+                await take(f"brokers/{node_id}.json", partial(_settings, admin, str(node_id)))
+                await take(f"metrics/{node_id}.txt", partial(_metrics, cluster, admin, node_id))
             await take("brokers/all.json", lambda: _settings(admin, ""))
             await take("topics.json", lambda: _topics(cluster, admin))
     except FirnError as error:
@@ -142,17 +146,17 @@ async def _standing(admin: AdminClient) -> str:
     return _json({name: msgspec.to_builtins(getattr(found, name)) for name in found.__struct_fields__})
 
 
-async def _metrics(admin: AdminClient) -> str:
-    """Metrics of all brokers, a line each. A client may choose the value of a label, so it is escaped."""
+async def _metrics(cluster: ClusterClient, admin: AdminClient, node_id: BrokerId) -> str:
+    """Metrics of a broker, a line each. A client may choose the value of a label, so it is escaped."""
     from app.http.metrics import escaped_value
 
+    told = await admin.metrics(await cluster.broker(node_id))
     lines = []
-    for node_id, told in sorted((await admin.metrics_of_all()).items()):
-        for one in told.samples:
-            labels = ",".join(
-                f'{name}="{escaped_value(value)}"' for name, value in [("node_id", str(node_id)), *one.labels]
-            )
-            lines.append(f"{one.name}{{{labels}}} {one.value!r}\n")
+    for one in told.samples:
+        labels = ",".join(
+            f'{name}="{escaped_value(value)}"' for name, value in [("node_id", str(node_id)), *one.labels]
+        )
+        lines.append(f"{one.name}{{{labels}}} {one.value!r}\n")
     return "".join(lines)
 
 

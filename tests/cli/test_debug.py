@@ -14,6 +14,8 @@ import pytest
 from app.cli import main
 from app.cli.debug import LOG_BYTES_MAX
 from app.client.admin import AdminClient
+from app.client.cluster import ClusterClient
+from app.core.units import BrokerId
 from tests.support.broker import running_broker
 
 PLANTED = ("plantedConfigPassword1", "plantedLogToken2", "plantedUrlUser3", "plantedKey4", "plantedStoreKey5")
@@ -56,7 +58,7 @@ async def test_a_bundle_describes_the_cluster_and_has_no_secret(
     assert json.loads(found["cluster.json"])["topics"] == 1
     assert json.loads(found["topics.json"])["orders"] == {"partitions": 3, "settings": {"retention.ms": "86400000"}}
     assert json.loads(found["brokers/1.json"])["log.retention.check.interval.ms"] == "12345"
-    assert 'firn_requests_total{node_id="1"' in found["metrics.txt"]
+    assert 'firn_requests_total{node_id="1"' in found["metrics/1.txt"]
     assert {one["topic"] for one in json.loads(found["tier.json"])} == {"orders"}
     assert found["logs/1-broker.log"].endswith("the broker serves\n")
     assert len(found["logs/1-broker.log"]) <= 4 << 20
@@ -104,17 +106,35 @@ def test_a_private_key_that_the_begin_of_a_log_cuts_is_gone(tmp_path: Path) -> N
 async def test_the_value_of_a_label_cannot_make_lines_of_metrics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    metrics_of_all = AdminClient.metrics_of_all
+    metrics = AdminClient.metrics
 
-    async def chosen(self: AdminClient) -> Any:
-        told = await metrics_of_all(self)
-        for node_id, one in told.items():
-            sample = msgspec.structs.replace(one.samples[0], name="x", labels=[("client", 'a"\\\nforged 1')], value=1.0)
-            told[node_id] = msgspec.structs.replace(one, samples=[sample])
-        return told
+    async def chosen(self: AdminClient, broker: Any) -> Any:
+        told = await metrics(self, broker)
+        sample = msgspec.structs.replace(told.samples[0], name="x", labels=[("client", 'a"\\\nforged 1')], value=1.0)
+        return msgspec.structs.replace(told, samples=[sample])
 
-    monkeypatch.setattr(AdminClient, "metrics_of_all", chosen)
+    monkeypatch.setattr(AdminClient, "metrics", chosen)
     bundle = tmp_path / "bundle.tar.gz"
     async with running_broker(tmp_path) as broker:
         assert await asyncio.to_thread(main, ["debug", "bundle", str(bundle), "--bootstrap", broker.bootstrap]) == 0
-    assert files_of(bundle)["metrics.txt"] == 'x{node_id="1",client="a\\"\\\\\\nforged 1"} 1.0\n'
+    assert files_of(bundle)["metrics/1.txt"] == 'x{node_id="1",client="a\\"\\\\\\nforged 1"} 1.0\n'
+
+
+async def test_the_metrics_of_a_broker_that_is_down_are_named_and_the_others_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refresh = ClusterClient.refresh
+
+    async def with_one_more(self: ClusterClient, topics: Any) -> Any:
+        view: Any = await refresh(self, topics)
+        view.brokers[BrokerId(2)] = view.brokers[BrokerId(1)]._replace(port=1)
+        return view
+
+    monkeypatch.setattr(ClusterClient, "refresh", with_one_more)
+    bundle = tmp_path / "bundle.tar.gz"
+    async with running_broker(tmp_path) as broker:
+        assert await asyncio.to_thread(main, ["debug", "bundle", str(bundle), "--bootstrap", broker.bootstrap]) == 0
+    found = files_of(bundle)
+    assert 'firn_requests_total{node_id="1"' in found["metrics/1.txt"]
+    assert "metrics/2.txt" not in found
+    assert "metrics/2.txt: " in found["missing.txt"]
