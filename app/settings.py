@@ -57,6 +57,7 @@ from app.configs.without_effect import (
 from app.core.addresses import Networks, parse_networks, read_address
 from app.core.errors import ConfigError, RequestRejected, clause
 from app.core.extras import install_hint
+from app.core.notices import FORMAT_VARIABLE
 from app.http.access import check_encrypted, check_origins, check_rights, parse_hosts, parse_origins
 from app.http.tls_settings import read_tls, texts_of
 
@@ -88,6 +89,7 @@ FLAGS: Final[Mapping[str, str]] = {
     "--take-over": "firn.take.over",
     "--create-store": "firn.store.create",
     "--ephemeral": "firn.ephemeral",
+    "--log-format": "firn.log.format",
     "--rack": "broker.rack",
 }
 """Flags of `firn serve` that are spellings of a setting."""
@@ -95,8 +97,8 @@ FLAGS: Final[Mapping[str, str]] = {
 # Kubernetes gives every pod variables named after the services beside it; a service called "firn" would otherwise be
 # mistaken for settings.
 _FOREIGN_ENVIRONMENT: Final = re.compile(r"FIRN_(PORT(_\d+_(TCP|UDP)(_\w+)?)?|SERVICE_(HOST|PORT(_\w+)?))")
-_OWN_ENVIRONMENT: Final = frozenset({"FIRN_DEBUG", "FIRN_BOOTSTRAP", "FIRN_CONFIG", "FIRN_KAFKA_LIBS"})
-"""Variables that other code reads. The last one tells tests and measurements where Apache Kafka's jars are."""
+_OWN_ENVIRONMENT: Final = frozenset({"FIRN_DEBUG", "FIRN_BOOTSTRAP", "FIRN_CONFIG", "FIRN_KAFKA_LIBS", FORMAT_VARIABLE})
+"""Variables that other code reads. FIRN_KAFKA_LIBS tells tests and measurements where Apache Kafka's jars are."""
 
 
 class Address(NamedTuple):

@@ -14,6 +14,7 @@ import pytest
 from app.configs.environment import environment_name
 from app.configs.topic_definitions import TOPIC_DEFINITIONS
 from app.configs.without_effect import GROUP_WITHOUT_EFFECT, TOPIC_WITHOUT_EFFECT, broker_setting_without_effect
+from app.core.log_events import Event
 from app.handlers.serving.dispatch import FAMILIES
 from app.metadata.changes.features import OF_PROTOCOL
 from app.metadata.changes.group_configs import GROUP_DEFINITIONS
@@ -108,7 +109,7 @@ def known_settings() -> frozenset[str]:
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_setting_that_a_document_names_is_known(document: str) -> None:
-    known = known_settings()
+    known = known_settings() | {one.label for one in Event}
     for token in quoted(document):
         for part in token.split(","):
             match = re.fullmatch(r"([a-z][a-z0-9]*(?:\.[a-z0-9-]+)+)(=.*)?", part)

@@ -28,6 +28,7 @@ from app.broker.watching.stall_lines import watch_stalls
 from app.configs import BrokerConfig
 from app.core.errors import FencedError, FirnError, clause, copy_of
 from app.core.faults import Faults
+from app.core.log_events import Event
 from app.core.metrics import Registry
 from app.core.units import BrokerId, TopicIdPartition
 from app.handlers.base.context import Context
@@ -271,7 +272,7 @@ class Node:
         cluster.view.on_fenced(self._on_fenced)
         self.load_report = await load(local, cluster)
         for problem in self.load_report.problems:
-            self._log_line(problem)
+            self._log_line(Event.LOG_DIRECTORY_PROBLEM.line(problem))
         if meta is None:
             owner = MetaProperties(cluster.view.image.cluster_id, BrokerId(config.node_id), directory.directory_id)
             local.logs.write_meta(owner)

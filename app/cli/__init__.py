@@ -26,7 +26,9 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Final
 
-from app.core.errors import ConfigError, ErrorCode, FirnError, RequestRejected
+from app.core.errors import ConfigError, ErrorCode, FencedError, FirnError, RequestRejected
+from app.core.log_events import Event
+from app.core.notices import in_json, log_line
 
 FAILED: Final = 1
 WRONG_USAGE: Final = 2
@@ -92,7 +94,11 @@ def _complain(sentence: str, code: int) -> int:
         traceback.print_exc()
     sys.stdout.flush()
     end = "" if sentence.endswith((".", "?", "!")) else "."
-    sys.stderr.write(f"firn: {sentence}{end}\n")
+    if in_json():  # the command was a server
+        event = Event.BROKER_REPLACED if isinstance(sys.exception(), FencedError) else Event.BROKER_FAILED
+        log_line(event.line(f"{sentence}{end}", exit_code=code))
+    else:
+        sys.stderr.write(f"firn: {sentence}{end}\n")
     return code
 
 

@@ -17,6 +17,7 @@ from app.core.limits import (
     HTTP_INSTANCE_TIMEOUT_MS,
     HTTP_PROCESSES_MAX,
 )
+from app.core.notices import FORMATS, TEXT, use_format
 from app.http.access import parse_hosts, parse_origins
 from app.http.processes.worker import Worker
 from app.http.tls_settings import from_environment, read_tls
@@ -123,6 +124,15 @@ def http(
             help="Processes that share the port, each on a core.",
         ),
     ] = 1,
+    log_format: Annotated[
+        str,
+        typer.Option(
+            "--log-format",
+            metavar="text|json",
+            envvar="FIRN_LOG_FORMAT",
+            help="Format of the log: lines for people, or a JSON object a line for programs.",
+        ),
+    ] = TEXT,
     worker: Annotated[str | None, typer.Option("--worker", hidden=True, help="One of these processes.")] = None,
     parent_fd: Annotated[
         int | None, typer.Option("--parent-fd", hidden=True, help="End at this descriptor's end-of-file.")
@@ -134,6 +144,8 @@ def http(
 
     If brokers ask for a login (security.protocol=SASL_SSL in --client-config), each request brings its own: Basic or Bearer.
     """
+    if log_format not in FORMATS:
+        raise ConfigError(f"--log-format {log_format} is not {' or '.join(FORMATS)}.")
     address = parse_address(listen, what="--listen")
     brokers = parse_bootstrap(bootstrap)
     from app.http.console.masks import parse_masks
@@ -147,6 +159,7 @@ def http(
         masks = parse_masks(console_mask.split(","))
     except ValueError as error:
         raise ConfigError(f"{error}.") from None
+    use_format(log_format)
     settings = HttpSettings(
         bootstrap=tuple((broker.host, broker.port) for broker in brokers),
         allowed_hosts=(address.host, *hosts),

@@ -12,6 +12,7 @@ import typer
 from app.cli.banner import banner, shown_listener
 from app.cli.session import local_path
 from app.core.errors import ConfigError
+from app.core.notices import in_json
 
 if TYPE_CHECKING:
     from app.broker.start.process import Broker
@@ -142,6 +143,14 @@ def serve(
         int | None,
         typer.Option("--ready-fd", hidden=True, help="Write a line to this descriptor when the broker is ready."),
     ] = None,
+    log_format: Annotated[
+        str | None,
+        typer.Option(
+            "--log-format",
+            metavar="text|json",
+            help="Format of the log: lines for people, or a JSON object a line for programs (docs/log-events.md). [text]",
+        ),
+    ] = None,
     list_settings: Annotated[
         bool, typer.Option("--list-settings", help="List every setting with its default, and exit.")
     ] = False,
@@ -173,6 +182,7 @@ def serve(
         "--take-over": "true" if take_over else None,
         "--create-store": "true" if create_store else None,
         "--ephemeral": "true" if ephemeral else None,
+        "--log-format": log_format,
     }
     settings = load(config_path=config, environment=os.environ, flags=flags, assignments=assignments or ())
     if background:
@@ -213,6 +223,8 @@ def _ready(broker: Broker, ready_fd: int | None) -> None:
         os.write(ready_fd, b"ready\n")
         os.close(ready_fd)
         return
+    if in_json():
+        return  # The line that the broker is ready says the same, and only JSON is in the log.
     sys.stdout.write(
         banner(config, node_id=config.node_id, kafka=kafka, cluster_id=image.cluster_id, stopped_by="Ctrl-C")
     )

@@ -868,6 +868,13 @@ class BrokerConfig:
         "which request or timer it was, and firn_loop_stalls_total counts it. 0: the loop is not watched.",
         minimum=0,
     )
+    firn_log_format: str = setting(
+        "text",
+        _STRING,
+        "Format of the log on standard error. text: for people. json: each line is one JSON object with time, level, event and "
+        "message, for programs; docs/log-events.md lists the names of events.",
+        choices=("text", "json"),
+    )
     firn_preparation_bytes_max: int = setting(
         268_435_456,
         _LONG,

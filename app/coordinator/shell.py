@@ -58,6 +58,7 @@ from app.core.errors import (
     kafka_code,
 )
 from app.core.faults import Faults
+from app.core.log_events import Event
 from app.core.loop_time import loop_time_ms
 from app.core.metrics import Labels, Registry
 from app.core.seams import Clock
@@ -840,8 +841,12 @@ class Coordinator(Generic[S]):
         """This is the first leadership after the log may have lost its end (J46j)."""
         self._lost_ends.value += 1
         self._log_line(
-            f"{self.topic.name}-{seat.partition} may lack its newest records, because no replica that has them all could lead:"
-            f" {LOST[self.topic.name]}"
+            Event.COORDINATOR_RECORDS_LOST.line(
+                f"{self.topic.name}-{seat.partition} may lack its newest records, because no replica that has them all could lead:"
+                f" {LOST[self.topic.name]}",
+                topic=self.topic.name,
+                partition=int(seat.partition),
+            )
         )
 
     def _activate(self, seat: _Seat[S], shard: S) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from app.core.errors import CorruptionError, DirectoryOffline, FirnError, StorageUnavailable
+from app.core.log_events import longer, of_fault
 from app.core.loop_time import loop_time_s
 from app.core.seams import shared_wait_s
 
@@ -29,6 +30,10 @@ LOOK_S: Final = 5.0
 SUBJECTS_MAX: Final = 20
 """Subjects of one kind that are told one by one."""
 OTHERS: Final = "others"
+BEGINS: Final = "begins"
+GOES_ON: Final = "goes on"
+OVER: Final = "over"
+"""The state of a fault, a field of its lines."""
 LIMITED_LINES_MAX: Final = 20
 LIMITED_PERIOD_S: Final = 60.0
 
@@ -72,10 +77,10 @@ class Faults:
         fault = self._faults.get((kind, subject))
         if fault is None:
             if subject != OTHERS and self._subjects[kind] >= SUBJECTS_MAX:
-                return self.met(kind, OTHERS, f"{sentence} (further subjects are counted together)")
+                return self.met(kind, OTHERS, longer(sentence, f"{sentence} (further subjects are counted together)"))
             self._subjects[kind] += subject != OTHERS
             fault = self._faults[kind, subject] = _Fault(now_s, sentence)
-            self._log_line(sentence)
+            self._tell(sentence, sentence, kind, subject, BEGINS)
             told = True
         else:
             fault.count += 1
@@ -83,10 +88,10 @@ class Faults:
             if fault.told < burst:
                 fault.told += 1
                 fault.told_s = now_s
-                self._log_line(sentence)
+                self._tell(sentence, sentence, kind, subject, GOES_ON, times=fault.count)
                 told = True
             else:
-                told = self._repeat(fault, now_s)
+                told = self._repeat(kind, subject, fault, now_s)
         fault.quiet_since_s = None if lasting else now_s
         return told
 
@@ -115,7 +120,7 @@ class Faults:
         now_s = self._now_s()
         for (kind, subject), fault in list(self._faults.items()):
             if fault.quiet_since_s is None:
-                self._repeat(fault, now_s)
+                self._repeat(kind, subject, fault, now_s)
             elif now_s - fault.quiet_since_s >= QUIET_S:
                 del self._faults[kind, subject]
                 if subject != OTHERS:
@@ -124,12 +129,21 @@ class Faults:
                         del self._subjects[kind]
                 if fault.count == 1 or fault.count > fault.told or fault.told_s > fault.began_s:
                     lasted_s = fault.quiet_since_s - fault.began_s
-                    self._log_line(f"over after {lasted_s:.0f} s: {kind} {subject} failed {_times(fault.count)}")
+                    text = f"over after {lasted_s:.0f} s: {kind} {subject} failed {_times(fault.count)}"
+                    facts = {"times": fault.count, "lasted_s": round(lasted_s, 1)}
+                    self._tell(text, fault.sentence, kind, subject, OVER, **facts)
 
-    def _repeat(self, fault: _Fault, now_s: float) -> bool:
+    def _tell(self, text: str, sentence: str, kind: str, subject: str, state: str, **facts: float) -> None:
+        over = state == OVER
+        self._log_line(of_fault(text, sentence, kind, over=over, subject=subject, state=state, **facts))
+
+    def _repeat(self, kind: str, subject: str, fault: _Fault, now_s: float) -> bool:
         if now_s - fault.told_s < fault.repeat_s:
             return False
-        self._log_line(f"{fault.sentence} ({_times(fault.count)} in {now_s - fault.began_s:.0f} s; it goes on)")
+        lasted_s = now_s - fault.began_s
+        text = f"{fault.sentence} ({_times(fault.count)} in {lasted_s:.0f} s; it goes on)"
+        facts = {"times": fault.count, "lasted_s": round(lasted_s, 1)}
+        self._tell(text, fault.sentence, kind, subject, GOES_ON, **facts)
         fault.told = fault.count
         fault.told_s = now_s
         fault.repeat_s = min(2 * fault.repeat_s, REPEAT_MAX_S)
@@ -163,7 +177,7 @@ class Limited:
             return
         self._lines += 1
         if self._left_out:
-            line = f"{line} ({self._left_out} lines like this were left out before it)"
+            line = longer(line, f"{line} ({self._left_out} lines like this were left out before it)")
             self._left_out = 0
         self._log_line(line)
 

@@ -18,6 +18,7 @@ from app.coordinator.shell import Coordinator, Turn
 from app.coordinator.topics import HTTP_REQUESTS, make_topic, strongest
 from app.core.errors import CorruptionError, ErrorCode, FirnError, RequestRejected
 from app.core.faults import Faults
+from app.core.log_events import Event
 from app.core.metrics import Registry
 from app.core.seams import Clock
 from app.core.turns import Portion, run
@@ -470,8 +471,10 @@ class RequestCoordinator:
         if waiting is not None:
             await waiting
         self._log_line(
-            f"a result of producer {place.producer_id} in {TOPIC}-{place.partition} had lost its marker: it is"
-            f" {'committed' if committed else 'aborted'}, as its records are"
+            Event.TRANSACTION_DECIDED.line(
+                f"a result of producer {place.producer_id} in {TOPIC}-{place.partition} had lost its marker: it is"
+                f" {'committed' if committed else 'aborted'}, as its records are"
+            )
         )
 
     def _is_open(self, place: _OpenSince, partition: Partition, producer: ProducerIdAndEpoch) -> bool:

@@ -14,6 +14,7 @@ from app.coordinator.shell import Coordinator, Reply, Turn
 from app.coordinator.topics import CONSUMER_OFFSETS
 from app.core.errors import ErrorCode, RequestRejected, copy_of
 from app.core.faults import Faults, Limited
+from app.core.log_events import Event
 from app.core.metrics import Registry
 from app.core.seams import Clock
 from app.core.turns import Portion, run
@@ -197,7 +198,11 @@ class GroupCoordinator:
             try:
                 self.shell.tell(partition, lambda shard, turn: shard.topics_deleted(turn, names))
             except RequestRejected as error:
-                self._log_line(f"offsets of deleted topics stay in {CONSUMER_OFFSETS.name}-{partition}: {error}")
+                self._log_line(
+                    Event.OFFSETS_STAY.line(
+                        f"offsets of deleted topics stay in {CONSUMER_OFFSETS.name}-{partition}: {error}"
+                    )
+                )
 
     # --- events -------------------------------------------------------------------------------------------------------
 

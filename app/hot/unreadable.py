@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from app.core.errors import clause
+from app.core.log_events import Event
 from app.core.units import Offset
 
 TOLD_MAX: Final = 1024
@@ -39,7 +40,9 @@ class UnreadableBatches:
             del self._told[next(iter(self._told))]
         self._told[key] = None
         self._log_line(
-            f"a record batch of {place} cannot be read by any consumer, and lookups by time skip it: {clause(batch.why)}. To "
-            f"get past it, move consumers to offset {batch.end_offset} (firn group reset), or delete the records before that "
-            f"offset (firn topic delete-records)"
+            Event.BATCH_UNREADABLE.line(
+                f"a record batch of {place} cannot be read by any consumer, and lookups by time skip it: {clause(batch.why)}. To "
+                f"get past it, move consumers to offset {batch.end_offset} (firn group reset), or delete the records before that "
+                f"offset (firn topic delete-records)"
+            )
         )

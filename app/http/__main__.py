@@ -18,6 +18,8 @@ from app.core.limits import (
     HTTP_INSTANCE_TIMEOUT_MS,
     HTTP_PROCESSES_MAX,
 )
+from app.core.log_events import Event
+from app.core.notices import announce
 from app.http.access import parse_hosts, parse_origins
 from app.http.processes.worker import Worker
 from app.machine.terminating import end_with_parent
@@ -67,7 +69,7 @@ def _supervise(arguments: argparse.Namespace) -> int:
             host=host, port=port, processes=arguments.processes, scheme=scheme, parent_fd=arguments.parent_fd
         )
     except FirnError as error:
-        sys.stderr.write(f"{error}\n")
+        announce(Event.HTTP_FAILED.line(str(error)))
         return 2
 
 
@@ -122,7 +124,7 @@ def main() -> int:
         settings = replace(settings, client=client_of_environment(), tls=tls_of_environment())
         return run(settings, host=host, port=port, parent_fd=arguments.parent_fd)
     except FirnError as error:
-        sys.stderr.write(f"{error}\n")
+        announce(Event.HTTP_FAILED.line(str(error)))
         return 2
 
 

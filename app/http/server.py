@@ -12,9 +12,7 @@ import os
 import random
 import resource
 import socket
-import sys
 import time
-import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,8 +21,9 @@ import uvicorn
 from app import __version__
 from app.core.errors import ConfigError, clause
 from app.core.faults import Faults, met_bug
+from app.core.log_events import Event
 from app.core.metrics import Registry
-from app.core.notices import log_line
+from app.core.notices import announce, follow_format, log_exception, log_line
 from app.core.seams import Clock
 from app.core.usage import show_process
 from app.http.access import check_encrypted
@@ -74,10 +73,12 @@ class BugLog(logging.Handler):
         if isinstance(error, (asyncio.CancelledError, ProcessEnded)):
             return
         if record.msg == ENDED_BY_A_STOP:
-            self._log_line(f"HTTP requests that had not ended in time were ended by the stop: {record.args[0]}")  # type: ignore[index]
+            count: Any = record.args[0]  # type: ignore[index]
+            text = f"HTTP requests that had not ended in time were ended by the stop: {count}"
+            self._log_line(Event.HTTP_REQUESTS_CUT_SHORT.line(text, requests=count))
             return
         if met_bug(self._faults, f"HTTP: {record.getMessage().strip()}", error) and error is not None:
-            traceback.print_exception(error)
+            log_exception(error)
 
 
 class _Server(uvicorn.Server):
@@ -98,8 +99,7 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if not self._quiet and self.servers:
             host, port = self.servers[0].sockets[0].getsockname()[:2]
-            sys.stderr.write(f"Firn HTTP listens on {self._scheme}://{host}:{port}\n")
-            sys.stderr.flush()
+            announce(Event.HTTP_LISTENING.line(f"Firn HTTP listens on {self._scheme}://{host}:{port}", port=port))
 
     def _protocol(self) -> asyncio.Protocol:
         return self.config.http_protocol_class(  # type: ignore[call-arg]
@@ -157,6 +157,7 @@ def run(settings: HttpSettings, *, host: str, port: int, parent_fd: int | None =
         from app.http.processes.places import DESCRIPTORS
 
         kept += DESCRIPTORS
+    follow_format()
     clock: Clock = SystemClock()
     registry = Registry()
     show_process(registry, __version__)

@@ -13,6 +13,7 @@ from typing import Any, Final
 from app.core.errors import ConfigError
 from app.core.faults import Faults
 from app.core.limits import KIB
+from app.core.log_events import Event
 from app.core.metrics import Labels, Registry
 from app.http.connections import HttpConnection, OpenConnections
 from app.machine.certificates import Certificates, TlsSettings
@@ -80,12 +81,20 @@ class HttpTls:
         """Read the files again if they have changed."""
         try:
             if await asyncio.to_thread(self._certificates.look):
-                log_line("HTTPS has read its certificate again: new connections use it, open ones keep the old one")
+                log_line(
+                    Event.CERTIFICATE_RELOADED.line(
+                        "HTTPS has read its certificate again: new connections use it, open ones keep the old one",
+                        listener="HTTPS",
+                    )
+                )
         except ConfigError as error:
             faults.met(
                 "reading",
                 "the certificate of HTTPS",
-                f"HTTPS goes on with its old certificate: {error} Replace the file by a good one: it is read within {LOOK_S:g} s",
+                Event.CERTIFICATE_FAILED.line(
+                    f"HTTPS goes on with its old certificate: {error} Replace the file by a good one: it is read within "
+                    f"{LOOK_S:g} s"
+                ),
                 lasting=True,
             )
         else:

@@ -15,6 +15,8 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
+from app.core.log_events import Event
+
 RESTART_DELAY_S_MIN: Final = 0.1
 RESTART_DELAY_S_MAX: Final = 10.0
 STEADY_S: Final = 30.0
@@ -95,7 +97,13 @@ class Child:
                 code = await self._process.wait()
                 if self._ended is not None and not self._ended(code):
                     return
-                self._log_line(f"the {self.name} process ended ({_how(code)}); starting it again")
+                self._log_line(
+                    Event.PROCESS_ENDED.line(
+                        f"the {self.name} process ended ({_how(code)}); starting it again",
+                        process=self.name,
+                        exit_code=code,
+                    )
+                )
             if loop.time() - started_s >= STEADY_S:
                 delay_s = RESTART_DELAY_S_MIN
             await asyncio.sleep(delay_s * self._rng.uniform(0.75, 1.25))
@@ -104,7 +112,9 @@ class Child:
             try:
                 await self.start()
             except OSError as error:
-                self._log_line(f"cannot start the {self.name} process: {error}")
+                self._log_line(
+                    Event.PROCESS_START_FAILED.line(f"cannot start the {self.name} process: {error}", process=self.name)
+                )
                 self._process = None
 
     def signal(self, number: int) -> None:

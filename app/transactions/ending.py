@@ -20,6 +20,7 @@ from app.coordinator.shell import Coordinator, Turn
 from app.coordinator.topics import TRANSACTION_STATE
 from app.core.errors import ErrorCode, FirnError, NotLeader, RequestRejected, kafka_code, without_frames
 from app.core.faults import Faults, Limited
+from app.core.log_events import Event
 from app.core.turns import Portion, ordered
 from app.core.units import PartitionIndex, TopicId, TopicPartition
 from app.core.wake import Wake
@@ -279,7 +280,11 @@ class Endings:
                 stored = self._send(marker, target) or self._markers.write(marker, target)
             except FirnError as error:
                 if kafka_code(error) in NOTHING_TO_END:
-                    self._log_line(f"{target} takes no marker of {transaction.transactional_id}: {error}")
+                    self._log_line(
+                        Event.TRANSACTION_FAILED.line(
+                            f"{target} takes no marker of {transaction.transactional_id}: {error}"
+                        )
+                    )
                     stored = self._markers.refusal_stored(target)
                     if stored is not None:
                         written.waiting[target] = stored
@@ -349,7 +354,9 @@ class MarkerAnswer(Awaitable[None]):
     def __await__(self) -> Generator[Any, None, None]:
         code = yield from self._answer.__await__()
         if code is ErrorCode.INVALID_PRODUCER_EPOCH:
-            self._log_line(f"{self._target} takes no marker: a newer producer has written there")
+            self._log_line(
+                Event.TRANSACTION_DECIDED.line(f"{self._target} takes no marker: a newer producer has written there")
+            )
         elif code is not ErrorCode.NONE:
             raise RequestRejected(code, f"The leader of {self._target} answered {code.name}.")
 

@@ -14,6 +14,7 @@ from app.coordinator.shell import Coordinator, Turn
 from app.coordinator.topics import TRANSACTION_STATE
 from app.core.errors import ErrorCode, FirnError, RequestRejected, copy_of, without_frames
 from app.core.faults import Faults
+from app.core.log_events import Event
 from app.core.units import PartitionIndex, ProducerEpoch, ProducerId, TopicPartition
 from app.metadata.peers.control import LookRequest, LookResponse
 from app.transactions.deciding import OpenTransaction, Outcome, decide, doubts
@@ -136,7 +137,9 @@ class Recovery:
                 admitted += 1
         if admitted:
             self._log_line(
-                f"open transactions that no coordinator knows are left as they are, if there are any: {error}"
+                Event.TRANSACTION_FAILED.line(
+                    f"open transactions that no coordinator knows are left as they are, if there are any: {error}"
+                )
             )
 
     async def _ask(self, image: ClusterImage, asked: LookRequest) -> list[LookResponse]:
@@ -227,10 +230,17 @@ class Recovery:
             what = "committed, as a marker elsewhere says" if marker.commit else "aborted, as no marker commits it"
             producer_id = marker.identity.producer_id
             self._log_line(
-                f"a transaction of producer {producer_id} in {target} had no coordinator any more: it is {what}"
+                Event.TRANSACTION_DECIDED.line(
+                    f"a transaction of producer {producer_id} in {target} had no coordinator any more: it is {what}",
+                    producer_id=int(producer_id),
+                )
             )
         if len(decided) > NAMED_MAX:
-            self._log_line(f"{len(decided) - NAMED_MAX} more transactions had no coordinator any more, and are decided")
+            self._log_line(
+                Event.TRANSACTION_DECIDED.line(
+                    f"{len(decided) - NAMED_MAX} more transactions had no coordinator any more, and are decided"
+                )
+            )
 
     async def _forget(self, partition: PartitionIndex, shard: TransactionShard) -> None:
         """Forget all ids of a shard, and let it serve. Raises: RequestRejected."""
@@ -249,8 +259,10 @@ class Recovery:
             await stored
         if count:
             self._log_line(
-                f"{TRANSACTION_STATE.name}-{partition} may have lost its last records: its {count} transactional ids get new"
-                " producer ids"
+                Event.COORDINATOR_RECORDS_LOST.line(
+                    f"{TRANSACTION_STATE.name}-{partition} may have lost its last records: its {count} transactional ids get new"
+                    " producer ids"
+                )
             )
         self._coordinator.admit(partition, shard)
 

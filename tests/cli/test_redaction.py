@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from time import process_time
 
 import pytest
 
 from app.cli.redaction import redacted
+from app.core.log_events import Event
+from app.core.notices import json_line
 
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
 SECRET = "Xk9-planted/value+1="
 
 
@@ -58,6 +62,12 @@ SECRET = "Xk9-planted/value+1="
         f"MIIE\n{SECRET.replace('-', '')}\nAAAA\n-----END RSA PRIVATE KEY-----\n",
         json.dumps({"log": json.dumps({"password": SECRET})}),
         f'["--password", "{SECRET}"]',
+        json_line(
+            Event.LOG.line(f"it refused ssl.key.password={SECRET}", exception=f"at x\npassword: {SECRET}\n"), NOW
+        ),
+        json_line(
+            Event.LOG.line("refused", uri=f"redis://user:{SECRET.replace('/', '')}@host:6379/0", token=SECRET), NOW
+        ),
         f'firn user add x --password "a {SECRET}"',
         f'a.PlainLoginModule required password="a;{SECRET}";',
         f'a.PlainLoginModule required password="{SECRET}',

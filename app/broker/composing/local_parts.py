@@ -16,6 +16,7 @@ from app.broker.partitions.manifest_copies import ManifestCopies
 from app.configs import BrokerConfig
 from app.core.errors import ConfigError
 from app.core.faults import Faults, Limited
+from app.core.log_events import Event
 from app.core.metrics import Registry
 from app.core.units import BrokerId, TopicIdPartition
 from app.hot.checkpoints import MetaProperties
@@ -184,4 +185,6 @@ class RunNotes:
         try:
             await self._pool.run(lambda: self._file.write(broker_epoch, boot_id, clean=True))
         except OSError as error:
-            self._log_line(f"the next start counts as one after an unclean stop: {error}")
+            self._log_line(
+                Event.LOG_DIRECTORY_FAILED.line(f"the next start counts as one after an unclean stop: {error}")
+            )

@@ -16,6 +16,7 @@ from app.broker.partitions.next_step import Stage
 from app.broker.partitions.tier_views import TierViews
 from app.broker.partitions.unsettled import Unsettled, UnsettledPartitions
 from app.core.errors import CorruptionError
+from app.core.log_events import Event
 from app.core.loop_time import loop_time_s
 from app.core.units import BrokerId, LeaderEpoch, TopicIdPartition
 from app.hot.log import PartitionLog
@@ -84,7 +85,13 @@ class HeldPartitions:
         else:
             self.unsettled.put_offline(one)
         self.table.put_offline(partition, why)
-        self._log_line(f"{log.topic}-{log.partition} is offline, and the broker serves the other partitions: {why}")
+        self._log_line(
+            Event.PARTITION_OFFLINE.line(
+                f"{log.topic}-{log.partition} is offline, and the broker serves the other partitions: {why}",
+                topic=log.topic,
+                partition=int(log.partition),
+            )
+        )
 
     def is_held(self, log: PartitionLog) -> bool:
         """Whether a log still belongs to its partition. It does not from the moment in which its topic is deleted."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from app.core.errors import FirnError
+from app.core.log_events import Event
 from app.core.units import TopicIdPartition
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
@@ -47,8 +48,11 @@ async def tell_what_stays_behind(
         more = f" and {len(behind) - PARTITIONS_NAMED_MAX} more" if len(behind) > PARTITIONS_NAMED_MAX else ""
         older = " (as far as this broker knows: it cannot read the store)" if unsure else ""
         log_line(
-            f"records that were not in the store at the take-over are only in {data_dir}, and the new broker may"
-            f" have given their offsets to other records{older}: {', '.join(behind[:PARTITIONS_NAMED_MAX])}{more}"
+            Event.PARTITION_RECORDS_LOST.line(
+                f"records that were not in the store at the take-over are only in {data_dir}, and the new broker may"
+                f" have given their offsets to other records{older}: {', '.join(behind[:PARTITIONS_NAMED_MAX])}{more}",
+                partitions=len(behind),
+            )
         )
 
 

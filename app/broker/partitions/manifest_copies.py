@@ -22,6 +22,7 @@ import msgspec
 from crc32c import crc32c
 
 from app.core.faults import Faults
+from app.core.log_events import Event
 from app.core.seams import BlockingPool
 from app.core.turns import Portion
 from app.core.units import LeaderEpoch, PartitionIndex, TopicIdPartition
@@ -128,7 +129,7 @@ class ManifestCopies:
         try:
             return await self._pool.run(read)
         except OSError as error:
-            self._log_line(f"cannot read {LED_BY_FILE} in the data directory: {error}")
+            self._log_line(Event.LOG_DIRECTORY_FAILED.line(f"cannot read {LED_BY_FILE} in the data directory: {error}"))
             return b""
 
     async def note_led(self, incarnation: UUID) -> None:
@@ -141,7 +142,9 @@ class ManifestCopies:
         try:
             await self._pool.run(write)
         except OSError as error:
-            self._log_line(f"cannot write {LED_BY_FILE} to the data directory: {error}")
+            self._log_line(
+                Event.LOG_DIRECTORY_FAILED.line(f"cannot write {LED_BY_FILE} to the data directory: {error}")
+            )
 
     async def partitions(self) -> list[TopicIdPartition]:
         """The partitions whose manifests have copies."""
@@ -232,7 +235,11 @@ class ManifestCopies:
         try:
             await self._pool.run(write)
         except OSError as error:
-            self._log_line(f"cannot write the ends of the manifests to the data directory: {error}")
+            self._log_line(
+                Event.LOG_DIRECTORY_FAILED.line(
+                    f"cannot write the ends of the manifests to the data directory: {error}"
+                )
+            )
 
     def _path(self, partition: TopicIdPartition) -> str:
         return f"{self._directory}/{manifest_cache_name(*partition)}"

@@ -17,6 +17,7 @@ from app.broker.partitions.opening import Opening
 from app.broker.partitions.unsettled import Unsettled
 from app.core.errors import CorruptionError, FencedError, FirnError, StorageUnavailable
 from app.core.faults import Faults
+from app.core.log_events import Event
 from app.core.loop_time import loop_time_s
 from app.core.units import BrokerId, TopicIdPartition
 from app.hot.manager import LogManager
@@ -195,7 +196,11 @@ class Opener:
         self._held.unsettled.settle(key)
         self._opening.end_transactions(log, opened.lost)
         self._held.join_tier(log, manifest)
-        self._log_line(f"{log.topic}-{log.partition} is led again")
+        self._log_line(
+            Event.PARTITION_ONLINE.line(
+                f"{log.topic}-{log.partition} is led again", topic=log.topic, partition=int(log.partition)
+            )
+        )
         return True
 
     def _tell_unopened(self, one: Unsettled, error: CorruptionError) -> None:
@@ -207,7 +212,13 @@ class Opener:
         why = why_offline(partition.key, error)
         if why != partition.why_offline:
             self._held.table.put_offline(partition, why)
-            self._log_line(f"{partition.topic}-{partition.index} is still offline: {why}")
+            self._log_line(
+                Event.PARTITION_OFFLINE.line(
+                    f"{partition.topic}-{partition.index} is still offline: {why}",
+                    topic=partition.topic,
+                    partition=int(partition.index),
+                )
+            )
 
     async def _bump_once(self, one: Unsettled, manifest: SegmentManifest) -> None:
         """Raise the leader epoch of an unopened partition above all known epochs, but not with every attempt."""

@@ -13,6 +13,7 @@ from app.broker.partitions.held import HeldPartitions
 from app.broker.partitions.logs_in_image import key_of, leader_epoch
 from app.configs import Durability
 from app.core.errors import ConflictError, CorruptionError, StorageFull, StorageUnavailable, clause
+from app.core.log_events import Event
 from app.core.seams import Clock
 from app.core.units import ProducerEpoch, TopicIdPartition
 from app.hot.log import PartitionLog
@@ -135,15 +136,25 @@ class Opening:
         hole = lost_beginning(manifest)
         if hole is not None:
             self._log_line(
-                f"{log.topic}-{log.partition} has lost offsets [{hole[0]}, {hole[1]}): no segment in the store covers them, and"
-                f" reads of them fail. To give them up, delete the records before offset {hole[1]} (firn topic delete-records)"
+                Event.PARTITION_RECORDS_LOST.line(
+                    f"{log.topic}-{log.partition} has lost offsets [{hole[0]}, {hole[1]}): no segment in the store covers them, and"
+                    f" reads of them fail. To give them up, delete the records before offset {hole[1]} (firn topic delete-records)",
+                    topic=log.topic,
+                    partition=int(log.partition),
+                )
             )
         if log.config.firn_durability is Durability.DISK and log.recovery_point < log.log_end_offset:
             # Recovered records may only be in the page cache yet, names of files included, and are about to be read.
             try:
                 await log.flush()
             except StorageFull:
-                self._log_line(f"{log.topic}-{log.partition} is synced, but the disk has no space for its indexes")
+                self._log_line(
+                    Event.DISK_FULL.line(
+                        f"{log.topic}-{log.partition} is synced, but the disk has no space for its indexes",
+                        topic=log.topic,
+                        partition=int(log.partition),
+                    )
+                )
         return Opened(plan, lost)
 
     async def _refilled(self, log: PartitionLog, manifest: SegmentManifest) -> RestorePlan:
@@ -229,7 +240,13 @@ class Opening:
                 log.request_checkpoint()  # as soon as a task can sync it
         except StorageFull as error:
             # Readers at read_committed wait, as they would for room; the next start tries again.
-            self._log_line(f"transactions of {log.topic}-{log.partition} lost their markers and stay open: {error}")
+            self._log_line(
+                Event.TRANSACTION_MARKERS_LOST.line(
+                    f"transactions of {log.topic}-{log.partition} lost their markers and stay open: {error}",
+                    topic=log.topic,
+                    partition=int(log.partition),
+                )
+            )
 
     async def bump(self, manifests: Mapping[PartitionLog, SegmentManifest], logs: Iterable[PartitionLog]) -> None:
         """Raise the leader epochs of ``logs`` above all known epochs. Raises: StorageUnavailable, FencedError."""
@@ -246,6 +263,10 @@ class Opening:
         at_end = plan.next_offset == plan.tiered_end
         where = f"its tiered end {plan.tiered_end}" if at_end else f"its log start {plan.next_offset}"
         self._log_line(
-            f"{log.topic}-{log.partition} continues at {where}: offsets from "
-            f"{plan.log_start_offset} are in {plan.remote_segments} remote segments of {plan.remote_raw_bytes} bytes"
+            Event.PARTITION_FROM_STORE.line(
+                f"{log.topic}-{log.partition} continues at {where}: offsets from "
+                f"{plan.log_start_offset} are in {plan.remote_segments} remote segments of {plan.remote_raw_bytes} bytes",
+                topic=log.topic,
+                partition=int(log.partition),
+            )
         )

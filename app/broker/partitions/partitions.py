@@ -35,6 +35,7 @@ from app.core.errors import (
     FirnError,
 )
 from app.core.faults import Faults
+from app.core.log_events import Event
 from app.core.loop_time import loop_time_s
 from app.core.seams import Clock
 from app.core.turns import Portion
@@ -321,17 +322,33 @@ class Partitions:
         for log in self._logs.logs():
             topic = image.topic(log.topic)
             if topic is None or int(log.partition) >= len(topic.partitions):
-                self._log_line(f"{log.topic}-{log.partition} is no longer in the cluster; its local log is deleted")
+                self._log_line(
+                    Event.PARTITION_DELETED.line(
+                        f"{log.topic}-{log.partition} is no longer in the cluster; its local log is deleted",
+                        topic=log.topic,
+                        partition=int(log.partition),
+                    )
+                )
                 self._logs.delete(log.topic, log.partition)
             elif log.topic_id == NO_TOPIC_ID and log.recovery_point > log.segments()[0].base_offset:
                 log.topic_id = topic.topic_id  # something was synced, so the file was there and is damaged
             elif log.topic_id == NO_TOPIC_ID:
                 # Nothing was ever made durable here, and the files may be of an older topic of that name.
-                self._log_line(f"{log.topic}-{log.partition} has no topic id; its local log is deleted")
+                self._log_line(
+                    Event.PARTITION_DELETED.line(
+                        f"{log.topic}-{log.partition} has no topic id; its local log is deleted",
+                        topic=log.topic,
+                        partition=int(log.partition),
+                    )
+                )
                 self._logs.delete(log.topic, log.partition)
             elif log.topic_id != topic.topic_id:
                 self._log_line(
-                    f"{log.topic}-{log.partition} belongs to an older topic with this name; its local log is deleted"
+                    Event.PARTITION_DELETED.line(
+                        f"{log.topic}-{log.partition} belongs to an older topic with this name; its local log is deleted",
+                        topic=log.topic,
+                        partition=int(log.partition),
+                    )
                 )
                 self._logs.delete(log.topic, log.partition)
 
@@ -545,7 +562,7 @@ class Partitions:
         """Log which partitions other brokers lead now: in one line, since it may be thousands."""
         resigned, self._resigned = self._resigned, []
         if resigned:
-            self._log_line(resigned_line(resigned))
+            self._log_line(Event.LEADERSHIP_RESIGNED.line(resigned_line(resigned), partitions=len(resigned)))
 
     def _drop_replica(self, partition: Partition) -> None:
         """This broker is no replica of the partition any more: delete its log. Raises: StorageUnavailable."""
@@ -557,7 +574,11 @@ class Partitions:
         self._logs.delete(partition.topic, partition.index)
         self.table.drop(partition)
         self._log_line(
-            f"{partition.topic}-{partition.index}: this broker is no replica any more, its local log is deleted"
+            Event.PARTITION_DELETED.line(
+                f"{partition.topic}-{partition.index}: this broker is no replica any more, its local log is deleted",
+                topic=partition.topic,
+                partition=int(partition.index),
+            )
         )
 
     # --- following the image -------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from app.broker.partitions.lost_directory import Back, BegunAnew, back_from_the_store, lost_with_the_directory
+from app.core.log_events import Event
 from app.core.loop_time import loop_time_s
 from app.core.turns import Portion
 from app.core.units import BrokerId, TopicIdPartition
@@ -69,7 +70,7 @@ class StartReport:
             for name, of_topic in sorted(logs.items())
         ]
         for line in lost_with_the_directory(self._data_dir, begun):
-            self._log_line(line)
+            self._log_line(Event.LOG_DIRECTORY_LOST.line(line))
 
     def tell_what_is_back(self, logs: Iterable[PartitionLog]) -> None:
         ends: dict[str, list[tuple[int, int]]] = {}
@@ -78,7 +79,7 @@ class StartReport:
                 ends.setdefault(log.topic, []).append((int(log.partition), int(log.log_end_offset)))
         self.back = [Back(name, sorted(of_topic)) for name, of_topic in sorted(ends.items())]
         for line in back_from_the_store(self.back):
-            self._log_line(line)
+            self._log_line(Event.LOG_DIRECTORY_LOST.line(line))
 
     async def until_led(self, *, new_directory: bool) -> None:
         """Wait until this broker is unfenced, and leads every partition that the image says it leads, or has found out that it

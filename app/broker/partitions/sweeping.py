@@ -12,6 +12,7 @@ from uuid import UUID
 
 from app.core.errors import ErrorCode, FencedError, FirnError, RequestRejected, StorageUnavailable
 from app.core.faults import Faults
+from app.core.log_events import Event
 from app.core.metrics import Registry
 from app.core.seams import Clock
 from app.core.units import TopicId
@@ -177,5 +178,11 @@ class Sweeping:
         self._uploads.value += swept.uploads
         if swept.objects or swept.uploads:
             self._log_line(
-                f"deleted {swept.objects} orphaned objects of {swept.bytes} bytes, and aborted {swept.uploads} orphaned uploads"
+                Event.ORPHANS_DELETED.line(
+                    f"deleted {swept.objects} orphaned objects of {swept.bytes} bytes, and aborted "
+                    f"{swept.uploads} orphaned uploads",
+                    objects=swept.objects,
+                    bytes=swept.bytes,
+                    uploads=swept.uploads,
+                )
             )

@@ -30,6 +30,7 @@ from app.core.errors import (
     StorageUnavailable,
 )
 from app.core.faults import Faults
+from app.core.log_events import Event
 from app.core.seams import Clock
 from app.core.units import BrokerId, LeaderEpoch, TopicIdPartition
 from app.handlers.state.parked_followers import RESTLESS_MS
@@ -491,7 +492,13 @@ class _Fetcher:
                 self._owner.begin(self._start_at_tier(followed, followed.asked))
             case Damaged(why):
                 self._owner.table.put_offline(partition, why)
-                self._owner.log_line(f"{partition.topic}-{partition.index} is offline here: {why}")
+                self._owner.log_line(
+                    Event.PARTITION_OFFLINE.line(
+                        f"{partition.topic}-{partition.index} is offline here: {why}",
+                        topic=partition.topic,
+                        partition=int(partition.index),
+                    )
+                )
             case Pause(error):
                 if error not in REFUSED:
                     self._tell(followed, RequestRejected(error))
@@ -536,7 +543,12 @@ class _Fetcher:
             self._rest(followed, PAUSE_S)
             return False
         self._owner.log_line(
-            f"{partition.topic}-{partition.index} is cut back from {end} to {offset}, where its leader's history differs{given_up}"
+            Event.PARTITION_TRUNCATED.line(
+                f"{partition.topic}-{partition.index} is cut back from {end} to {offset}, where its "
+                f"leader's history differs{given_up}",
+                topic=partition.topic,
+                partition=int(partition.index),
+            )
         )
         return True
 

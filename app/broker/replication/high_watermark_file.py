@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from app.core.faults import Faults
+from app.core.log_events import Event
 from app.core.seams import BlockingPool
 from app.core.turns import Portion
 from app.core.units import TopicIdPartition
@@ -55,7 +56,9 @@ class HighWatermarks:
         try:
             return parse_high_watermarks(await self._pool.run(read))
         except OSError as error:
-            self._faults.met("reading", HIGH_WATERMARKS_FILE, f"cannot read {self._path}: {error}")
+            self._faults.met(
+                "reading", HIGH_WATERMARKS_FILE, Event.LOG_DIRECTORY_FAILED.line(f"cannot read {self._path}: {error}")
+            )
             return {}
 
     async def run(self) -> None:
@@ -99,7 +102,9 @@ class HighWatermarks:
         try:
             await self._pool.run(write)
         except OSError as error:
-            self._faults.met("writing", HIGH_WATERMARKS_FILE, f"cannot write {self._path}: {error}")
+            self._faults.met(
+                "writing", HIGH_WATERMARKS_FILE, Event.LOG_DIRECTORY_FAILED.line(f"cannot write {self._path}: {error}")
+            )
             return False
         self._written = now
         return True

@@ -14,6 +14,7 @@ import msgspec
 
 from app.configs import BrokerConfig
 from app.core.errors import ConfigError, ErrorCode, FirnError, RequestRejected, clause
+from app.core.log_events import Event
 from app.core.seams import BlockingPool
 from app.handlers.base.context import Context
 from app.machine.files import FileSystem, read_file, replace_file, storage_error
@@ -99,8 +100,10 @@ async def add_first_users(
             answers = await _made(context, asked)
         except FirnError as error:
             log_line(
-                f"the users of `firn user add --offline` were not made: {error} The next start tries it again; if that is not"
-                f" wanted, remove {config.data_dir}/{OWN_DIRECTORY}/{FILE}"
+                Event.USERS_NOT_MADE.line(
+                    f"the users of `firn user add --offline` were not made: {error} The next start tries it again; if that is not"
+                    f" wanted, remove {config.data_dir}/{OWN_DIRECTORY}/{FILE}"
+                )
             )
             return
         for answer in answers:
@@ -108,14 +111,23 @@ async def add_first_users(
                 code = int(answer.code)
                 context.audit.changed_by_broker(COMMAND, [change("USER", answer.user, "SET_USER", code)])
             said = "was made" if answer.code is ErrorCode.NONE else f"was not made: {answer.sentence}"
-            log_line(f"the user {answer.user} of `firn user add --offline` {said}")
+            log_line(
+                Event.USERS_MADE.line(
+                    f"the user {answer.user} of `firn user add --offline` {said}", user=str(answer.user)
+                )
+            )
         await pool.run(lambda: fs.unlink(f"{config.data_dir}/{OWN_DIRECTORY}/{FILE}"))
     if config.needs_users and context.image.level < SECURITY_LEVEL:
         log_line(
-            f"nobody can log in by SCRAM yet: users need {LEVEL_FEATURE}={SECURITY_LEVEL}, and it is {context.image.level}. Raise "
-            f"it with `firn cluster features --upgrade {LEVEL_FEATURE}={SECURITY_LEVEL}` over a listener that needs no login"
+            Event.LOGIN_IMPOSSIBLE.line(
+                f"nobody can log in by SCRAM yet: users need {LEVEL_FEATURE}={SECURITY_LEVEL}, and it is {context.image.level}. "
+                f"Raise it with `firn cluster features --upgrade {LEVEL_FEATURE}={SECURITY_LEVEL}` over a listener that needs no "
+                "login"
+            )
         )
     elif config.needs_users and not context.image.scram_users:
         log_line(
-            "nobody can log in by SCRAM yet: make the first user with `firn user add --offline` while the broker is stopped"
+            Event.LOGIN_IMPOSSIBLE.line(
+                "nobody can log in by SCRAM yet: make the first user with `firn user add --offline` while the broker is stopped"
+            )
         )

@@ -23,6 +23,7 @@ from app.configs.listeners import (
 )
 from app.core.addresses import Networks
 from app.core.errors import ConfigError, clause
+from app.core.log_events import Event
 from app.handlers.policy.callers import ANONYMOUS
 from app.handlers.serving.doors import ListenerAuthentication
 from app.machine.certificates import Certificates, TlsSettings, tls_settings
@@ -239,7 +240,11 @@ async def reconfigure(
         return False
     door.certificates, door.rules = certificates, rules
     faults.over("using the settings of", name)
-    log_line(f"{name} has other TLS settings: new connections use them, open ones keep the old settings")
+    log_line(
+        Event.CERTIFICATE_RELOADED.line(
+            f"{name} has other TLS settings: new connections use them, open ones keep the old settings", listener=name
+        )
+    )
     return True
 
 
@@ -255,7 +260,10 @@ async def look(
     try:
         if await pool.run(certificates.look):
             log_line(
-                f"{name} has read its certificates again: new connections use them, open ones keep the old certificates"
+                Event.CERTIFICATE_RELOADED.line(
+                    f"{name} has read its certificates again: new connections use them, open ones keep the old certificates",
+                    listener=name,
+                )
             )
     except ConfigError as error:
         faults.met(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from app.core.errors import FirnError
 from app.core.faults import Faults
+from app.core.log_events import Event
 from app.core.seams import Clock
 from app.metadata.changes import token_changes
 from app.metadata.controller.controller import Controller
@@ -38,4 +39,4 @@ async def sweep_tokens(
             continue
         faults.over("sweeping", "delegation tokens")
         if count:
-            log_line(f"{count} delegation tokens had ended and were removed")
+            log_line(Event.TOKENS_REMOVED.line(f"{count} delegation tokens had ended and were removed", tokens=count))

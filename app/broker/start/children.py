@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from app.configs.environment import PREFIX
+from app.core.notices import FORMAT_VARIABLE
 from app.machine.children import Child
 from app.machine.interpreter import python_command, python_environment
 
@@ -23,10 +24,14 @@ def inherited_environment(environment: Mapping[str, str], *, opens_store: bool) 
     """The part of the broker's environment that a child inherits.
 
     A child inherits no settings: they may be secrets (logins, private keys, the URL of Redis), and a child reads none that it was
-    not handed. Only the child that opens the store inherits the credentials of the bucket: another one faces the network.
+    not handed. The format of the log is handed on. Only the child that opens the store inherits the credentials of the bucket:
+    another one faces the network.
     """
     dropped = (PREFIX,) if opens_store else (PREFIX, OF_THE_STORE)
-    return {name: text for name, text in environment.items() if not name.startswith(dropped)}
+    kept = {name: text for name, text in environment.items() if not name.startswith(dropped)}
+    if FORMAT_VARIABLE in environment:
+        kept[FORMAT_VARIABLE] = environment[FORMAT_VARIABLE]
+    return kept
 
 
 def broker_child(

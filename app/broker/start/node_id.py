@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from app.configs import BrokerConfig
 from app.configs.broker import NODE_ID_AUTO
+from app.core.log_events import Event
 from app.core.seams import BlockingPool, Clock
 from app.hot.checkpoints import MetaProperties
 from app.hot.manager import read_meta, write_meta
@@ -61,5 +62,10 @@ async def with_node_id(
             await link.close()
         meta = MetaProperties(given.cluster_id, given.node_id, directory_id)
         await pool.run(lambda: write_meta(fs, config.data_dir, meta))
-        log_line(f"this broker has node id {meta.node_id} from now on, and keeps it in {config.data_dir}")
+        log_line(
+            Event.BROKER_NODE_ID.line(
+                f"this broker has node id {meta.node_id} from now on, and keeps it in {config.data_dir}",
+                broker_id=int(meta.node_id),
+            )
+        )
     return replace(config, node_id=int(meta.node_id))

@@ -35,8 +35,9 @@ from app.configs.topic import Durability
 from app.configs.without_effect import set_aside
 from app.core.errors import ConfigError, ConflictError, StorageUnavailable
 from app.core.faults import Faults, met_bug
+from app.core.log_events import Event, Line
 from app.core.metrics import Sample
-from app.core.notices import log_line
+from app.core.notices import in_json, log_line, use_format
 from app.core.usage import show_process
 from app.machine.files import DirectoryLock, FileSystem, PosixFileSystem, claim_directory, make_private
 from app.machine.garbage import ShortCollections
@@ -171,7 +172,7 @@ class Broker:
             self._http_environment = http_environment(self.config)
         self._lock = lock = await claim_when_free(fs, self.config.data_dir)
         if (stays_open := make_private(self.config.data_dir)) is not None:
-            self._log_line(stays_open)
+            self._log_line(Event.LOG_DIRECTORY_PROBLEM.line(stays_open))
         if self.config.http_address != OFF:
             await check_http_address(self.config.http_address)
         self._note_running()
@@ -294,14 +295,20 @@ class Broker:
         )
         self._manager.ready(f"serves Kafka at {kafka} as broker {self.config.node_id} of cluster {image.cluster_id}")
         self._log_line(
-            f"broker {self.config.node_id} of cluster {image.cluster_id} serves Kafka on "
-            f"{self.config.listen_host}:{node.port}, store {self.store_url}, "
-            + (f"WAL store {self.config.wal_store_url}, " if self.config.wal_store_url else "")
-            + f"HTTP {self.config.http_address}"
+            Event.BROKER_READY.line(
+                f"broker {self.config.node_id} of cluster {image.cluster_id} serves Kafka on "
+                f"{self.config.listen_host}:{node.port}, store {self.store_url}, "
+                + (f"WAL store {self.config.wal_store_url}, " if self.config.wal_store_url else "")
+                + f"HTTP {self.config.http_address}",
+                broker_id=int(self.config.node_id),
+                cluster_id=image.cluster_id,
+                port=node.port,
+                store=self.store_url,
+            )
         )
         useless = set_aside(self.config)
         if useless is not None:
-            self._log_line(useless)
+            self._log_line(Event.SETTINGS_WITHOUT_EFFECT.line(useless))
         self.serves = True
 
     def _liveness(self) -> Liveness | None:
@@ -378,7 +385,7 @@ class Broker:
         try:
             await self._http.start()
         except OSError as error:
-            self._log_line(f"cannot start the HTTP process: {error}")
+            self._log_line(Event.PROCESS_START_FAILED.line(f"cannot start the HTTP process: {error}", process="http"))
         self._watching.append(asyncio.create_task(self._http.watch()))
         self._watching.append(asyncio.create_task(self._tell_health()))
 
@@ -487,13 +494,21 @@ class Broker:
         try:
             note_running(self.config.data_dir, **serves)
         except OSError as error:
-            self._log_line(f"`firn stop` will not find this broker: cannot write into {self.config.data_dir}: {error}")
+            self._log_line(
+                Event.LOG_DIRECTORY_FAILED.line(
+                    f"`firn stop` will not find this broker: cannot write into {self.config.data_dir}: {error}"
+                )
+            )
 
     def _forget_running(self) -> None:
         try:
             forget_running(self.config.data_dir)
         except OSError as error:
-            self._log_line(f"cannot remove the file that names this process from {self.config.data_dir}: {error}")
+            self._log_line(
+                Event.LOG_DIRECTORY_FAILED.line(
+                    f"cannot remove the file that names this process from {self.config.data_dir}: {error}"
+                )
+            )
 
 
 async def claim_when_free(fs: FileSystem, directory: str, wait_s: float = LOCK_WAIT_S) -> DirectoryLock:
@@ -592,12 +607,17 @@ def _reachable(host: str) -> str:
     return {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
 
 
+def _asked_to_stop(broker: Broker, number: signal.Signals) -> None:
+    _tell(Event.BROKER_STOPPING.line(f"the broker stops: {number.name}", signal=number.name))
+    broker.request_stop()
+
+
 async def _serve(config: BrokerConfig, on_ready: Callable[[Broker], None] | None) -> None:
     loop = asyncio.get_running_loop()
     broker = Broker(config, manager=ServiceManager.of_environment(os.environ, os.getpid()))
     loop.set_exception_handler(broker.tell_bug)
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, broker.request_stop)
+        loop.add_signal_handler(number, _asked_to_stop, broker, number)
     watch = None
     collections = ShortCollections(loop.call_soon_threadsafe)
     try:
@@ -622,4 +642,13 @@ def serve(config: BrokerConfig, *, on_ready: Callable[[Broker], None] | None = N
     """
     import uvloop
 
+    use_format(config.firn_log_format)
+    _tell(Event.BROKER_STARTING.line(f"Firn {__version__} starts on {config.data_dir}", version=__version__))
     uvloop.run(_serve(config, on_ready))
+    _tell(Event.BROKER_STOPPED.line("the broker has stopped"))
+
+
+def _tell(line: Line) -> None:
+    """A line about the process for programs. A person at a terminal sees the command and its prompt."""
+    if in_json():
+        log_line(line)

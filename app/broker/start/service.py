@@ -15,6 +15,7 @@ import socket
 from collections.abc import Callable, MutableMapping
 from typing import Final
 
+from app.core.log_events import Event
 from app.core.notices import log_line
 
 SOCKET: Final = "NOTIFY_SOCKET"
@@ -64,7 +65,11 @@ class ServiceManager:
         elif name.startswith("/"):
             address = name
         elif name:
-            log_line(f"{SOCKET}={name} is an unknown kind of address: the service manager gets no notifications")
+            log_line(
+                Event.SERVICE_MANAGER_FAILED.line(
+                    f"{SOCKET}={name} is an unknown kind of address: the service manager gets no notifications"
+                )
+            )
         return cls(address, watchdog_s=None if address is None else watchdog_s, log_line=log_line)
 
     # --- messages ------------------------------------------------------------------------------------------------
@@ -113,7 +118,9 @@ class ServiceManager:
         except OSError as error:
             # The broker serves also without a listening manager. The next message may arrive.
             if not self._failed:
-                self._log_line(f"cannot notify the service manager: {error.strerror or error}")
+                self._log_line(
+                    Event.SERVICE_MANAGER_FAILED.line(f"cannot notify the service manager: {error.strerror or error}")
+                )
             self._failed = True
 
     # --- life ----------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import Final
 
 from app.core.errors import StorageFull, StorageUnavailable, clause
 from app.core.faults import Faults
+from app.core.log_events import Event
 from app.core.seams import BlockingPool, shared_wait_s
 from app.handlers.base.context import Context
 
@@ -50,5 +51,9 @@ class DiskRoom:
             elif free >= least and context.no_room is not None:
                 context.refuse_for_room(None)
                 self._faults.over("finding room in", data_dir)
-                self._log_line(f"the disk of {data_dir} has enough space again; producers are served")
+                self._log_line(
+                    Event.DISK_HAS_SPACE.line(
+                        f"the disk of {data_dir} has enough space again; producers are served", directory=data_dir
+                    )
+                )
             await asyncio.sleep(shared_wait_s(asyncio.get_running_loop().time(), ROOM_CHECK_S))

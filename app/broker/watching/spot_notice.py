@@ -13,6 +13,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from app.core.faults import Faults
+from app.core.log_events import Event
 from app.machine.web import NOT_FOUND, NotFetched, fetch
 
 INTERVAL_S: Final = 5.0
@@ -58,7 +59,11 @@ class SpotNotice:
             else:
                 self._faults.over(ASKING, self._endpoint)
                 if notice:
-                    self._log_line(f"this machine is about to be taken away ({notice}): the broker drains and stops")
+                    self._log_line(
+                        Event.BROKER_TAKEN_AWAY.line(
+                            f"this machine is about to be taken away ({notice}): the broker drains and stops"
+                        )
+                    )
                     self._on_notice()
                     return
             await asyncio.sleep(self._interval_s)

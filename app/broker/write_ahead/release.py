@@ -22,6 +22,7 @@ from app.core.errors import (
     StorageUnavailable,
     clause,
 )
+from app.core.log_events import Event
 from app.core.turns import Portion, ordered, run
 from app.core.units import BrokerId, TopicIdPartition
 from app.metadata.image.image import ClusterImage, PartitionImage
@@ -167,7 +168,12 @@ async def leave(releases: Releases, *, to: int, within_s: float, log_line: Calla
     except (TimeoutError, FirnError) as error:
         why = clause(error) or "not in time"
         left = len(await releases.ours())
-        log_line(f"{left} partitions were not given up: the controller ends their write-ahead log ({why})")
+        log_line(
+            Event.WAL_NOT_RELEASED.line(
+                f"{left} partitions were not given up: the controller ends their write-ahead log ({why})",
+                partitions=left,
+            )
+        )
 
 
 class Balance:
@@ -237,4 +243,8 @@ class Balance:
             await self._releases.give_up(list(to), to=to)
             given += len(to)
         if given:
-            self._log_line(f"{given} partitions were given to brokers that lead fewer")
+            self._log_line(
+                Event.LEADERSHIP_GIVEN.line(
+                    f"{given} partitions were given to brokers that lead fewer", partitions=given
+                )
+            )

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from app.core.errors import ErrorCode, FirnError, RequestRejected
 from app.core.faults import Faults
+from app.core.log_events import Event
 from app.core.units import BrokerId, TopicIdPartition
 from app.hot.log import PartitionLog
 from app.metadata.image.image import ClusterImage, ImageDelta, PartitionImage
@@ -264,7 +265,13 @@ class DurabilityChanges:
                     continue
                 if answer.error is ErrorCode.NONE:
                     await self._until(lambda: self._is_newer(key, image), ANSWER_S)
-                    self._log_line(f"{partition.topic}-{partition.index} has changed its durability")
+                    self._log_line(
+                        Event.DURABILITY_CHANGED.line(
+                            f"{partition.topic}-{partition.index} has changed its durability",
+                            topic=partition.topic,
+                            partition=int(partition.index),
+                        )
+                    )
                     return False
                 if not unanswered:
                     return True

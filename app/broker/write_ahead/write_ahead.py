@@ -21,6 +21,7 @@ from app.configs import BrokerConfig
 from app.core.errors import ErrorCode, FencedError, FirnError, RequestRejected, StorageUnavailable
 from app.core.faults import Faults
 from app.core.limits import MIB, WAL_OBJECT_BYTES_MAX
+from app.core.log_events import Event
 from app.core.metrics import Registry
 from app.core.seams import Clock
 from app.core.turns import Portion
@@ -533,7 +534,9 @@ class WriteAhead:
                 if portion.spent_by():
                     await portion.rest()
         self._log_line(
-            f"the write-ahead log {writer.wal} of this broker was sealed at {writer.sealed_at}: it registers again"
+            Event.WAL_SEALED.line(
+                f"the write-ahead log {writer.wal} of this broker was sealed at {writer.sealed_at}: it registers again"
+            )
         )
         if self.on_ended is not None:
             self.on_ended(writer.wal)
@@ -550,8 +553,10 @@ class WriteAhead:
                     await self._moved_since(self._moves)
         except TimeoutError:
             self._log_line(
-                f"{writer.held_bytes} bytes of the write-ahead log did not reach the object store within {FLUSH_S:g} s: their "
-                "producers were not answered"
+                Event.WAL_UNFINISHED.line(
+                    f"{writer.held_bytes} bytes of the write-ahead log did not reach the object store within {FLUSH_S:g} s: their "
+                    "producers were not answered"
+                )
             )
 
     # --- giving leaderships up ----------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from app.coordinator.shell import Coordinator, Turn
 from app.coordinator.topics import SHARE_GROUP_STATE, ensure_topic
 from app.core.errors import ErrorCode, RequestRejected
 from app.core.faults import Faults, Limited
+from app.core.log_events import Event
 from app.core.metrics import Registry
 from app.core.seams import Clock
 from app.core.units import BrokerId
@@ -150,7 +151,9 @@ class ShareCoordinator:
                     self.shell.tell(partition, lambda shard, turn, keys=keys: shard.forget(turn, keys))  # type: ignore[misc]
             except RequestRejected as error:
                 self._log_line(
-                    f"what share groups have read of deleted topics stays in {SHARE_GROUP_STATE.name}: {error}"
+                    Event.OFFSETS_STAY.line(
+                        f"what share groups have read of deleted topics stays in {SHARE_GROUP_STATE.name}: {error}"
+                    )
                 )
 
     def _is_shut(self, key: ShareKey) -> bool:

@@ -21,6 +21,7 @@ from app.coordinator.timers import Timers
 from app.coordinator.topics import SHARE_GROUP_STATE, partition_for
 from app.core.errors import ErrorCode, FirnError, RequestRejected, copy_of
 from app.core.faults import Faults, Limited
+from app.core.log_events import Event
 from app.core.loop_time import loop_time_ms
 from app.core.turns import Portion
 from app.core.units import BrokerId
@@ -261,7 +262,11 @@ class ShareLeader:
             try:
                 self.core.release(self, key, member_id)
             except RequestRejected as error:
-                self._log_line(f"{key.name} is not given back by {member_id} before its time is up: {error}")
+                self._log_line(
+                    Event.GROUP_FAILED.line(
+                        f"{key.name} is not given back by {member_id} before its time is up: {error}"
+                    )
+                )
             self._drop_if_unread(key)
 
     def _drop_if_unread(self, key: ShareKey) -> None:

@@ -15,6 +15,7 @@ from app.configs.describing import DescribedConfig, describe_broker
 from app.configs.validation import TierMustBeEmpty
 from app.configs.without_effect import GROUP_WITHOUT_EFFECT, TOPIC_WITHOUT_EFFECT, told
 from app.core.errors import ErrorCode, FirnError, RequestRejected
+from app.core.log_events import Event
 from app.core.turns import run
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.mutations import Refusal, each, refusal, repeated
@@ -318,7 +319,9 @@ def _tell_useless(context: TopicsView, kind: int, name: str, names: Sequence[str
     else:
         return
     if useless:
-        context.client_line(f"settings of {whose} that mean nothing here: {useless}")
+        context.client_line(
+            Event.SETTINGS_WITHOUT_EFFECT.line(f"settings of {whose} that mean nothing here: {useless}")
+        )
 
 
 def _changes(configs: Sequence[incremental.AlterableConfig]) -> list[ConfigChange]:

@@ -12,6 +12,7 @@ from inspect import isawaitable
 from typing import Any, Final
 
 from app.core.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, kafka_code
+from app.core.log_events import Event
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.context import Context
 from app.handlers.base.request import Request
@@ -90,8 +91,10 @@ async def handle_envelope(context: Context, request: Request, message: EnvelopeR
     if not may_speak_for(context, request.caller, principal):
         note(request, Operation.CLUSTER_ACTION, ResourceType.CLUSTER)
         context.client_line(
-            f"refusing a request that {request.caller.principal} passes on for {principal}: without an authorizer, only principals "
-            "in super.users pass requests on, and the user as whom this broker logs in to others"
+            Event.FORWARDING_REFUSED.line(
+                f"refusing a request that {request.caller.principal} passes on for {principal}: without an authorizer, only "
+                "principals in super.users pass requests on, and the user as whom this broker logs in to others"
+            )
         )
         raise RequestRejected(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, f"This connection may not speak for {principal}.")
     # Rights and quotas are those of the client.

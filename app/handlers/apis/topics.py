@@ -10,6 +10,7 @@ from app.configs.without_effect import TOPIC_WITHOUT_EFFECT, told
 from app.coordinator.topics import INTERNAL, topic_configs
 from app.core.errors import ErrorCode, RequestRejected
 from app.core.limits import PARTITIONS_MADE_MAX, PARTITIONS_PER_TOPIC_MAX
+from app.core.log_events import Event
 from app.core.turns import STRIDE, Portion, Steps, run
 from app.core.units import NO_TOPIC_ID
 from app.handlers.base.api import Api, ApiTable
@@ -89,7 +90,11 @@ async def create_topics(context: TopicsView, request: Request, message: CreateTo
         )
         useless = told(configs, TOPIC_WITHOUT_EFFECT)
         if useless and not message.validate_only:
-            context.client_line(f"settings of topic {topic.name} that mean nothing here: {useless}")
+            context.client_line(
+                Event.SETTINGS_WITHOUT_EFFECT.line(
+                    f"settings of topic {topic.name} that mean nothing here: {useless}", topic=topic.name
+                )
+            )
         return made
 
     answers = await each(asked, create)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from app.core.errors import RETRIABLE, FirnError, SequenceRefused, copy_of, kafka_code
 from app.core.limits import BATCH_OVERHEAD_BYTES
+from app.core.log_events import Event
 from app.hot.producers import SEQUENCE_MASK
 from app.records.batch import PRODUCER_POSITION
 from app.wire.produce import TopicRef
@@ -137,6 +138,9 @@ def tell_refused(context: ProduceView, partition: Partition, error: SequenceRefu
     """Count a batch that was refused for its sequence, and tell of it in the log (at most so many lines in a while)."""
     context.metrics.refused_sequences(error.reason).value += 1
     context.client_line(
-        f"{partition.log.topic_partition} refused a batch of producer {error.producer_id}: epoch {error.epoch}, sequence "
-        f"{error.sequence}; the log is at epoch {error.known_epoch} and expects sequence {error.expected} ({error.reason})"
+        Event.BATCH_OUT_OF_SEQUENCE.line(
+            f"{partition.log.topic_partition} refused a batch of producer {error.producer_id}: epoch {error.epoch}, sequence "
+            f"{error.sequence}; the log is at epoch {error.known_epoch} and expects sequence {error.expected} ({error.reason})",
+            producer_id=int(error.producer_id),
+        )
     )

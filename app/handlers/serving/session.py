@@ -14,6 +14,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 from app.core.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, kafka_code
+from app.core.log_events import Event
 from app.handlers.apis.passing_on import PASSED_ON, address_of, principal_of
 from app.handlers.base.context import Context, PassesOn
 from app.handlers.base.portions import (
@@ -265,7 +266,7 @@ class Session(Client):
             throttle_time_ms,
         )
         meter.errors.value += 1
-        self.context.client_line(f"refusing what {self.peer} sent: {why}")
+        self.context.client_line(Event.CONNECTION_CLOSED.line(f"refusing what {self.peer} sent: {why}"))
         self.answer(self._encode(request, api.refuse_long(request), meter))
 
     async def _finish(
@@ -374,7 +375,9 @@ class Session(Client):
         faults = self.context.faults
         if code is ErrorCode.UNKNOWN_SERVER_ERROR:
             faults.met(
-                f"API key {request.api_key}", "without a code", f"API key {request.api_key} for {self.peer}: {error}"
+                f"API key {request.api_key}",
+                "without a code",
+                Event.REQUEST_FAILED.line(f"API key {request.api_key} for {self.peer}: {error}"),
             )
         else:
             faults.met_error("serving", f"API key {request.api_key}", error)

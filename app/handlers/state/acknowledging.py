@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from app.core.errors import CorruptionError, StorageUnavailable
+from app.core.log_events import Event
 from app.core.seams import shared_wait_s
 from app.metadata.peers.place import STOOD_STILL_S
 
@@ -98,8 +99,10 @@ class AcknowledgementGate:
 
     def _note_stall(self, now_s: float) -> None:
         self._log_line(
-            f"this broker stood still for {now_s - self._ticked_s:.1f} s: it answers when the cluster log says that nobody has"
-            " taken its place"
+            Event.BROKER_STANDSTILL.line(
+                f"this broker stood still for {now_s - self._ticked_s:.1f} s: it answers when the cluster log says that nobody has"
+                " taken its place"
+            )
         )
         self._ticked_s = now_s
         self._doubt()
@@ -130,7 +133,11 @@ class AcknowledgementGate:
                 await look()
             except (StorageUnavailable, CorruptionError) as error:
                 if not told:
-                    self._log_line(f"answers are held back, because the cluster log cannot be read: {error}")
+                    self._log_line(
+                        Event.BROKER_ANSWERS_HELD.line(
+                            f"answers are held back, because the cluster log cannot be read: {error}"
+                        )
+                    )
                 told = True
                 await asyncio.sleep(LOOK_AGAIN_S)
                 continue
@@ -138,7 +145,11 @@ class AcknowledgementGate:
                 self._note_stall(self.boot_s())  # during the look: the log may have been read before the stall
             if doubts == self._doubts:
                 if told:
-                    self._log_line("the cluster log can be read again; this broker has its place, and answers")
+                    self._log_line(
+                        Event.BROKER_ANSWERS_RESUMED.line(
+                            "the cluster log can be read again; this broker has its place, and answers"
+                        )
+                    )
                 told = False
                 self._open()
 

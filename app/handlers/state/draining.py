@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from app.configs import TopicConfig
 from app.core.errors import ConflictError, ErrorCode, FirnError, RequestRejected, clause
+from app.core.log_events import Event
 from app.core.turns import STRIDE, Steps, whole
 from app.core.units import TopicIdPartition
 from app.transactions.state import Transaction
@@ -208,8 +209,11 @@ class Drain:
             return
         left = [one for log in self._tiered() if (one := self._why_left(log)) is not None]
         self._log_line(
-            f"the broker stops before it has drained: {sum(one.bytes for one in left)} bytes of {len(left)} partitions of"
-            f" tiered topics are only in {self._config.data_dir}"
+            Event.DRAIN_CUT_SHORT.line(
+                f"the broker stops before it has drained: {sum(one.bytes for one in left)} bytes of {len(left)} partitions of"
+                f" tiered topics are only in {self._config.data_dir}",
+                partitions=len(left),
+            )
         )
 
     # --- progress ----------------------------------------------------------------------------------------------------
@@ -276,7 +280,11 @@ class Drain:
             await self._woken.wait()
             self._woken.clear()
             if await self._finished():
-                self._log_line("the broker has drained: every record of tiered topics is in the store; it stops")
+                self._log_line(
+                    Event.DRAIN_DONE.line(
+                        "the broker has drained: every record of tiered topics is in the store; it stops"
+                    )
+                )
                 with suppress(TimeoutError):
                     async with asyncio.timeout(TOLD_S):
                         await self._acknowledged.wait()
@@ -340,12 +348,16 @@ class Drain:
         except RequestRejected as error:
             trouble = f"open transactions cannot be aborted: {error}"
             if trouble != self._trouble:
-                self._log_line(f"{trouble}; the drain retries")
+                self._log_line(Event.DRAIN_RETRIES.line(f"{trouble}; the drain retries"))
             self._trouble = trouble
         else:
             self._trouble = ""
             if aborted:
-                self._log_line(f"the drain aborted {aborted} transactions that did not end in time")
+                self._log_line(
+                    Event.DRAIN_ABORTED_TRANSACTIONS.line(
+                        f"the drain aborted {aborted} transactions that did not end in time", transactions=aborted
+                    )
+                )
 
     def _seal_if_whole(self) -> bool:
         """Rules 4 and 5, in one turn of the loop. Returns: whether all logs are tiered and sealed."""

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 from app.configs import BrokerConfig
 from app.core.errors import ConflictError, CorruptionError, FirnError, StorageUnavailable
 from app.core.faults import Faults
+from app.core.log_events import Event
 from app.core.metrics import Labels, Registry
 from app.core.seams import BlockingPool, Clock
 from app.core.units import Offset
@@ -172,7 +173,13 @@ class LogCleaner:
             if isinstance(error, CorruptionError):
                 self._metrics.failures.value += 1
                 self._uncleanable[log] = str(error)
-                self._log_line(f"{log.topic}-{log.partition} is no longer compacted: {error}")
+                self._log_line(
+                    Event.COMPACTION_STOPPED.line(
+                        f"{log.topic}-{log.partition} is no longer compacted: {error}",
+                        topic=log.topic,
+                        partition=int(log.partition),
+                    )
+                )
                 return True
             self._metrics.failures.value += 1
             sentence = f"cannot compact {log.topic}-{log.partition}, will try again: {error}"

@@ -27,6 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
 
+from app.core.notices import follow_format
 from app.core.units import Buffer
 from app.hot.cleaning.work import InlineCleanerWork, cleaner_handlers
 from app.machine.files import PosixFileSystem
@@ -138,6 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     options = parser.parse_args(arguments)
     end_with_parent(options.socket)
+    follow_format()
     # Ctrl-C in a terminal reaches the whole group; only the end of the socket ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if _COMPILED not in os.environ:

@@ -21,7 +21,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Final
 
 from app.core.errors import ConfigError, clause
-from app.core.notices import log_line
+from app.core.log_events import Event
+from app.core.notices import announce, log_line
 from app.core.units import TimestampMs
 from app.http.processes.listening import listen
 from app.http.processes.worker import READY, Worker, name_of
@@ -180,8 +181,7 @@ class Supervisor:
         await first.start(self._newest_health)
         await first.served.wait()
         if greeting is not None:
-            sys.stderr.write(f"{greeting}\n")
-            sys.stderr.flush()
+            announce(Event.HTTP_LISTENING.line(greeting))
         for member in others:
             await member.start(self._newest_health)
 
@@ -272,7 +272,11 @@ class _Member:
         try:
             await self.child.start()
         except OSError as error:
-            log_line(f"cannot start the {self.child.name} process: {error}")
+            log_line(
+                Event.PROCESS_START_FAILED.line(
+                    f"cannot start the {self.child.name} process: {error}", process=self.child.name
+                )
+            )
         self.watching = asyncio.create_task(self.child.watch())
 
     def tell(self, line: bytes) -> bool:

@@ -33,6 +33,7 @@ from app.core.errors import (
     copy_of,
 )
 from app.core.faults import Faults
+from app.core.log_events import Event
 from app.core.seams import Clock
 from app.core.turns import Portion, Steps, run
 from app.core.units import BrokerId, LeaderEpoch, LogSequence, TopicId, TopicIdPartition
@@ -586,8 +587,10 @@ class Controller:
         else:
             if differed and not log.proofs_differ:
                 self._log_line(
-                    "the whole cluster log has proofs by the first key of firn.cluster.log.key now; the next step of introducing, "
-                    "changing or taking away the key can begin (ADR 0036)"
+                    Event.CLUSTER_LOG_KEYS_COMPLETE.line(
+                        "the whole cluster log has proofs by the first key of firn.cluster.log.key now; the next step of "
+                        "introducing, changing or taking away the key can begin (ADR 0036)"
+                    )
                 )
 
     def _surroundings(self, sequence: LogSequence, placement_start: int | None = None) -> PlanInputs:

@@ -18,6 +18,7 @@ from uuid import UUID
 
 from app.core.errors import ErrorCode, FirnError, RequestRejected
 from app.core.faults import Faults
+from app.core.log_events import Event
 from app.core.seams import shared_wait_s
 from app.core.units import BrokerId, TopicIdPartition
 from app.metadata.changes import reassignments
@@ -248,7 +249,11 @@ class Desk:
                     lambda draft, around: preferred_leaders_back.steps(draft, around, stable, ELECTIONS_PER_CHANGE_MAX)
                 )
                 if back:
-                    self._log_line(f"preferred leaders lead again: {back} partitions")
+                    self._log_line(
+                        Event.LEADERSHIP_PREFERRED.line(
+                            f"preferred leaders lead again: {back} partitions", partitions=back
+                        )
+                    )
                 if back < ELECTIONS_PER_CHANGE_MAX:
                     return
         except FirnError as error:
@@ -273,7 +278,11 @@ class Desk:
                 changed = await self.controller.submit(
                     lambda draft, around: fence_brokers.steps(draft, around, expired)
                 )
-                self._log_line(f"broker {named} is not heard any more: it is fenced, and others lead what it led")
+                self._log_line(
+                    Event.BROKER_FENCED.line(
+                        f"broker {named} is not heard any more: it is fenced, and others lead what it led"
+                    )
+                )
                 self._count_unclean(changed.unclean)
             if back:
                 changed = await self.controller.submit(lambda draft, around: unfence_brokers.steps(draft, around, back))
@@ -294,7 +303,10 @@ class Desk:
                 try:
                     if await self._unregister_fenced(broker_id, broker_epoch):
                         self._log_line(
-                            f"broker {broker_id} had no disk and has not been back: it is out of the cluster"
+                            Event.BROKER_FORGOTTEN.line(
+                                f"broker {broker_id} had no disk and has not been back: it is out of the cluster",
+                                broker_id=int(broker_id),
+                            )
                         )
                 except FirnError as error:
                     self._faults.met("forgetting", f"broker {broker_id}", f"broker {broker_id} stays for now: {error}")
@@ -322,18 +334,31 @@ class Desk:
         refused = [each for each in made.answers if each.error]
         if refused:
             first = refused[0]
-            self._log_line(f"{first.topic}-{first.partition} gets no more replicas for now: {first.why}")
+            self._log_line(
+                Event.REPLICAS_NOT_ADDED.line(
+                    f"{first.topic}-{first.partition} gets no more replicas for now: {first.why}", topic=first.topic
+                )
+            )
         names = sorted({each.topic for each in made.answers if not each.error})
         if names:
             begun = len(made.answers) - len(refused)
-            self._log_line(f"{begun} partitions of {', '.join(names)} get more replicas, as there are more brokers now")
+            self._log_line(
+                Event.REPLICAS_ADDED.line(
+                    f"{begun} partitions of {', '.join(names)} get more replicas, as there are more brokers now",
+                    partitions=begun,
+                )
+            )
 
     def _count_unclean(self, partitions: Sequence[TopicIdPartition]) -> None:
         if partitions:
             self.unclean_elections += len(partitions)
             named = ", ".join(self._named(one) for one in partitions[:10])
             more = f" and {len(partitions) - 10} more" if len(partitions) > 10 else ""
-            self._log_line(f"unclean election of {named}{more}: their new leaders may lack acknowledged records")
+            self._log_line(
+                Event.LEADERSHIP_UNCLEAN.line(
+                    f"unclean election of {named}{more}: their new leaders may lack acknowledged records"
+                )
+            )
 
     def _named(self, key: TopicIdPartition) -> str:
         topic = self._view.image.topic_by_id(key.topic_id)

@@ -18,6 +18,7 @@ from uuid import UUID
 
 from app.core.errors import CorruptionError, FirnError
 from app.core.faults import Faults
+from app.core.log_events import Event
 from app.metadata.changes.wal_changes import WalSealed, plan_wal_sealed
 from app.metadata.controller.controller import Controller
 from app.metadata.image.image import ClusterImage, ImageDelta, TopicImage
@@ -157,8 +158,19 @@ class LogEnds:
         self._faults.over("sealing", f"write-ahead log {wal}")
         if made.closed:
             wait = f", {made.without_leader} of which wait for a broker" if made.without_leader else ""
-            self._log_line(f"write-ahead log {wal} has ended at {end}: others lead its {made.closed} partitions{wait}")
+            self._log_line(
+                Event.WAL_ENDED.line(
+                    f"write-ahead log {wal} has ended at {end}: others lead its {made.closed} partitions{wait}",
+                    partitions=made.closed,
+                )
+            )
         for key, why in made.damaged:
             topic = self._view.image.topic_by_id(key.topic_id)
             name = topic.name if topic is not None else key.topic_id
-            self._log_line(f"{name}-{key.partition} stays without a leader: {why}")
+            self._log_line(
+                Event.PARTITION_LEADERLESS.line(
+                    f"{name}-{key.partition} stays without a leader: {why}",
+                    topic=str(name),
+                    partition=int(key.partition),
+                )
+            )

@@ -29,6 +29,7 @@ from app.core.errors import (
     clause,
 )
 from app.core.faults import Faults
+from app.core.log_events import Event
 from app.core.loop_time import loop_time_s
 from app.core.seams import Clock, shared_wait_s
 from app.core.units import LeaderEpoch, PartitionIndex, TopicId, TopicIdPartition
@@ -284,7 +285,9 @@ class ClusterMember(Elsewhere):
         try:
             await self._view.log.poll()
         except (StorageUnavailable, CorruptionError) as error:
-            self._faults.met("reading", "the cluster log", f"cannot read the cluster log: {error}")
+            self._faults.met(
+                "reading", "the cluster log", Event.CLUSTER_LOG_FAILED.line(f"cannot read the cluster log: {error}")
+            )
             return False
         self._published()
         if self._isolation is not None:
@@ -387,7 +390,7 @@ class ClusterMember(Elsewhere):
                 raise StartRefused(step.why)
             attempts = step.attempts
             if step.line is not None:
-                self._log_line(f"waits to be registered: {self._who_is_silent()}{step.line}")
+                self._log_line(Event.BROKER_WAITS.line(f"waits to be registered: {self._who_is_silent()}{step.line}"))
             await asyncio.sleep(self._rng.uniform(0.1, 0.2))
             await self._read()
 
@@ -415,7 +418,9 @@ class ClusterMember(Elsewhere):
             except StorageUnavailable as error:
                 if self._now_s() - told_s >= TELL_S:
                     told_s = self._now_s()
-                    self._log_line(f"waits for its WAL store, {self._view.config.wal_store_url}: {error}")
+                    self._log_line(
+                        Event.BROKER_WAITS.line(f"waits for its WAL store, {self._view.config.wal_store_url}: {error}")
+                    )
                 waited = True
                 await asyncio.sleep(self._rng.uniform(0.5, 1.0))
                 await self._read()
@@ -474,8 +479,11 @@ class ClusterMember(Elsewhere):
             )
             return
         self._log_line(
-            f"broker {self._view.identity.broker_id} is registered under broker epoch {self.broker_epoch}: its write-ahead log"
-            f" of broker epoch {before} has ended"
+            Event.BROKER_REGISTERED_AGAIN.line(
+                f"broker {self._view.identity.broker_id} is registered under broker epoch {self.broker_epoch}: its write-ahead log"
+                f" of broker epoch {before} has ended",
+                broker_epoch=int(self.broker_epoch),
+            )
         )
 
     @property
@@ -583,9 +591,19 @@ class ClusterMember(Elsewhere):
             self._office_look.clear()
             if self._controller.active:
                 if not self.alone:
-                    self._log_line(f"broker {self._view.identity.broker_id} is the controller")
+                    self._log_line(
+                        Event.CONTROLLER_ELECTED.line(
+                            f"broker {self._view.identity.broker_id} is the controller",
+                            broker_id=int(self._view.identity.broker_id),
+                        )
+                    )
                 await self.desk.run()
-                self._log_line(f"broker {self._view.identity.broker_id} is not the controller any more")
+                self._log_line(
+                    Event.CONTROLLER_RESIGNED.line(
+                        f"broker {self._view.identity.broker_id} is not the controller any more",
+                        broker_id=int(self._view.identity.broker_id),
+                    )
+                )
             else:
                 await self._office_look.wait()
 
@@ -749,7 +767,11 @@ class ClusterMember(Elsewhere):
                         await log.poll()
                         break
             except (CorruptionError, StorageUnavailable) as error:
-                self._faults.met("following", "the cluster log", f"cannot follow the cluster log: {error}")
+                self._faults.met(
+                    "following",
+                    "the cluster log",
+                    Event.CLUSTER_LOG_FAILED.line(f"cannot follow the cluster log: {error}"),
+                )
                 await self._read()
                 await asyncio.sleep(2 * STEP_S)
                 continue
@@ -875,10 +897,13 @@ class ClusterMember(Elsewhere):
             if standing.isolated != isolated:
                 isolated = standing.isolated
                 self._log_line(
-                    f"broker {mine} is isolated: it hears neither the controller, nor the object store, nor most of the other"
-                    " hosts. Clients are refused the partitions that other brokers may lead by now"
+                    Event.BROKER_ISOLATED.line(
+                        f"broker {mine} is isolated: it hears neither the controller, nor the object store, nor most of the other"
+                        " hosts. Clients are refused the partitions that other brokers may lead by now",
+                        broker_id=int(mine),
+                    )
                     if isolated
-                    else f"broker {mine} is not isolated any more"
+                    else Event.BROKER_REJOINED.line(f"broker {mine} is not isolated any more", broker_id=int(mine))
                 )
                 await self.on_isolated(isolated)
             wait_s = max(standing.until_s - self._now_s(), 0.0)
@@ -1117,7 +1142,9 @@ class ClusterMember(Elsewhere):
                         async with asyncio.timeout(ALONE_LOOK_S):
                             await self._may_stop.wait()
         except TimeoutError:
-            self._log_line("the controller has not let this broker stop; it stops all the same")
+            self._log_line(
+                Event.BROKER_LEFT_BY_ITSELF.line("the controller has not let this broker stop; it stops all the same")
+            )
         else:
             if led and self._may_stop.is_set():
                 await self.linger()
@@ -1148,7 +1175,11 @@ class ClusterMember(Elsewhere):
                 else:
                     await self._change(LEAVE, None)
         except (FirnError, TimeoutError) as error:
-            self._log_line(f"the other brokers will notice by themselves that this one has left: {error}")
+            self._log_line(
+                Event.BROKER_LEFT_BY_ITSELF.line(
+                    f"the other brokers will notice by themselves that this one has left: {error}"
+                )
+            )
 
 
 async def _nothing_shut(isolated: bool) -> None:

@@ -16,6 +16,7 @@ import msgspec
 
 from app.configs import BrokerConfig
 from app.core.errors import BrokerUnavailable, ErrorCode, ProtocolError, StorageUnavailable, clause
+from app.core.log_events import Event
 from app.core.seams import Clock
 from app.core.units import BrokerId
 from app.metadata.changes.broker_changes import ANY_NODE_ID, new_node_id
@@ -123,7 +124,11 @@ class NodeIds:
                 )
             if now_s - told_s >= TELL_S:
                 told_s = now_s
-                self._log_line(f"waits for a node id: {why or 'the first broker of the cluster is still starting'}")
+                self._log_line(
+                    Event.BROKER_WAITS.line(
+                        f"waits for a node id: {why or 'the first broker of the cluster is still starting'}"
+                    )
+                )
             await asyncio.sleep(self._rng.uniform(AGAIN_S, 2 * AGAIN_S))
             if self._stopping():
                 raise StartRefused("The broker was stopped before it had a node id.")

@@ -18,6 +18,7 @@ from uuid import UUID
 
 from app.core.errors import ConfigError, CorruptionError, StorageUnavailable, copy_of, without_frames
 from app.core.faults import Faults
+from app.core.log_events import Event
 from app.core.seams import Clock
 from app.core.units import BrokerId
 from app.metadata.image.image import BrokerImage, ClusterImage
@@ -249,14 +250,21 @@ class Registration:
             who = f"the broker with data directory {broker.directory_id}"
             if isinstance(answer, Holder) and answer.looks:
                 self._log_line(
-                    f"{who} was told at {_addresses(broker)} that it is replaced, and acknowledges nothing more;"
-                    f" on its disk alone are, and stay, {answer.untiered_bytes} bytes of {answer.untiered_partitions} partitions"
+                    Event.BROKER_TAKE_OVER.line(
+                        f"{who} was told at {_addresses(broker)} that it is replaced, and acknowledges nothing more;"
+                        f" on its disk alone are, and stay, {answer.untiered_bytes} bytes of"
+                        f" {answer.untiered_partitions} partitions",
+                        untiered_bytes=answer.untiered_bytes,
+                        untiered_partitions=answer.untiered_partitions,
+                    )
                 )
             else:
                 self._log_line(
-                    f"{who} did not answer at {_addresses(broker)}: if it still runs, it may acknowledge records until it"
-                    f" next looks at the store, {BEAT_INTERVAL_MS // 1000} s at most, or for as long as it is cut off from the"
-                    " store too; these records would be lost"
+                    Event.BROKER_TAKE_OVER.line(
+                        f"{who} did not answer at {_addresses(broker)}: if it still runs, it may acknowledge records until it"
+                        f" next looks at the store, {BEAT_INTERVAL_MS // 1000} s at most, or for as long as it is cut off from the"
+                        " store too; these records would be lost"
+                    )
                 )
 
     def records(self, image: ClusterImage) -> list[KeyValue]:

@@ -31,8 +31,9 @@ from app import __version__
 from app.core.errors import FirnError
 from app.core.faults import LOOK_S, Faults
 from app.core.limits import MIB
+from app.core.log_events import Event
 from app.core.metrics import Registry, Sample
-from app.core.notices import log_line
+from app.core.notices import announce, follow_format, log_line
 from app.core.units import Buffer
 from app.core.usage import show_process
 from app.machine.allocator import keep_freed_memory
@@ -149,6 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--existing", action="store_true", help="a missing or empty directory is no store")
     options = parser.parse_args(arguments)
     end_with_parent(options.socket)
+    follow_format()
     gc.disable()  # until the store is open: objects that are made before stay
     # Ctrl-C in a terminal reaches the whole group; this process ends with its socket.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -163,8 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         uvloop.run(_until_closed(options.store, options.wal_store, sock, not options.existing))
     except FirnError as error:
-        sys.stderr.write(f"firn store process: {error}\n")
-        sys.stderr.flush()
+        announce(Event.STORE_PROCESS_FAILED.line(f"firn store process: {error}"))
         os._exit(EXIT_CONFIG)
     os._exit(0)
 

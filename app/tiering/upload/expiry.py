@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from app.core.log_events import Event
 from app.core.loop_time import loop_time_s
 from app.core.metrics import Registry
 from app.core.seams import Clock
@@ -120,9 +121,13 @@ class Expiry:
         if end == log.log_end_offset and self._log_line is not None:
             newest_ms = max(span.newest_ms for span in spans)
             self._log_line(
-                f"retention deletes every record of {log.topic}-{log.partition}: offsets {start} to {end - 1}, the newest "
-                f"written {max(0, now_ms - newest_ms) // 1000} s ago; retention.ms is {config.retention_ms}, "
-                f"retention.bytes is {config.retention_bytes}"
+                Event.RETENTION_EVERYTHING.line(
+                    f"retention deletes every record of {log.topic}-{log.partition}: offsets {start} to {end - 1}, the newest "
+                    f"written {max(0, now_ms - newest_ms) // 1000} s ago; retention.ms is {config.retention_ms}, "
+                    f"retention.bytes is {config.retention_bytes}",
+                    topic=log.topic,
+                    partition=int(log.partition),
+                )
             )
         return end
 
