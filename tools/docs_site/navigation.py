@@ -21,6 +21,8 @@ NAVIGATION: Final[Sequence[Entry]] = (
             ("A cluster", "cluster.md"),
             ("Security", "security.md"),
             ("Spark", "spark.md"),
+            ("Container", "container.md"),
+            ("Kubernetes", "kubernetes.md"),
             ("Terraform", "terraform.md"),
             ("Terraform modules", "terraform-modules.md"),
             ("Monitoring", "monitoring.md"),

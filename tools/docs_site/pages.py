@@ -21,6 +21,7 @@ _PAGES: Final = {
     "SECURITY.md": "security-policy.md",  # docs/security.md is another page
     "infra/README.md": "terraform.md",
     "infra/terraform/README.md": "terraform-modules.md",
+    "infra/kubernetes/README.md": "kubernetes.md",
     "infra/monitoring/README.md": "monitoring.md",
     "loadtests/README.md": "measurements.md",
     "loadtests/RESULTS.md": "results.md",
