@@ -60,6 +60,7 @@ from app.core.extras import install_hint
 from app.core.notices import FORMAT_VARIABLE
 from app.http.access import check_encrypted, check_origins, check_rights, parse_hosts, parse_origins
 from app.http.tls_settings import read_tls, texts_of
+from app.machine.span_export import is_installed
 
 ALIASES: Final[Mapping[str, str]] = {
     "broker.id": "node.id",
@@ -865,6 +866,14 @@ def _parse_notice_endpoint(text: str) -> Mapping[str, Any]:
     return {"firn_spot_notice_endpoint": text.strip()}
 
 
+def _parse_tracing_endpoint(text: str) -> Mapping[str, Any]:
+    if text.strip() and not re.fullmatch(r"https?://[^/?#\s]+(/[^?#\s]*)?", text.strip()):
+        raise ValueError("it must be empty, or a URL such as http://localhost:4318/v1/traces")
+    if text.strip() and not is_installed():
+        raise ValueError(f"OpenTelemetry is not installed: run {install_hint('tracing')}")
+    return {"firn_tracing_endpoint": text.strip()}
+
+
 def _parse_node_id(text: str) -> Mapping[str, Any]:
     if text.strip().lower() == "auto":
         return {"node_id": NODE_ID_AUTO}
@@ -890,6 +899,7 @@ _SPECIAL: Final[Mapping[str, Callable[[str], Mapping[str, Any]]]] = {
     "firn.redis.url": _parse_redis_url,
     "firn.cluster.log.key": _parse_log_key,
     "firn.spot.notice.endpoint": _parse_notice_endpoint,
+    "firn.tracing.endpoint": _parse_tracing_endpoint,
 }
 _DEFAULT_SHOWN: Final[Mapping[str, str]] = {
     "firn.store.url": "file://<log.dirs>-store",

@@ -34,9 +34,9 @@ FOREIGN = (
     "spark.", "kafka.", "sys.", "server.properties", "meta.properties", "cluster.id", "directory.id", "segments.parquet",
     "report.html", "s3.", "firn.archive.", "ns.table", "delivery.timeout.ms", "schema.registry.",
     "topic.metadata.refresh.", "v0.1.0", "auto.offset.reset", "auto.commit.enable", "enable.auto.commit", "fetch.min.bytes",
-    "consumer.request.timeout.ms", "isolation.level", "org.apache.kafka.", "google.protobuf",
+    "consumer.request.timeout.ms", "isolation.level", "org.apache.kafka.", "google.protobuf", "messaging.",
 )  # fmt: skip
-"""How dotted names begin that are no settings: of Spark, Python, Iceberg and clients, files, and keys in files."""
+"""How dotted names begin that are no settings: of Spark, Python, Iceberg, OpenTelemetry and clients, files, and keys in files."""
 OF_OTHERS = {"app.py", "app/", "dist/", "path.properties", "URL/TOPIC_bad/", "_firn/"}
 """Paths that are a user's, or that a job or a build writes."""
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from app.broker.composing.cluster_parts import ClusterParts, load, new_cluster_parts
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from app.broker.security.listener_doors import Doors
     from app.broker.spending import Spending
     from app.broker.watching.loop_watch import LoopWatch
+    from app.broker.watching.traced_work import Tracing
     from app.broker.write_ahead.write_ahead import WriteAhead
     from app.exactly_once.coordinator import RequestCoordinator
     from app.groups.share.share_coordinator import ShareCoordinator
@@ -69,9 +71,23 @@ class Node:
     def __init__(self, config: BrokerConfig, around: NodeSeams) -> None:
         self.config = config
         self.registry = Registry()
-        self._around = around
         self._log_line = around.log_line
         self.faults = Faults(around.log_line)
+        self._tracing: Tracing | None = None
+        """None without ``firn.tracing.endpoint``."""
+        if config.firn_tracing_endpoint:
+            from app.broker.watching.traced_work import TracedWork, Tracing
+
+            self._tracing = Tracing(
+                config,
+                rng=around.rng,
+                clock=around.clock,
+                elapsed_s=around.elapsed_s,
+                registry=self.registry,
+                faults=self.faults,
+            )
+            around = replace(around, work=TracedWork(around.work, self._tracing.tracer))
+        self._around = around
         self._stopping = asyncio.Event()
         self._fenced: FencedError | None = None
         self._addresses = Addresses(config)
@@ -241,6 +257,9 @@ class Node:
         is in use), StartRefused, StorageUnavailable, CorruptionError. ``stop`` must be called then, too.
         """
         around, config, local = self._around, self.config, self._local
+        if self._tracing is not None:
+            self._tracing.start()
+            self._stops.begun(self._tracing.stop)
         self._stops.begun(self._leave)
         if not config.open:
             from app.broker.security.listener_doors import Doors
@@ -288,6 +307,7 @@ class Node:
             token_secrets=self._token_secrets,
             advertised=(config.advertised_host or config.listen_host, config.advertised_port or self.port),
             on_drained=self.request_stop,
+            tracer=None if self._tracing is None else self._tracing.tracer,
         )
 
     # --- running -------------------------------------------------------------------------------------------------

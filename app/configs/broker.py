@@ -843,6 +843,19 @@ class BrokerConfig:
         "Maximum number of time series of one client's metrics (KIP-714).",
         minimum=0,
     )
+    firn_tracing_endpoint: str = setting(
+        "",
+        _STRING,
+        "URL to which this broker sends traces of sampled requests by OTLP over HTTP, as http://localhost:4318/v1/traces. "
+        "It needs the extra tracing. Empty: nothing is traced.",
+    )
+    firn_tracing_sample_ratio: float = setting(
+        0.01,
+        _DOUBLE,
+        "Share of Produce and Fetch requests that are traced. At most 50 traces begin in a second.",
+        minimum=0,
+        maximum=1,
+    )
     firn_chunk_cache_bytes: int = setting(
         1_073_741_824, _LONG, "Local disk space for chunks from the object store.", minimum=0
     )

@@ -95,6 +95,7 @@ def test_the_least_installation_serves_and_names_the_extra_of_what_it_lacks(tmp_
         (("demo",), "demo"),
         (("job", "verify", "--store", f"file://{installed.folder}/none"), "spark"),
         (("serve", "--redis", "redis://127.0.0.1:1/0"), "redis"),
+        (("serve", "--set", "firn.tracing.endpoint=http://127.0.0.1:1/v1/traces"), "tracing"),
     ):
         done = installed.run("firn", *arguments)
         assert done.returncode != 0

@@ -35,6 +35,7 @@ NAVIGATION: Final[Sequence[Entry]] = (
             "reference/index.md",
             "reference/*",
             ("Metrics", "metrics.md"),
+            ("Traces", "tracing.md"),
             ("Schema registry", "schema-registry.md"),
             ("REST v2", "rest-v2.md"),
             ("Exactly once over HTTP", "rest-keys.md"),

@@ -63,6 +63,7 @@ from app.transport.replays import ReplayTurns
 if TYPE_CHECKING:
     from app.broker.security.broker_audit import BrokerAudit
     from app.broker.security.listener_doors import Doors
+    from app.core.tracing import Tracer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,8 +157,10 @@ def new_serving_parts(
     token_secrets: TokenSecrets | None,
     advertised: tuple[str, int],
     on_drained: Callable[[], None],
+    tracer: Tracer | None = None,
 ) -> ServingParts:
-    """Make the parts, and apply the settings of the image. ``on_drained``: called when a drain has ended."""
+    """Make the parts, and apply the settings of the image. ``on_drained``: called when a drain has ended. ``tracer``: None if
+    nothing is traced."""
     view, controller, partitions = cluster.view, cluster.membership.controller, cluster.partitions
     broker_id, log_line = BrokerId(config.node_id), around.log_line
 
@@ -371,11 +374,13 @@ def new_serving_parts(
             context=context,
             shares=shares,
         )
-    server = KafkaServer(
-        context,
-        apis,
-        connections_max=admission_limits(config, around.descriptors_max).connections_max,
-    )
+    connections_max = admission_limits(config, around.descriptors_max).connections_max
+    if tracer is None:
+        server = KafkaServer(context, apis, connections_max=connections_max)
+    else:
+        from app.handlers.serving.traced import TracedServer
+
+        server = TracedServer(context, apis, connections_max=connections_max, tracer=tracer)
     if doors is not None:
         from app.broker.security import first_users
 

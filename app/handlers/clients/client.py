@@ -155,6 +155,10 @@ class Client(ConnectionCore):
             self.on_close.add(_Rest(self, throttle_time_ms))
         return throttle_time_ms
 
+    def follow(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """``wake``, which continues the present request after a wait for the store. Traced connections note the request."""
+        return wake
+
     def remember(self, shape: ProduceShape) -> None:
         """Serve Produce requests of this shape on the fast path from now on."""
         self.server.produce_shapes.remember(shape)

@@ -100,7 +100,7 @@ class ParkedFetch(ABC):
         if attempt.awaits_store and not self._awaited_store:
             self._awaited_store = True
             self._hurry(self._connection.context.effective.remote_fetch_max_wait_ms)
-        self._remote_cancels = [wait(self._wake) for wait in attempt.remote_waits]
+        self._remote_cancels = [wait(self._connection.follow(self._wake)) for wait in attempt.remote_waits]
         for miss in attempt.misses:
             self._connection.server.spawn(self._load(miss), self._connection)
 

@@ -73,15 +73,17 @@ class ListenerAuthentication:
         self.new_mechanism = new_mechanism
         self.proxies = proxies
         self.receive_bytes_max = config.number("sasl.server.max.receive.size", 524_288)
+        self.new_shown: type[ShownSession] = ShownSession
+        self.new_login: type[LoginSession] = LoginSession
         self.reauthenticate_ms: Mapping[str, int] = {one: config.reauthenticate_ms(one) for one in config.mechanisms}
 
     def make(self, server: Service) -> asyncio.BaseProtocol:
         """Return the protocol of the next connection, with the present ``certificates`` and ``rules``."""
         session: ShownSession | LoginSession
         if self.new_mechanism is not None:
-            session = LoginSession(server, self, Login(self.config.mechanisms, self.new_mechanism))
+            session = self.new_login(server, self, Login(self.config.mechanisms, self.new_mechanism))
         else:
-            session = ShownSession(server, self)
+            session = self.new_shown(server, self)
         connection = Connection(server, session)
         if self.certificates is None:
             assert isinstance(session, LoginSession)

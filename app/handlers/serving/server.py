@@ -72,7 +72,11 @@ class KafkaServer(Service):
         self.gathering = Gathering(self)
 
     def make(self) -> Connection:
-        return Connection(self, Session(self))
+        return Connection(self, self.new_session(PLAINTEXT))
+
+    def new_session(self, listener: str) -> Session:
+        """The protocol of a new connection to a listener without TLS and login."""
+        return Session(self, listener)
 
     def rest_s(self, address: str) -> float:
         quotas = self.context.quotas
@@ -125,4 +129,4 @@ class KafkaServer(Service):
             return lambda: door.make(self)
         if listener == PLAINTEXT:
             return self.make
-        return lambda: Connection(self, Session(self, listener))
+        return lambda: Connection(self, self.new_session(listener))

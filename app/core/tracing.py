@@ -1,0 +1,179 @@
+"""Traces of sampled requests: which requests are sampled, and the spans that wait to be sent (ADR 0049).
+
+Pure: the owner gives times and randomness. It is imported without OpenTelemetry; ``app/machine/span_export.py`` sends the spans.
+
+Tests: ``tests/core/test_tracing.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from random import Random
+from typing import Final, NamedTuple, TypeAlias
+
+from app.core.metrics import Registry
+
+QUEUE_MAX: Final = 4096
+"""Spans that wait to be sent. Further ones are dropped. A span takes about 1 KiB."""
+TRACES_PER_S: Final = 50
+"""Traces that begin in a second, at most. So the cost is bounded at every rate of requests, also with a ratio of 1. OpenTelemetry
+takes 0.1 ms of CPU to encode a span."""
+LINKS_MAX: Final = 32
+"""Sampled Produce requests of a partition that the upload of its next segment may link to."""
+PARTITIONS_MAX: Final = 1024
+"""Partitions whose Produce requests are kept for links."""
+NS_PER_S: Final = 1_000_000_000
+NS_PER_MS: Final = 1_000_000
+DRIFT_NS_MAX: Final = NS_PER_S
+"""A step of the wall clock beyond this moves the times of later spans."""
+
+Attributes: TypeAlias = Mapping[str, str | int]
+
+
+class SpanContext(NamedTuple):
+    """The ids of a span, as W3C Trace Context has them."""
+
+    trace_id: int
+    span_id: int
+
+
+class Span(NamedTuple):
+    """One finished piece of work."""
+
+    name: str
+    context: SpanContext
+    parent_id: int | None
+    """The span of the same trace that caused this one."""
+    start_ns: int
+    """Since the Unix epoch."""
+    end_ns: int
+    attributes: Attributes
+    links: tuple[SpanContext, ...] = ()
+    """Spans of other traces that this work belongs to."""
+    error: str = ""
+    """A sentence that says why the work failed; empty if it did not."""
+
+
+CURRENT: Final[ContextVar[SpanContext | None]] = ContextVar("firn_span", default=None)
+"""The sampled Fetch request that is being looked at. Reads of the object store that begin meanwhile are its children."""
+
+
+class Tracer:
+    """Decides which requests are sampled, and keeps finished spans. Belongs to one loop; one other thread may ``take``."""
+
+    def __init__(
+        self,
+        ratio: float,
+        *,
+        rng: Random,
+        now_ms: Callable[[], int],
+        elapsed_s: Callable[[], float],
+        registry: Registry,
+    ) -> None:
+        """``ratio``: the share of requests that are sampled, from 0 to 1. ``elapsed_s``: a monotonic clock, precise enough to time
+        a callback."""
+        self._ratio, self._rng, self._now_ms, self.elapsed_s = ratio, rng, now_ms, elapsed_s
+        self._offset_ns = 0
+        """Wall-clock time less ``elapsed_s``."""
+        self._queue: deque[Span] = deque()
+        self._second = -1
+        self._begun = 0
+        """Traces of this second."""
+        self._produced: OrderedDict[tuple[bytes, int], list[tuple[int, SpanContext]]] = OrderedDict()
+        count = registry.counter
+        text = "Spans that were not sent, by the reason."
+        self._full = count("firn_trace_spans_dropped_total", text, reason="queue")
+        self.refused = count("firn_trace_spans_dropped_total", text, reason="collector")
+        """Spans that the collector did not take. The thread that sends adds to it."""
+        self.sent = count("firn_trace_spans_sent_total", "Spans that the collector has taken.")
+        """The thread that sends adds to it."""
+        self._skipped = count(
+            "firn_trace_requests_skipped_total",
+            f"Sampled requests without a trace, because {TRACES_PER_S} traces had begun within the same second.",
+        )
+        self.left = 0
+        """Requests that pass before the next one is sampled."""
+        self.draw()
+
+    def draw(self) -> None:
+        """Decide anew how many requests pass before the next one is sampled."""
+        if self._ratio >= 1:
+            self.left = 0
+        elif self._ratio <= 0:
+            self.left = 1 << 62
+        else:
+            # The distance of two hits, if each request were drawn by itself.
+            self.left = int(math.log(1 - self._rng.random()) / math.log1p(-self._ratio))
+
+    def chance(self) -> bool:
+        """Whether work that is rarer than requests is sampled."""
+        return self._rng.random() < self._ratio
+
+    def begin(self) -> SpanContext | None:
+        """The root of a new trace; None if ``TRACES_PER_S`` have begun within this second."""
+        second = int(self.elapsed_s())
+        if second != self._second:
+            self._second, self._begun = second, 0
+            offset_ns = self._now_ms() * NS_PER_MS - int(self.elapsed_s() * NS_PER_S)
+            if abs(offset_ns - self._offset_ns) > DRIFT_NS_MAX:
+                self._offset_ns = offset_ns
+        if self._begun >= TRACES_PER_S:
+            self._skipped.value += 1
+            return None
+        self._begun += 1
+        return SpanContext(self._rng.getrandbits(128) or 1, self._rng.getrandbits(64) or 1)
+
+    def child(self, parent: SpanContext) -> SpanContext:
+        """The ids of a further span of a trace."""
+        return SpanContext(parent.trace_id, self._rng.getrandbits(64) or 1)
+
+    def ended(
+        self,
+        name: str,
+        context: SpanContext,
+        parent: SpanContext | None,
+        started_s: float,
+        ended_s: float,
+        attributes: Attributes,
+        *,
+        links: tuple[SpanContext, ...] = (),
+        error: str = "",
+    ) -> None:
+        """Keep a finished span until it is sent, or drop and count it if there is no room. Times: of ``elapsed_s``."""
+        if len(self._queue) >= QUEUE_MAX:
+            self._full.value += 1
+            return
+        start_ns = int(started_s * NS_PER_S) + self._offset_ns
+        end_ns = int(ended_s * NS_PER_S) + self._offset_ns
+        parent_id = None if parent is None else parent.span_id
+        self._queue.append(Span(name, context, parent_id, start_ns, end_ns, attributes, links, error))
+
+    def take(self, count_max: int) -> list[Span]:
+        """The oldest spans that wait. May be called by another thread."""
+        taken: list[Span] = []
+        while self._queue and len(taken) < count_max:
+            taken.append(self._queue.popleft())
+        return taken
+
+    def produced(self, topic_id: bytes, partition: int, offset: int, context: SpanContext) -> None:
+        """A sampled request has appended records up to ``offset``. Keeps ``LINKS_MAX`` requests of a partition, drawn from all."""
+        key = topic_id, partition
+        kept = self._produced.setdefault(key, [])
+        self._produced.move_to_end(key)
+        if len(kept) < LINKS_MAX:
+            kept.append((offset, context))
+        else:
+            kept[self._rng.randrange(LINKS_MAX)] = offset, context
+        if len(self._produced) > PARTITIONS_MAX:
+            self._produced.popitem(last=False)
+
+    def links(self, topic_id: bytes, partition: int, offset_end: int) -> tuple[SpanContext, ...]:
+        """The kept requests that appended below ``offset_end``, each once: a segment that ends there is uploaded."""
+        kept = self._produced.pop((topic_id, partition), [])
+        later = [one for one in kept if one[0] >= offset_end]
+        if later:
+            self._produced[topic_id, partition] = later
+        return tuple(context for offset, context in kept if offset < offset_end)

@@ -1,0 +1,261 @@
+"""Traces of a broker, as a collector on this machine gets them by OTLP over HTTP (ADR 0049)."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from app.core.errors import ConfigError
+from app.machine import span_export
+from app.settings import load
+from app.wire.produce import encode_produce_request
+from tests.broker.object_topics import alone, create
+from tests.handlers.conversation import batch, talk
+from tests.handlers.fetching import ask, asked, only, request
+from tests.support.broker import RunningBroker, running_broker
+from tests.support.secured import certificates, listener, security
+from tests.support.talking import fetch_all, produce, tier_everything
+from tests.support.waiting import until
+
+pytest.importorskip("opentelemetry.sdk")
+
+PRODUCE = 0
+
+
+class Collector:
+    """Takes spans, and decodes them."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.spans: list[Any] = []
+        self.resources: list[dict[str, Any]] = []
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1/traces"
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+                (length,) = [int(line.partition(":")[2]) for line in head.splitlines() if "content-length" in line]
+                request = ExportTraceServiceRequest.FromString(await reader.readexactly(length))
+                for of_resource in request.resource_spans:
+                    self.resources.append(values(of_resource.resource.attributes))
+                    for of_scope in of_resource.scope_spans:
+                        self.spans += of_scope.spans
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+                await writer.drain()
+        writer.close()
+
+    def named(self, name: str) -> list[Any]:
+        return [span for span in self.spans if span.name == name]
+
+
+def values(attributes: Any) -> dict[str, Any]:
+    return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in attributes}
+
+
+@asynccontextmanager
+async def collecting() -> AsyncIterator[Collector]:
+    collector = Collector()
+    server = await asyncio.start_server(collector.serve, "127.0.0.1", 0)
+    collector.port = server.sockets[0].getsockname()[1]
+    try:
+        yield collector
+    finally:
+        server.close()
+
+
+def one_record(correlation_id: int) -> bytes:
+    """A Produce request, as it is sent."""
+    topics = [("t", [(0, batch(1))])]
+    return b"".join(map(bytes, encode_produce_request(9, correlation_id, "c", topics, acks=-1, timeout_ms=60_000)))
+
+
+def counted(broker: RunningBroker, name: str, **labels: str) -> float:
+    samples = broker.node.registry.samples()
+    return sum(one.value for one in samples if one.name == name and dict(one.labels) == labels)
+
+
+async def test_records_are_followed_from_produce_by_their_upload_to_a_remote_read(tmp_path: Path) -> None:
+    async with collecting() as collector:
+        settings: dict[str, Any] = {"firn_tracing_endpoint": collector.endpoint, "firn_tracing_sample_ratio": 1.0}
+        async with running_broker(tmp_path, remote_log_manager_task_interval_ms=50, **settings) as broker:
+            await broker.create_topic("t", 1, segment_bytes="1048576", local_retention_ms="0", retention_ms="-1")
+            log = broker.log("t")
+            topic_id = str(log.topic_id)
+            async with talk(broker.port) as client:
+                await produce(client, "t", *[batch(10, value=b"%d" % n * 30_000) for n in range(4)])
+                await produce(client, "t", batch(1))
+                await tier_everything(broker, "t")
+                await until(lambda: log.local_log_start_offset == 41)
+                assert only(await ask(client, 11, request(asked(0), wait_ms=60_000))).records
+                await fetch_all(client, "t", end=41)
+    requests = collector.named("Produce")
+    assert len(requests) == 5
+    (produced,) = [one for one in requests if values(one.attributes)["firn.request_bytes"] < 1000]
+    told = values(produced.attributes)
+    assert told["messaging.destination.name"] == "t"
+    assert told["messaging.destination.partition.id"] == "0"
+    assert told["messaging.client.id"]
+    assert told["firn.request_bytes"] > 61
+    assert told["firn.response_bytes"] > 20
+    assert produced.kind == 2
+    assert not produced.parent_span_id
+    (appended,) = [one for one in collector.named("append") if one.trace_id == produced.trace_id]
+    assert appended.parent_span_id == produced.span_id
+    assert produced.start_time_unix_nano <= appended.start_time_unix_nano <= appended.end_time_unix_nano
+    uploads = collector.named("segment upload")
+    assert {values(one.attributes)["firn.topic_id"] for one in uploads} == {topic_id}
+    linked = [link.span_id for one in uploads for link in one.links]
+    assert sorted(linked) == sorted(one.span_id for one in requests if "firn.partition_count" in values(one.attributes))
+    assert len(linked) >= 4
+    keys = {values(one.attributes)["firn.object_key"] for one in uploads}
+    fetches = {one.span_id: one for one in collector.named("Fetch")}
+    for name in ("footer read", "chunk read"):
+        reads = collector.named(name)
+        assert reads
+        for read in reads:
+            assert read.trace_id == fetches[read.parent_span_id].trace_id
+            assert values(read.attributes)["firn.object_key"] in keys
+    first = min(fetches.values(), key=lambda one: one.start_time_unix_nano)
+    children = {one.name for one in collector.spans if one.parent_span_id == first.span_id}
+    assert children == {"footer read", "chunk read", "fetch wait"}
+    assert collector.resources[0]["service.name"] == "firn"
+    assert collector.resources[0]["service.instance.id"] == "1"
+
+
+async def test_the_wait_for_a_commit_is_a_child_of_its_produce(tmp_path: Path) -> None:
+    async with collecting() as collector:
+        settings: dict[str, Any] = {"firn_tracing_endpoint": collector.endpoint, "firn_tracing_sample_ratio": 1.0}
+        async with alone(tmp_path, **settings) as broker:
+            await create(broker, "t")
+            async with talk(broker.port) as client:
+                for _ in range(3):
+                    assert await produce(client, "t", batch(1)) != []
+    produced = {one.span_id: one for one in collector.named("Produce")}
+    waits = collector.named("commit wait")
+    assert sorted(one.parent_span_id for one in waits) == sorted(produced)
+    for wait in waits:
+        assert wait.end_time_unix_nano == produced[wait.parent_span_id].end_time_unix_nano
+        assert values(produced[wait.parent_span_id].attributes)["firn.response_bytes"] > 20
+
+
+async def test_every_request_of_a_burst_has_its_own_trace_and_its_response(tmp_path: Path) -> None:
+    async with collecting() as collector:
+        settings: dict[str, Any] = {"firn_tracing_endpoint": collector.endpoint, "firn_tracing_sample_ratio": 0.5}
+        async with running_broker(tmp_path, **settings) as broker:
+            await broker.create_topic("t")
+            async with talk(broker.port) as client:
+                for _ in range(4):
+                    first = client.correlation_id + 1
+                    frames = [one_record(number) for number in range(first, first + 30)]
+                    client.writer.write(b"".join(frames)[:-7])
+                    await client.writer.drain()
+                    client.writer.write(frames[-1][-7:])
+                    for _ in range(30):
+                        client.correlation_id += 1
+                        correlation_id, answer = await client.answer(PRODUCE, 9)
+                        assert correlation_id == client.correlation_id
+                        assert answer.responses[0].partition_responses[0].error_code == 0
+            assert broker.log("t").log_end_offset == 120
+    produced = collector.named("Produce")
+    assert 30 < len(produced) < 90
+    assert len({one.trace_id for one in produced}) == len(produced)
+
+
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT"])
+async def test_requests_of_clients_that_log_in_are_traced(tmp_path: Path, protocol: str) -> None:
+    folder = certificates(tmp_path / "tls", "client")
+    async with collecting() as collector:
+        settings: dict[str, Any] = {"firn_tracing_endpoint": collector.endpoint, "firn_tracing_sample_ratio": 1.0}
+        async with running_broker(tmp_path, **settings, **security(listener(protocol, folder))) as broker:
+            await broker.create_topic("t")
+            login = {"sasl.mechanism": "PLAIN", "sasl.username": "alice", "sasl.password": "alice-secret"}
+            producer = Producer(
+                {
+                    "bootstrap.servers": f"127.0.0.1:{broker.node.ports[protocol]}",
+                    "security.protocol": protocol,
+                    "ssl.ca.location": str(folder / "ca.pem"),
+                    "client.id": "p",
+                    **(login if "SASL" in protocol else {}),
+                }
+            )
+            producer.produce("t", value=b"secret-value", key=b"secret-key")
+            assert await asyncio.to_thread(producer.flush, 60) == 0
+    (produced,) = collector.named("Produce")
+    assert values(produced.attributes)["messaging.client.id"] == "p"
+    assert not any(word in str(produced) for word in ("alice", "secret"))
+
+
+async def test_a_collector_that_is_away_changes_nothing_for_clients(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
+        "firn_tracing_endpoint": "http://127.0.0.1:1/v1/traces",
+        "firn_tracing_sample_ratio": 1.0,
+    }
+    async with running_broker(tmp_path, **settings) as broker:
+        await broker.create_topic("t")
+        async with talk(broker.port) as client:
+            assert await produce(client, "t", batch(1)) == [0]
+            await until(lambda: counted(broker, "firn_trace_spans_dropped_total", reason="collector") >= 2, wait_s=30)
+            assert await produce(client, "t", batch(1)) == [1]
+        assert counted(broker, "firn_trace_spans_sent_total") == 0
+        await until(lambda: any("did not take spans" in line for line in broker.lines))
+
+
+def test_a_missing_extra_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(span_export, "NEEDED", ("opentelemetry.sdk", "opentelemetry.missing.part"))
+    with pytest.raises(ConfigError) as refused:
+        span_export.check_installed()
+    assert str(refused.value).startswith(
+        "firn.tracing.endpoint needs OpenTelemetry, which is not installed. Run pip install "
+    )
+    assert "[tracing]'." in str(refused.value)
+    with pytest.raises(ConfigError, match="OpenTelemetry is not installed: run pip install"):
+        load(environment={"FIRN_TRACING_ENDPOINT": "http://localhost:4318/v1/traces"})
+
+
+def test_an_endpoint_is_a_url_of_http() -> None:
+    with pytest.raises(ConfigError, match=r"firn\.tracing\.endpoint"):
+        load(environment={"FIRN_TRACING_ENDPOINT": "localhost:4317"})
+    found = load(
+        environment={"FIRN_TRACING_ENDPOINT": "https://c/v1/traces", "FIRN_TRACING_SAMPLE_RATIO": "0.5"}
+    ).broker
+    assert (found.firn_tracing_endpoint, found.firn_tracing_sample_ratio) == ("https://c/v1/traces", 0.5)
+
+
+SERVE = """
+import asyncio, sys
+from pathlib import Path
+from tests.handlers.conversation import batch, talk
+from tests.support.broker import running_broker
+from tests.support.secured import certificates, listener, security
+from tests.support.talking import produce
+
+async def main():
+    async with running_broker(Path(sys.argv[1])) as broker, talk(broker.port) as client:
+        await broker.create_topic("t")
+        await produce(client, "t", batch(1))
+
+asyncio.run(main())
+print([name for name in sys.modules if name.startswith("opentelemetry") or name == "app.handlers.serving.traced"])
+"""
+
+
+@pytest.mark.ci
+def test_a_broker_that_does_not_trace_imports_nothing_of_it(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SERVE, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.stdout, done.stderr) == ("[]\n", "")
