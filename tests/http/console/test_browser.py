@@ -40,6 +40,7 @@ PAGES: Final = (
     "/console/topics/flights/messages",
     "/console/topics/flights/messages?partition=0&offset=0&contains=script",
     "/console/topics/flights/partitions/0/messages/0",
+    "/console/topics/flights/partitions/0/messages/0/resend",
     "/console/topics/flights/partitions",
     "/console/topics/flights/settings",
     "/console/topics/flights/produce",
