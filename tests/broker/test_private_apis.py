@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
 
 from app.core.errors import ErrorCode
-from app.core.units import TopicId
+from app.core.units import TimestampMs, TopicId
 from app.handlers.state.draining import DrainState
 from app.metadata.peers.control import (
     CREATE_TOPIC,
@@ -32,6 +33,7 @@ from app.metadata.peers.control import (
     RegisterRequest,
     RegisterResponse,
 )
+from app.tiering.upload.tier_status import partition_status
 from app.wire.apikeys import ApiKey
 from app.wire.private import (
     PlaceRequest,
@@ -46,6 +48,7 @@ from app.wire.private import (
 from app.wire.versions import PRIVATE
 from tests.handlers.conversation import batch, produce_one, talk
 from tests.support.broker import running_broker
+from tests.support.waiting import until
 
 
 async def test_what_is_no_request_of_a_private_api_ends_its_connection_and_changes_nothing(tmp_path: Path) -> None:
@@ -60,6 +63,30 @@ async def test_what_is_no_request_of_a_private_api_ends_its_connection_and_chang
         assert broker.node.context.drain.state is DrainState.SERVING
         assert await produce_one(client) is ErrorCode.NONE
         assert broker.log("t").log_end_offset == 2
+
+
+async def test_the_tiers_of_some_topics_are_told_without_a_look_at_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[str] = []
+
+    def counted(partition: Any, now_ms: TimestampMs) -> Any:
+        looked_at.append(partition.log.topic)
+        return partition_status(partition, now_ms)
+
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        for name in ("a", "b", "c"):
+            await broker.create_topic(name, 2)
+        await until(lambda: len(broker.node.context.remote_log_manager.status()) >= 6)
+        monkeypatch.setattr("app.tiering.upload.remote_log_manager.partition_status", counted)
+
+        async def told(*topics: str) -> list[tuple[str, int]]:
+            answer = await client.ask(ApiKey.FIRN_TIER_STATUS, 0, pack(TierStatusRequest([*topics])))
+            return [(one.topic, one.partition) for one in unpack(TierStatusResponse, answer).partitions]
+
+        assert await told("c", "a", "none") == [("a", 0), ("a", 1), ("c", 0), ("c", 1)]
+        assert sorted(looked_at) == ["a", "a", "c", "c"]
+        assert len(await told()) >= 6
 
 
 async def test_partitions_and_offsets_that_there_are_not_are_answered_with_nothing(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -24,6 +25,7 @@ from app.handlers.base.authorising import may, require
 from app.handlers.base.request import Request
 from app.handlers.base.views import OperatorView
 from app.hot.log import PartitionLog
+from app.metadata.image.image import ClusterImage
 from app.security.acls import Operation, ResourceType
 from app.security.noting import note
 from app.tiering.upload import replacement
@@ -188,7 +190,8 @@ async def handle_tier_status(context: OperatorView, request: Request, message: b
         if portion.spent_by():
             await portion.rest()
     partitions: list[PartitionTierStatus] = []
-    for led in await context.remote_log_manager.status_in_portions(portion):
+    keys = _keys(context.image, wanted) if wanted else None
+    for led in await context.remote_log_manager.status_in_portions(portion, keys):
         if told(led.topic):
             partitions.append(_status(context, led))
         if portion.spent_by():
@@ -208,6 +211,15 @@ async def handle_tier_status(context: OperatorView, request: Request, message: b
             store="" if context.store_trouble is None else context.store_trouble(),
         )
     )
+
+
+def _keys(image: ClusterImage, topics: Iterable[str]) -> Iterator[TopicIdPartition]:
+    """The partitions of some topics."""
+    for name in topics:
+        topic = image.topic(name)
+        if topic is not None:
+            for one in topic.partitions:
+                yield TopicIdPartition(topic.topic_id, one.partition_index)
 
 
 def _offline(context: OperatorView) -> list[PartitionTierStatus]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final, assert_never
 from uuid import UUID
 
@@ -520,12 +520,19 @@ class RemoteLogManager:
         found = [partition_status(partition, now_ms) for partition in self._partitions.values()]
         return sorted(found, key=lambda one: (one.topic, one.partition))
 
-    async def status_in_portions(self, portion: Portion) -> list[PartitionTierStatus]:
-        """As ``status``, in portions. Each partition is as it was when it was looked at."""
+    async def status_in_portions(
+        self, portion: Portion, wanted: Iterable[TopicIdPartition] | None = None
+    ) -> list[PartitionTierStatus]:
+        """As ``status``, in portions. Each partition is as it was when it was looked at.
+
+        ``wanted``: partitions to look at; those that this broker does not lead are left out. None for all that it leads.
+        """
         now_ms = self._clock.now_ms()
         found = []
-        for partition in tuple(self._partitions.values()):
-            found.append(partition_status(partition, now_ms))
+        for one in tuple(self._partitions) if wanted is None else wanted:
+            partition = self._partitions.get(one)
+            if partition is not None:
+                found.append(partition_status(partition, now_ms))
             if portion.spent_by():
                 await portion.rest()
         return await ordered(found, portion, key=lambda one: (one.topic, one.partition))

@@ -6,20 +6,25 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
 
-from app.client.connection import dial_tcp
+from app.client.connection import dial_tcp, open_connection
 from app.core.units import BrokerId, PartitionIndex, TopicPartition
 from app.http.application import create_app
+from app.http.console.asking import soon
 from app.http.gateway import Gateway, HttpSettings
 from app.machine.runtime import SystemClock
 from tests.support.several import cluster_on
 
 HTML = {"accept": "text/html"}
 SILENT = BrokerId(2)
+HANGS_S = 120.0
+PATIENT_MS = 600_000
+"""The client itself waits for so long, so a page that waits for it hangs."""
 
 
 @asynccontextmanager
@@ -46,7 +51,8 @@ class Cluster:
         self.gateway = gateway
 
     async def page(self, path: str) -> httpx.Response:
-        return await self.http.get(path, headers=HTML)
+        async with asyncio.timeout(HANGS_S):
+            return await self.http.get(path, headers=HTML)
 
 
 @pytest.fixture
@@ -54,6 +60,7 @@ async def silenced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
     monkeypatch.setattr("app.http.console.asking.BROKER_S", 3.0)
     monkeypatch.setattr("app.http.console.asking.ANY_S", 60.0)
     monkeypatch.setattr("app.http.gateway.PATIENCE_S", 0.5)
+    monkeypatch.setattr("app.client.cluster.open_connection", partial(open_connection, timeout_ms=PATIENT_MS))
     async with cluster_on(tmp_path, 2) as brokers, silent_port() as nobody:
         first, second = brokers
         silent = False
@@ -111,7 +118,7 @@ async def test_messages_of_a_partition_of_a_silent_broker_are_an_error_that_name
 async def test_a_group_shows_the_lags_that_are_known_or_names_its_silent_coordinator(silenced: Cluster) -> None:
     seen = set()
     for name in [f"g{one}" for one in range(16)]:
-        coordinator = await silenced.gateway.groups.coordinator_of(name)
+        coordinator = await soon(silenced.gateway, partial(silenced.gateway.groups.coordinator_of, name))
         if coordinator in seen:
             continue
         seen.add(coordinator)
