@@ -5,7 +5,8 @@
 One broker has the topics, each with some partitions, and the groups, each with one committed offset. There are no records. "Cold"
 is the first time that the HTTP process serves the page, before which it has asked the broker for nothing. The longest turn of the
 broker's loop is seen from outside: a client asks for the versions of APIs all the time, and the longest wait for a response is
-told, with the pages and without.
+told, with the pages and without. CPU time is that of the broker and of the HTTP process together, with what the question for
+versions costs.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from app.wire.apis.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from loadtests.firn_peer import firn_running
-from loadtests.system import free_port, wait_for_port
+from loadtests.processes import family_cpu_seconds
+from loadtests.system import System, free_port, wait_for_port
 
 PAGES = ("/", "/console/topics", "/console/groups", "/console/topics/topic-00000", "/console/groups/group-00000")
 TOPICS_A_REQUEST = 100
@@ -108,8 +110,9 @@ def load(port: int, path: str) -> tuple[float, float, int]:
     return first_s, whole_s, len(content)
 
 
-async def measure(port: int, web: int, options: argparse.Namespace) -> None:
+async def measure(peer: System, web: int, options: argparse.Namespace) -> None:
     """Fill the broker, and print a line for each page."""
+    port = peer.port
     async with ClusterClient([("127.0.0.1", port)], rng=random.Random(1)) as cluster:
         began_s = time.perf_counter()
         await fill(cluster, options.topics, options.partitions, options.groups)
@@ -122,11 +125,13 @@ async def measure(port: int, web: int, options: argparse.Namespace) -> None:
             print(f"{'without pages':34} longest wait {1000 * waits.longest_s:7.1f} ms", flush=True)
             for path in PAGES:
                 waits.longest_s = 0.0
+                cpu_s = family_cpu_seconds(peer.pid)
                 first_s, cold_s, size = await asyncio.to_thread(load, web, path)
+                cpu_s = family_cpu_seconds(peer.pid) - cpu_s
                 cold_wait_s, waits.longest_s = waits.longest_s, 0.0
                 warm = [(await asyncio.to_thread(load, web, path))[1] for _ in range(options.rounds)]
                 print(
-                    f"{path:34} cold {1000 * cold_s:7.0f} ms (first byte {1000 * first_s:.0f} ms),"
+                    f"{path:34} cold {1000 * cold_s:7.0f} ms (first byte {1000 * first_s:.0f} ms, CPU {1000 * cpu_s:.0f} ms),"
                     f" longest wait {1000 * cold_wait_s:6.1f} ms; later {1000 * statistics.median(warm):6.0f} ms,"
                     f" longest wait {1000 * waits.longest_s:6.1f} ms; {size:,} bytes",
                     flush=True,
@@ -150,7 +155,7 @@ def main() -> None:
         firn_running(Path(directory), http=f"127.0.0.1:{web}") as peer,
     ):
         wait_for_port(web, TIMEOUT_S)
-        asyncio.run(measure(peer.port, web, options))
+        asyncio.run(measure(peer, web, options))
 
 
 if __name__ == "__main__":

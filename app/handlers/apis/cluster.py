@@ -6,7 +6,7 @@ from bisect import bisect_left
 from typing import Final
 
 from app.core.errors import ErrorCode, RequestRejected
-from app.core.turns import Portion, ordered
+from app.core.turns import Portion, ordered, run
 from app.handlers.base.api import Api, ApiTable
 from app.handlers.base.authorising import (
     CLUSTER_OPERATIONS,
@@ -176,11 +176,11 @@ def refuse_describe_topic_partitions(
     )
 
 
-def describe_standing(context: MetadataView, request: Request, message: bytes) -> bytes:
+async def describe_standing(context: MetadataView, request: Request, message: bytes) -> bytes:
     """FirnCluster: how the cluster stands. Only the controller knows how far others are. Raises: ProtocolError."""
     del request
     unpack(ClusterRequest, message)
-    found = standing(context.image, context.config)
+    found = await run(standing.steps(context.image, context.config))
     desk = context.desk
     return pack(
         ClusterResponse(

@@ -13,11 +13,14 @@ from typing import Final, NamedTuple
 
 from app.configs import BrokerConfig
 from app.configs.resolving import resolve_topic_config
+from app.core.turns import Steps, Stepwise
 from app.metadata.changes.reassignments import Reassignment, in_progress, list_reassignments, original
 from app.metadata.image.image import BrokerImage, ClusterImage
 
 NAMED_MAX: Final = 1_000
 """Partitions named of each kind."""
+PARTITIONS_A_STEP: Final = 200
+"""About 1 ms."""
 MIN_ISR: Final = "min.insync.replicas"
 
 
@@ -74,7 +77,8 @@ class Standing(NamedTuple):
     reassignment_count: int
 
 
-def standing(image: ClusterImage, config: BrokerConfig) -> Standing:
+@Stepwise
+def standing(image: ClusterImage, config: BrokerConfig) -> Steps[Standing]:
     """How the cluster stands. ``config``: the settings of topics without overrides. Lists name ``NAMED_MAX`` partitions at most."""
     least = _least_in_sync(image, config)
     leaders: Counter[int] = Counter()
@@ -104,6 +108,8 @@ def standing(image: ClusterImage, config: BrokerConfig) -> Standing:
             if moves_now:
                 moving_count += 1
                 moves.append(index)
+            if not partitions % PARTITIONS_A_STEP:
+                yield
         if moves:
             moving.append((name, moves))
     return Standing(

@@ -1,0 +1,68 @@
+"""How a cluster stands, by its image."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from app.configs import BrokerConfig
+from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, TimestampMs, TopicId
+from app.handlers.apis.cluster import describe_standing
+from app.metadata.image.image import ClusterImage, ControllerImage, PartitionImage, TopicImage
+from app.metadata.view.standing import PARTITIONS_A_STEP, standing
+from app.wire.private import ClusterRequest, ClusterResponse, pack, unpack
+
+REPLICAS = (BrokerId(1), BrokerId(2))
+
+
+def image_of(partitions: int) -> ClusterImage:
+    """A topic whose first partition has no leader, and whose second one has a replica that is not in sync."""
+    made = []
+    for index in range(partitions):
+        leader = BrokerId(-1 if index == 0 else 1)
+        in_sync = REPLICAS[:1] if index == 1 else REPLICAS
+        made.append(PartitionImage(PartitionIndex(index), leader, LeaderEpoch(4), 9, REPLICAS, in_sync))
+    topic = TopicImage(TopicId(UUID(int=1)), "t", tuple(made), {}, TimestampMs(0))
+    return ClusterImage(
+        cluster_id="cluster",
+        controller=ControllerImage(1, BrokerId(1), UUID(int=7)),
+        topics_by_name={topic.name: topic},
+        topics_by_id={topic.topic_id: topic},
+        brokers={},
+    )
+
+
+def test_partitions_that_lack_something_are_counted_and_named() -> None:
+    found = standing(image_of(10), BrokerConfig())
+    assert (found.topics, found.partitions) == (1, 10)
+    assert (found.offline, found.offline_count) == ([("t", 0)], 1)
+    assert (found.under_replicated, found.under_replicated_count) == ([("t", 1)], 1)
+
+
+def test_a_large_cluster_is_looked_at_in_steps() -> None:
+    steps = standing.steps(image_of(10 * PARTITIONS_A_STEP), BrokerConfig())
+    assert sum(1 for _ in steps) == 10
+
+
+async def test_a_broker_serves_others_while_it_looks_at_a_large_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.core.turns.PORTION_S", 0.0)
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    config: Any = BrokerConfig()
+    context: Any = SimpleNamespace(image=image_of(10 * PARTITIONS_A_STEP), config=config, desk=None, store_trouble=None)
+    serving = asyncio.create_task(others())
+    request: Any = None
+    answer = unpack(ClusterResponse, await describe_standing(context, request, pack(ClusterRequest())))
+    serving.cancel()
+    assert answer.partitions == 10 * PARTITIONS_A_STEP
+    assert turns >= 10
