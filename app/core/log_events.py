@@ -99,6 +99,7 @@ class Event(Enum):
     HTTP_REQUESTS_FAIL = "http.requests_fail", Level.WARNING, "HTTP requests fail, because of the brokers"
     HTTP_REQUESTS_CUT_SHORT = "http.requests_cut_short", Level.WARNING, "A stop ended HTTP requests"
     METRICS_MISSING = "metrics.missing", Level.WARNING, "Metrics of a process or a directory cannot be collected"
+    TRACES_DROPPED = "traces.dropped", Level.WARNING, "The collector of traces does not take spans"
 
     CONTROLLER_ELECTED = "controller.elected", Level.INFO, "This broker is the controller"
     CONTROLLER_RESIGNED = "controller.resigned", Level.INFO, "This broker is not the controller any more"
@@ -286,6 +287,7 @@ EVENT_OF_FAULT: Final[Mapping[str, Event]] = {
     "sealing": Event.WAL_SEAL_FAILED,
     "searching by time in": Event.PARTITION_READ_FAILED,
     "sending": Event.PULSES_ENDED,
+    "sending spans to": Event.TRACES_DROPPED,
     "serving": Event.REQUEST_FAILED,
     "sharing": Event.PARTITION_READ_FAILED,
     "snapshots of": Event.SNAPSHOT_FAILED,
