@@ -27,6 +27,8 @@ from tools.docs_site.reference import made_pages
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 HERE: Final = Path(__file__).resolve().parent
+COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
+"""Of the generator's output, which has them in a pipe, too."""
 SHOWN_MAX: Final = 50
 """Faults that are printed."""
 
@@ -101,10 +103,11 @@ def build(output: Path) -> None:
     if find_spec("zensical") is None:
         raise Failed("Zensical is not installed. Run `make docs`, or `pip install -c constraints.txt zensical`.")
     command = [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", str(output / "zensical.toml")]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=output, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise Failed(f"Zensical ended with code {done.returncode}. Its output follows.\n{done.stdout}{done.stderr}")
+        told = COLOURS.sub("", done.stdout + done.stderr).partition("Traceback (most recent call last)")[0]
+        raise Failed(f"Zensical ended with code {done.returncode}. Its output follows.\n{told}")
 
 
 def _write(path: Path, text: str) -> None:
