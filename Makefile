@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 KAFKA_LIBS := $(CURDIR)/.cache/kafka/libs
 export FIRN_KAFKA_LIBS ?= $(KAFKA_LIBS)
 
-.PHONY: help run spark-demo test test-ci test-slow test-new lint bench bench-quick soak soak-short clean system-packages quickstart-packages kafka-libs spark-connector s3-servers axe package wheelhouse install-size image rehearse infra-check kubernetes-check hashes sbom audit hooks docs
+.PHONY: help run spark-demo test test-ci test-slow test-new lint bench bench-quick soak soak-short clean system-packages quickstart-packages kafka-libs spark-connector s3-servers axe package wheelhouse install-size image rehearse infra-check alerts-check kubernetes-check hashes sbom audit hooks docs
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1|/' | column -t -s '|'
@@ -81,6 +81,9 @@ test-new: $(VENV)/.test ## The property tests and state machines of the default 
 
 infra-check: $(VENV)/.test ## Hold infra/terraform against Terraform, the AWS provider's schema, tflint, checkov and the program (needs terraform and go)
 	@$(BIN)/python -m tools.infra $(ARGS)
+
+alerts-check: $(VENV)/.test ## Hold the alerting rules of infra/monitoring and their tests against Prometheus' promtool (needs go, which builds it)
+	@$(BIN)/python -m tools.infra alerts
 
 kubernetes-check: $(VENV)/.test ## Hold the chart of infra/kubernetes against Helm, Kubernetes' schemas and a broker (needs go)
 	@$(BIN)/python -m tools.kubernetes

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tools.infra import program_checks, terraform_checks
+from tools.infra import alert_checks, program_checks, terraform_checks
 from tools.infra.findings import Finding
 from tools.infra.terraform_checks import Tested
 from tools.infra.toolbox import Terraform
@@ -53,6 +53,7 @@ CHECKS: Final[dict[str, Callable[[Bench], list[Finding]]]] = {
     "user-data": lambda bench: program_checks.check_user_data(bench.tested),
     "iam": lambda bench: program_checks.check_iam(bench.tested),
     "bills": lambda bench: program_checks.check_bills(bench.tree, bench.tested),
+    "alerts": lambda bench: alert_checks.check_alerts(),
     "promises": lambda bench: program_checks.check_promises(bench.tree, bench.tested),
 }
 

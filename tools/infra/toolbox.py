@@ -25,9 +25,12 @@ from tools.infra import aws_schema
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 CACHE: Final = REPOSITORY / ".cache" / "infra"
 STUB_SOURCES: Final = Path(__file__).parent / "stub_provider"
+PROMTOOL_MODULE: Final = Path(__file__).parent / "promtool"
+"""A Go module that names Prometheus' own tool, because ``go install`` refuses the modules that Prometheus replaces."""
 
 TFLINT: Final = "github.com/terraform-linters/tflint"
 TFLINT_VERSION: Final = "v0.64.0"
+PROMTOOL: Final = "github.com/prometheus/prometheus/cmd/promtool"
 CHECKOV_VERSION: Final = "3.3.30"
 TERRAFORM_MIN: Final = (1, 9)
 
@@ -168,6 +171,19 @@ def tflint() -> Path:
         return folder / "tflint"
 
     return _made(CACHE / f"tflint-{TFLINT_VERSION}", make)
+
+
+def promtool() -> Path:
+    """Prometheus' tool for rules, of the version in ``promtool/go.mod``. Raises: ToolMissing."""
+    sources = hashlib.sha256(b"".join((PROMTOOL_MODULE / name).read_bytes() for name in ("go.mod", "go.sum")))
+
+    def make(folder: Path) -> Path:
+        made = folder / "promtool"
+        command: list[str | Path] = [program("go"), "build", "-trimpath", "-o", made, PROMTOOL]
+        _build(command, "building promtool (ten minutes)", cwd=PROMTOOL_MODULE, env={"CGO_ENABLED": "0"})
+        return made
+
+    return _made(CACHE / f"promtool-{sources.hexdigest()[:12]}", make)
 
 
 def checkov() -> Path:
