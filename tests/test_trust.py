@@ -541,6 +541,7 @@ CONSOLE_ROUTES = {
                 "/topics/{topic_name}/settings",
                 "/topics/{topic_name}/produce",
                 "/topics/{topic_name}/export",
+                "/topics/{topic_name}/follow",
                 "/topics/{topic_name}/partitions/{partition_id}/messages/{offset}/resend",
                 "/topics/{topic_name}/partitions/{partition_id}/messages/{offset}",
                 "/topics/{topic_name}/partitions/{partition_id}/messages/{offset}/value",

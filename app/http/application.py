@@ -29,6 +29,7 @@ from app.http.body_budget import BodyBudget
 from app.http.console import brokers as console_brokers
 from app.http.console import cost as console_cost
 from app.http.console import exporting as console_exporting
+from app.http.console import following as console_following
 from app.http.console import groups as console_groups
 from app.http.console import logins as console_logins
 from app.http.console import messages as console_messages
@@ -101,6 +102,7 @@ _PAGES: Final = (
     console_producing,
     console_resending,
     console_exporting,
+    console_following,
     console_resetting,
     console_groups,
     console_schemas,

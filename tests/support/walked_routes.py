@@ -168,6 +168,15 @@ def _console_acts(path: str) -> Entry:
     return made
 
 
+def _console_follow(on: Place) -> Iterator[Sent]:
+    yield Sent(
+        "rows",
+        f"/console/topics/{on.topic}/follow?partition=0&offset=0&rows=1",
+        headers={"Accept": "text/event-stream"},
+    )
+    yield Sent("no partition", f"/console/topics/{on.topic}/follow?partition={on.partitions}", statuses=NOT_FOUND)
+
+
 def _console_reset(on: Place) -> Iterator[Sent]:
     page = f"/console/groups/{on.lagging}/reset"
     yield Sent("the form", page)
@@ -500,6 +509,7 @@ WALKED_ROUTES: Final[Mapping[Route, Entry]] = {
     ("GET", "/console/topics/{topic_name}/partitions/{partition_id}/messages/{offset}"): _get(
         "/console/topics/{topic}/partitions/0/messages/0", 200, 404
     ),
+    ("GET", "/console/topics/{topic_name}/follow"): _console_follow,
     ("GET", "/console/groups/{group_id}/reset"): _console_reset,
     ("POST", "/console/groups/{group_id}/reset"): _console_resets,
     ("GET", "/console/topics/{topic_name}/export"): _get("/console/topics/{topic}/export?offset=0&contains=x"),

@@ -147,6 +147,7 @@ async def list_messages(topic_name: str, request: Request) -> Response:
         time=asked.time,
         read=read,
         masked=asked.wanted.mask is not None,
+        follows=request.query_params.get("follow") == "1",
         tier=await _tier_of(gateway, partition, offset),
         before=max(asked.first, offset - count) if offset > asked.first else None,
         command=shell(

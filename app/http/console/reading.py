@@ -218,6 +218,21 @@ def fits(record: Record, wanted: Browse) -> bool:
     return wanted.contains is None or (record.value is not None and wanted.contains in record.value)
 
 
+async def shown_if_fits(raw: Record, wanted: Browse, decoding: Decoding | None, portion: Portion) -> Shown | None:
+    """A stored record for a page, with its fields hidden; None if the filter does not let it through. Raises: as ``browse``."""
+    mask = wanted.mask
+    record = raw if mask is None else await run(masked.steps(mask, raw), portion)
+    if not fits(record, wanted):
+        return None
+    key, value = (None, None) if decoding is None else await decoding.decoded(raw, portion)
+    if mask is not None:
+        key = await run(_masked_by_schema(mask, key, hidden=mask.hides_key), portion)
+        value = await run(_masked_by_schema(mask, value, hidden=False), portion)
+    steps = shown_of.steps(record, whole=wanted.whole, key_by_schema=key, value_by_schema=value)
+    shown = await run(steps, portion)
+    return shown if mask is None else replace(shown, value=shown.value._replace(bytes=len(raw.value or b"")))
+
+
 async def browse(gateway: Gateway, wanted: Browse, decoding: Decoding | None = None) -> Browsed:
     """The records of a page. ``decoding``: by their schemas.
 
@@ -239,22 +254,13 @@ async def browse(gateway: Gateway, wanted: Browse, decoding: Decoding | None = N
                         return found
                     size = len(raw.value or b"")
                     found.scanned += size + len(raw.key or b"")
-                    mask = wanted.mask
-                    record = raw if mask is None else await run(masked.steps(mask, raw), portion)
-                    if fits(record, wanted):
-                        key, value = (None, None) if decoding is None else await decoding.decoded(raw, portion)
-                        if mask is not None:
-                            key = await run(_masked_by_schema(mask, key, hidden=mask.hides_key), portion)
-                            value = await run(_masked_by_schema(mask, value, hidden=False), portion)
-                        steps = shown_of.steps(record, whole=wanted.whole, key_by_schema=key, value_by_schema=value)
-                        shown = await run(steps, portion)
-                        if mask is not None:
-                            shown = replace(shown, value=shown.value._replace(bytes=size))
+                    shown = await shown_if_fits(raw, wanted, decoding, portion)
+                    if shown is not None:
                         if wanted.whole:
                             found.raw = raw
                         found.records.append(shown)
-                    found.next_offset = record.offset + 1
-                    is_long = size > KIB or len(record.headers) > MANY_HEADERS
+                    found.next_offset = raw.offset + 1
+                    is_long = size > KIB or len(raw.headers) > MANY_HEADERS
                     if portion.spent_by() or (is_long and portion.spent()):
                         portions += 1
                         if portions >= SCAN_PORTIONS_MAX or loop.time() >= ends_s:

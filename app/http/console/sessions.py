@@ -135,6 +135,14 @@ class Sessions:
         self._known.move_to_end(key)
         return session
 
+    def is_live(self, session: Session) -> bool:
+        """Whether a session counts still. It is no use of it."""
+        now_s = asyncio.get_running_loop().time()
+        return self._known.get(session.key) is session and not self._has_ended(session, now_s)
+
+    def _has_ended(self, session: Session, now_s: float) -> bool:
+        return now_s - session.used_s >= self._idle_s or now_s - session.began_s >= self._lifetime_s
+
     def set_cookie(self, scope: Any, name: str | None) -> str:
         """The ``Set-Cookie`` header that begins the session of that name, or ends it if ``name`` is None."""
         return set_cookie(scope, name, encrypted=self._encrypted)
@@ -142,7 +150,7 @@ class Sessions:
     def _drop_ended(self, now_s: float) -> None:
         """Forget the credentials of sessions that have ended. There are ``sessions_max`` to look at."""
         for session in tuple(self._known.values()):
-            if now_s - session.used_s >= self._idle_s or now_s - session.began_s >= self._lifetime_s:
+            if self._has_ended(session, now_s):
                 self.end(session)
 
     def end(self, session: Session) -> None:

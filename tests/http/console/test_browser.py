@@ -175,6 +175,19 @@ async def test_the_first_page_shows_rates_that_move(shown: Shown) -> None:
     assert shown.tab.reports == []
 
 
+async def test_new_messages_appear_below_those_of_the_page_and_none_runs(shown: Shown) -> None:
+    await write(shown, "one")
+    tab = shown.tab
+    await tab.go(f"{shown.base}/console/topics/flights/messages?partition=0&follow=1")
+    await tab.until("document.querySelector('[data-state]').textContent.startsWith('New records')")
+    await write(shown, HOSTILE, "three")
+    await tab.until("document.querySelectorAll('table.messages tbody tr').length == 3")
+    assert await tab.value("document.querySelector('tbody tr:last-child .value').textContent.trim()") == "three"
+    assert await tab.value("document.querySelectorAll('table.messages script, table.messages img').length") == 0
+    assert "Firn" in await tab.value("document.title")
+    assert tab.reports == []
+
+
 async def test_the_policy_stops_a_script_that_a_page_has_inline(shown: Shown) -> None:
     await shown.tab.go(f"{shown.base}/")
     inline = "const one = document.createElement('script'); one.textContent = 'document.title = 1'; document.body.append(one)"

@@ -82,7 +82,7 @@ async def test_offsets_go_where_the_preview_has_shown(
 
 async def test_a_preview_says_what_the_group_reads_by_it(http: httpx.AsyncClient, gateway: Gateway) -> None:
     text = (await http.get(f"{RESET}?to=offset&at=3&topic=t", headers=HTML)).text
-    cells = re.findall(r'<td data-label="The group reads">(?:<span class="quiet">)?([^<]+)<', text)
+    cells = re.findall(r'<td class="full" data-label="The group reads">(?:<span class="quiet">)?([^<]+)<', text)
     assert cells == ["1 offset left out", "2 offsets again", "begins there"]
     assert "nothing has changed yet" in text
     assert Change("t", 0, 7, 7).effect == "stays"

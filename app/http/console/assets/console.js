@@ -40,6 +40,7 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "g") after_g = true
   else if (event.key === "j") step(1)
   else if (event.key === "k") step(-1)
+  else if (event.key === "f") document.querySelector('a[data-key="f"]')?.click()
   else if (event.key === "?") document.querySelector("#keys").showModal()
   else if (event.key === "/") {
     const search = document.querySelector("[data-search]")
@@ -129,3 +130,60 @@ async function look(url) {
 
 const live = document.querySelector("[data-live]")
 if (live && live.dataset.live) look(live.dataset.live)
+
+// --- messages as they come
+
+const ROWS_MAX = 500
+
+function follow(place) {
+  const body = document.querySelector("table.messages tbody")
+  const state = place.querySelector("[data-state]")
+  const more = place.querySelector("[data-more]")
+  const source = new EventSource(place.dataset.follow)
+  let waiting = []
+  const at_end = () => innerHeight + scrollY >= document.documentElement.scrollHeight - 120
+  const add = (row) => {
+    body.append(row)
+    while (body.children.length > ROWS_MAX) body.firstElementChild.remove()
+  }
+  const show = () => {
+    waiting.forEach(add)
+    waiting = []
+    more.hidden = true
+    scrollTo(0, document.documentElement.scrollHeight)
+  }
+  const come = (rows) => {
+    waiting.push(...rows)
+    if (waiting.length > ROWS_MAX) waiting = waiting.slice(-ROWS_MAX)
+    if (at_end()) return show()
+    more.textContent = `${waiting.length} new`
+    more.hidden = false
+  }
+  const end = (text) => {
+    source.close()
+    state.textContent = text
+  }
+  more.addEventListener("click", show)
+  source.onopen = () => (state.textContent = "New records appear here.")
+  source.onmessage = (event) => {
+    const made = document.createElement("template")
+    made.innerHTML = event.data // a row of the server's template, which escapes all text of others
+    come([...made.content.querySelectorAll("tr")])
+  }
+  source.addEventListener("left-out", (event) => {
+    const row = document.createElement("tr")
+    const cell = row.appendChild(document.createElement("td"))
+    cell.colSpan = 5
+    cell.className = "quiet full"
+    cell.textContent = `${event.data} offsets left out: records come faster than a page shows them.`
+    come([row])
+  })
+  source.addEventListener("ended", (event) => end(event.data))
+  source.onerror = () => {
+    if (source.readyState === EventSource.CLOSED) end("This page follows no more. Load it again.")
+    else state.textContent = "The server is away. Trying again."
+  }
+}
+
+const followed = document.querySelector("[data-follow]")
+if (followed) follow(followed)
