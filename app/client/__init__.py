@@ -5,5 +5,6 @@
 - ``producer``, ``partitioner``, ``transactions``: ``Producer`` and its transactions; ``consumer``: ``Consumer``
 - ``transactional_batches``: one batch for each partition in a transaction, with an offset each
 - ``admin``, ``groups``: ``AdminClient``, ``GroupClient``; ``group_member``: ``ActiveMember``, a member of a group
+- ``offset_targets``: the offsets to which a group is reset
 - ``schema_log``: ``BrokerSchemaLog``, the log of schemas
 """

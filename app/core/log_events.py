@@ -148,7 +148,7 @@ class Event(Enum):
     LOG_DIRECTORY_LOST = (
         "log_directory.lost",
         Level.ERROR,
-        "The data directory was lost; the line says what is gone or back",
+        "The data directory was lost; the line names the lost and the recovered offsets",
     )
     LOG_DIRECTORY_PROBLEM = "log_directory.problem", Level.WARNING, "The start found a problem in the data directory"
     DISK_FULL = "disk.full", Level.ERROR, "The disk has not enough space"
@@ -163,7 +163,7 @@ class Event(Enum):
     TIERING_FAILED = "tiering.failed", Level.ERROR, "Segments of a partition cannot be uploaded"
     TIERING_HELD = "tiering.held", Level.WARNING, "Local copies stay, because readers need them"
     TIERING_DELAYED = "tiering.delayed", Level.WARNING, "The state of the tier cannot be learned for now"
-    TIERING_COVERAGE = "tiering.coverage", Level.ERROR, "A manifest does not cover what it promises"
+    TIERING_COVERAGE = "tiering.coverage", Level.ERROR, "A manifest does not cover the offsets that it promises"
     MANIFEST_FAILED = "manifest.failed", Level.ERROR, "A manifest cannot be read"
     ORPHANS_DELETED = "orphans.deleted", Level.INFO, "Orphaned objects and uploads were deleted"
     SWEEP_FAILED = "sweep.failed", Level.WARNING, "Objects cannot be listed or deleted for now"

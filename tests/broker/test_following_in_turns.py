@@ -34,7 +34,7 @@ def brought(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int]]:
     found: list[tuple[int, int, int]] = []
     turn = 0
     by_request = False
-    bring_one, make_missing_now = Partitions.bring_one, Partitions._make_missing_now
+    bring_one, make_missing_now = Partitions.bring_one, Partitions.make_missing_now
 
     def next_turn() -> None:
         nonlocal turn
@@ -55,7 +55,7 @@ def brought(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int]]:
             by_request = False
 
     monkeypatch.setattr(Partitions, "bring_one", spy)
-    monkeypatch.setattr(Partitions, "_make_missing_now", make_now)
+    monkeypatch.setattr(Partitions, "make_missing_now", make_now)
     monkeypatch.setattr("app.broker.partitions.partitions.BROUGHT_AT_ONCE", AT_ONCE)
     return found
 

@@ -130,7 +130,7 @@ class Partitions:
             log_line=log_line,
         )
         self.table = held.table
-        self.table.make_missing = self._make_missing_now
+        self.table.make_missing = self.make_missing_now
         self._opening = opening = Opening(
             held,
             membership=membership,
@@ -518,7 +518,7 @@ class Partitions:
         partition.log.config = config  # logs with the same settings share one object
         return changed
 
-    def _make_missing_now(self, name: str, index: int) -> None:
+    def make_missing_now(self, name: str, index: int) -> None:
         """Bring a partition of a large topic in line before its turn, because a request needs it: make its log, or lead it."""
         if not self._unmade:
             return

@@ -86,7 +86,7 @@ async def handle_metrics(context: OperatorView, request: Request, message: bytes
     del request
     unpack(MetricsRequest, message)
     pieces = await _collected(context.registry)
-    more = [_packed(sample, "broker") for sample in await _room(context)]
+    more = [_packed(sample, "broker") for sample in await room_samples(context)]
     if context.store_samples is not None:
         try:
             more += [_packed(sample, "store") for sample in await context.store_samples()]
@@ -96,7 +96,7 @@ async def handle_metrics(context: OperatorView, request: Request, message: bytes
     return pack_metrics(context.config.node_id, context.image.cluster_id, pieces + more, process_id=os.getpid())
 
 
-async def _room(context: OperatorView) -> list[Sample]:
+async def room_samples(context: OperatorView) -> list[Sample]:
     """The data directory's disk, asked in the pool: a file system over a network may take its time."""
     try:
         free, total = await context.pool.run(lambda: (context.logs.free_bytes(), context.logs.total_bytes()))

@@ -196,7 +196,7 @@ def shown_of(
     return Shown(record.offset, record.timestamp, key, value, headers, len(record.headers) - len(headers))
 
 
-def _masked_by_schema(mask: Mask, decoded: Decoded | None, *, hidden: bool) -> Steps[Decoded | None]:
+def masked_by_schema(mask: Mask, decoded: Decoded | None, *, hidden: bool) -> Steps[Decoded | None]:
     """A decoded key or value with its fields hidden. None if it is hidden as a whole, or could not be decoded: an error may have
     its content."""
     if decoded is None or hidden or (decoded.json is None and mask.paths):
@@ -226,8 +226,8 @@ async def shown_if_fits(raw: Record, wanted: Browse, decoding: Decoding | None, 
         return None
     key, value = (None, None) if decoding is None else await decoding.decoded(raw, portion)
     if mask is not None:
-        key = await run(_masked_by_schema(mask, key, hidden=mask.hides_key), portion)
-        value = await run(_masked_by_schema(mask, value, hidden=False), portion)
+        key = await run(masked_by_schema(mask, key, hidden=mask.hides_key), portion)
+        value = await run(masked_by_schema(mask, value, hidden=False), portion)
     steps = shown_of.steps(record, whole=wanted.whole, key_by_schema=key, value_by_schema=value)
     shown = await run(steps, portion)
     return shown if mask is None else replace(shown, value=shown.value._replace(bytes=len(raw.value or b"")))

@@ -14,7 +14,7 @@ from app.core.units import Offset, TimestampMs
 from app.http.application import create_app
 from app.http.console.decoding import Decoded
 from app.http.console.masks import HIDDEN, MASK, MASKED_BYTES_MAX, Mask, Masks, masked, parse_masks
-from app.http.console.reading import _masked_by_schema
+from app.http.console.reading import masked_by_schema
 from app.http.gateway import HttpSettings
 from app.machine.runtime import SystemClock
 from app.records.record import Record
@@ -131,12 +131,12 @@ async def masking(broker: RunningBroker) -> AsyncIterator[httpx.AsyncClient]:
 
 def test_a_decoded_value_is_masked_and_one_that_cannot_be_decoded_is_hidden() -> None:
     mask = Mask((("card",),))
-    steps = _masked_by_schema(mask, Decoded("Avro", b'{"card":1,"n":2}'), hidden=False)
+    steps = masked_by_schema(mask, Decoded("Avro", b'{"card":1,"n":2}'), hidden=False)
     assert whole(steps) == Decoded("Avro", '{"card":"•••","n":2}'.encode())
-    assert whole(_masked_by_schema(mask, Decoded("Avro", None, "why"), hidden=False)) is None
-    assert whole(_masked_by_schema(mask, Decoded("Avro", b"{}"), hidden=True)) is None
+    assert whole(masked_by_schema(mask, Decoded("Avro", None, "why"), hidden=False)) is None
+    assert whole(masked_by_schema(mask, Decoded("Avro", b"{}"), hidden=True)) is None
     headers = Mask((), hides_headers=True)
-    assert whole(_masked_by_schema(headers, Decoded("Avro", None, "why"), hidden=False)) is not None
+    assert whole(masked_by_schema(headers, Decoded("Avro", None, "why"), hidden=False)) is not None
 
 
 async def test_no_page_no_search_and_no_file_of_the_console_tells_a_masked_field(

@@ -100,7 +100,7 @@ async def test_a_broker_that_serves_and_whose_metrics_take_too_long_is_not_down(
         await quick.wait()
         return []
 
-    monkeypatch.setattr("app.handlers.apis.firn_api._room", gathered)
+    monkeypatch.setattr("app.handlers.apis.firn_api.room_samples", gathered)
     async with running_broker(tmp_path) as broker, scraped(broker) as prometheus:
         with monkeypatch.context() as patch:
             patch.setattr("app.http.gateway.METRICS_TIMEOUT_S", 0.05)
