@@ -73,6 +73,11 @@ class TransactionalIds:
         self._in_use.add(taken)
         return taken
 
+    @property
+    def aside_until_ms(self) -> int | None:
+        """When the first id that is set aside may be taken again; None if none is."""
+        return self._aside[0].until_ms if self._aside else None
+
     def give_back(self, transactional_id: str, now_ms: int, *, complete: bool) -> None:
         """The request is over. ``complete``: whether the end of its transaction is decided, and its markers are on their way."""
         self._in_use.remove(transactional_id)

@@ -101,6 +101,8 @@ class KeyedProducer:
         self._kept: dict[str, _Kept] = {}
         self._waiting: deque[asyncio.Future[str]] = deque()
         """Requests that wait for an id, in their order."""
+        self._wake: asyncio.TimerHandle | None = None
+        """When the first id that is set aside is due, while requests wait."""
         self._running: set[asyncio.Task[Any]] = set()
 
     async def produce(
@@ -203,11 +205,13 @@ class KeyedProducer:
         """An id for one transaction, which waits for its turn if all are in use. Raises: RestError 503."""
         if self._ids is None:
             self._ids = TransactionalIds(prefix, self._process)
+        self._serve_waiting(self._ids)
         taken = None if self._waiting else self._ids.take(self._now_ms())
         if taken is not None:
             return taken
         given: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._waiting.append(given)
+        self._wake_when_due(self._ids)
         try:
             async with asyncio.timeout(ID_WITHIN_S):
                 return await given
@@ -219,6 +223,30 @@ class KeyedProducer:
                 f"{IDS_MAX} requests with an Idempotency-Key are being served for the caller. Try again in a moment.",
                 error_code=50302,
             ) from None
+        finally:
+            if given in self._waiting:
+                self._waiting.remove(given)
+            if not self._waiting:
+                self._wake_when_due(self._ids)
+
+    def _serve_waiting(self, ids: TransactionalIds) -> None:
+        """Give ids that are free to requests that wait, in their order."""
+        while self._waiting:
+            if not self._waiting[0].done():  # a done one has left
+                taken = ids.take(self._now_ms())
+                if taken is None:
+                    break
+                self._waiting[0].set_result(taken)
+            self._waiting.popleft()
+        self._wake_when_due(ids)
+
+    def _wake_when_due(self, ids: TransactionalIds) -> None:
+        """Requests that wait get an id that was set aside as soon as it is due, though no request gives one back."""
+        if self._wake is not None:
+            self._wake.cancel()
+            self._wake = None
+        if self._waiting and ids.aside_until_ms is not None:
+            self._wake = asyncio.get_running_loop().call_at(ids.aside_until_ms / 1000, self._serve_waiting, ids)
 
     def _now_ms(self) -> int:
         return int(asyncio.get_running_loop().time() * 1000)
@@ -236,14 +264,7 @@ class KeyedProducer:
         if after is not None:
             until_s = asyncio.get_running_loop().time() + IDENTITY_KEPT_S
             self._kept[transactional_id] = _Kept(after, timeout_ms, until_s)
-        while self._waiting:
-            if self._waiting[0].done():  # its request has left
-                self._waiting.popleft()
-                continue
-            taken = self._ids.take(self._now_ms())
-            if taken is None:
-                break
-            self._waiting.popleft().set_result(taken)
+        self._serve_waiting(self._ids)
 
     def _abandon(self, transaction: Transaction, timeout_ms: int) -> None:
         """Abort a transaction that could not begin everywhere, beside the requests. Its id is in use, and then at rest or aside."""

@@ -22,6 +22,7 @@ from app.core.errors import BrokerUnavailable, ErrorCode, RequestRejected
 from app.core.units import Offset, PartitionIndex, TopicPartition
 from app.exactly_once import transactional_ids
 from app.http.application import create_app
+from app.http.errors import RestError
 from app.http.gateway import HttpSettings
 from app.http.keyed import producing
 from app.http.keyed.results import ResultClient
@@ -436,6 +437,36 @@ async def test_a_request_that_gets_no_id_in_time_is_told_to_try_again(
     assert [(await process.post(key)).status_code for key in "ab"] == [200, 200]
     await settled(broker)
     assert len(await committed(broker)) == 2
+
+
+def _with_one_id(monkeypatch: pytest.MonkeyPatch) -> producing.KeyedProducer:
+    """A producer that may have one id."""
+    monkeypatch.setattr(transactional_ids, "IDS_MAX", 1)
+    cluster = ClusterClient([("127.0.0.1", 1)], rng=random.Random(1))
+    return producing.KeyedProducer(cluster, SystemClock())
+
+
+async def test_a_request_that_got_no_id_holds_up_no_request_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producing, "ID_WITHIN_S", 0.0)
+    producer = _with_one_id(monkeypatch)
+    taken = await producer._take("p.")
+    producer._give_back(taken, None, 1)
+    with pytest.raises(RestError, match="are being served for the caller"):
+        await producer._take("p.")
+    later_ms = producer._now_ms() + transactional_ids.SET_ASIDE_MS
+    monkeypatch.setattr(producer, "_now_ms", lambda: later_ms)
+    assert await producer._take("p.") == taken
+
+
+async def test_a_request_that_waits_gets_an_id_that_was_set_aside_when_it_is_due(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transactional_ids, "SET_ASIDE_MS", 50)
+    producer = _with_one_id(monkeypatch)
+    taken = await producer._take("p.")
+    producer._give_back(taken, None, 1)
+    waits = asyncio.create_task(producer._take("p."))
+    assert await waits == taken
 
 
 async def test_the_coordinator_of_an_id_is_looked_for_once(
