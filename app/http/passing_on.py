@@ -2,7 +2,8 @@
 all sessions of browsers.
 
 The instance's process logs the caller in itself, with the request's own credential. A process that does not run has lost its
-instances: then this one responds, which has none of that name (404). So does a process that ended before its response began.
+instances: then this one responds, which has none of that name (404). So does a process that ended before its response began. A form
+of the console that such a process may have done is 503: this process cannot tell.
 
 Tests: ``tests/http/processes_of_a_port/test_passing_on.py``.
 """
@@ -15,16 +16,22 @@ from urllib.parse import unquote
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.http.access import SAFE_METHODS
 from app.http.bodies import JSON_TYPE
 from app.http.console.sessions import is_console
 from app.http.consumers.names import owner_of
-from app.http.errors import RestAnswer, RestError
+from app.http.errors import NO_STORE, RestAnswer, RestError
 from app.http.processes.siblings import SiblingAway, Siblings, with_body
 from app.http.processes.worker import PASSED
 
 OF_BROWSERS: Final = 0
 """The process that has the sessions of browsers."""
 AWAY: Final = RestAnswer(503, 50302, "The process for instances of this name starts again. Try again in a second.")
+MAYBE_DONE: Final = RestAnswer(
+    503,
+    50302,
+    "The process that took this form ended before it answered. It may have been done. Look before you send it again.",
+)
 
 
 class _PassedOn:
@@ -71,9 +78,14 @@ class PassingOn:
             await self._inner(scope, receive, send)
             return
         scope["route"] = _PassedOn
+        console = is_console(scope["path"])
         try:
-            await self._siblings.pass_on(owner, scope, receive, send, console=is_console(scope["path"]))
+            await self._siblings.pass_on(owner, scope, receive, send, console=console)
         except SiblingAway as away:
+            if console and not away.untouched and scope["method"] not in SAFE_METHODS:
+                # Without the time of a next try, because no program may repeat it.
+                await Response(MAYBE_DONE.body(), MAYBE_DONE.status, NO_STORE, JSON_TYPE)(scope, receive, send)
+                return
             del scope["route"]
             await self._inner(scope, receive if away.untouched else _nothing_more(receive), send)
         except RestError as error:

@@ -13,6 +13,7 @@ import pytest
 from app.core.addresses import parse_networks
 from app.http.gateway import HttpSettings
 from app.http.passing_on import PassingOn, group_in, owner_in
+from app.http.processes.frames import PassedRequest, Piece, read
 from app.http.processes.siblings import Siblings
 from app.http.processes.worker import Worker
 from app.security.acls import Operation, ResourceType
@@ -194,6 +195,39 @@ async def test_a_worker_that_responds_for_one_that_does_not_run_gets_the_body_of
     scope = {"type": "http", "method": "POST", "http_version": "1.1", "path": "/console/login", "headers": []}
     await passing_on(scope, receive, send)
     assert bodies == [b"user=u"]
+
+
+async def test_a_form_that_a_worker_which_ended_may_have_done_is_not_served_by_another_one(tmp_path: Path) -> None:
+    served: list[str] = []
+    sent: list[Any] = []
+
+    async def inner(scope: Any, receive: Any, send: Any) -> None:
+        served.append(scope["method"])
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"value=v", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while isinstance(frame := await read(reader), PassedRequest) or (isinstance(frame, Piece) and frame.more):
+            pass
+        writer.close()
+
+    worker = Worker(1, 2, 0, str(tmp_path))
+    server = await asyncio.start_unix_server(end, worker.path_of(0))
+    passing_on = PassingOn(inner, siblings=Siblings(worker))
+    for method in ("POST", "GET"):
+        head = {"raw_path": b"/console/x", "query_string": b"", "scheme": "http", "client": None, "server": None}
+        scope = {**head, "type": "http", "method": method, "http_version": "1.1", "path": "/console/x", "headers": []}
+        await passing_on(scope, receive, send)
+    server.close()
+    assert served == ["GET"]
+    start, body = sent
+    assert start["status"] == 503
+    assert b"retry-after" not in dict(start["headers"])
+    assert b"It may have been done. Look before you send it again." in body["body"]
 
 
 async def test_pages_of_the_console_that_wait_take_no_place_of_consumer_instances(
