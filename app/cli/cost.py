@@ -94,6 +94,27 @@ def cost(
             "http_load_balancer.",
         ),
     ] = None,
+    spark_read: Annotated[
+        float,
+        typer.Option("--spark-read", metavar="GB", help="GB a month that Spark's batch jobs read from the bucket."),
+    ] = 0.0,
+    spark_scans: Annotated[
+        float, typer.Option("--spark-scans", metavar="N", help="Number of these batch jobs a month.")
+    ] = 0.0,
+    spark_streams: Annotated[
+        float,
+        typer.Option("--spark-streams", metavar="N", help="Spark streams that read every new record from the bucket."),
+    ] = 0.0,
+    spark_trigger: Annotated[
+        float,
+        typer.Option("--spark-trigger", metavar="SECONDS", help="Time from one trigger of a stream to the next one."),
+    ] = 60.0,
+    spark_partitions: Annotated[
+        int | None, typer.Option("--spark-partitions", metavar="N", help="Partitions that each Spark job reads. [all]")
+    ] = None,
+    spark_hours: Annotated[
+        float, typer.Option("--spark-hours", metavar="HOURS", help="Hours a month of all Spark workers together.")
+    ] = 0.0,
     price: Annotated[
         list[str] | None,
         typer.Option("--price", metavar="NAME=DOLLARS", help="Use this price instead of the list price."),
@@ -119,6 +140,7 @@ def cost(
     """
     from app.cost.bill import Around, bills
     from app.cost.prices import AS_OF, REGION
+    from app.cost.spark import SparkReads, with_spark
     from app.cost.workload import Workload, parse_bytes
 
     prices = _prices(price or ())
@@ -150,7 +172,16 @@ def cost(
         names_there_are = ", ".join(field.name for field in fields(Around))
         raise ConfigError(f"--with names something else than {names_there_are}.") from None
     write_ahead = _write_ahead(durability, replicas, linger, requests, wal_store)
+    spark = SparkReads(
+        read_gib=spark_read,
+        scans=spark_scans,
+        streams=spark_streams,
+        trigger_s=spark_trigger,
+        partitions=spark_partitions,
+        worker_hours=spark_hours,
+    )
     found = bills(workload, prices, firn_replicas=replicas, volume_gib=volume, around=stands, write_ahead=write_ahead)
+    found = with_spark(found, workload, spark, prices)
     if json:
         print_json(
             {"prices": f"{REGION}, {AS_OF}", "workload": _facts(workload), "bills": [_as_json(b) for b in found]}

@@ -2,4 +2,5 @@
 
 - ``workload``: ``Workload``; ``requests``: requests to the object store; ``prices``: AWS list prices
 - ``bill``: ``Bill``, of Firn and of Kafka; ``measured``: the bill of the last hour, from counters
+- ``spark``: Spark jobs that read from the bucket
 """

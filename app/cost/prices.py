@@ -62,6 +62,10 @@ class Prices:
     metric_month: float = 0.30
     """A metric of one's own in CloudWatch, the first 10,000."""
     alarm_month: float = 0.10
+    spark_worker_hour: float = 0.192
+    """m6i.xlarge, for a worker of Spark, without the fee of a service that runs it."""
+    spark_gib: float = 0.0
+    """From the bucket to Spark: free in the bucket's region."""
 
 
 @dataclass(frozen=True, slots=True)

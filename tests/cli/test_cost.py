@@ -115,3 +115,15 @@ def test_flags_that_do_not_fit_are_refused(
 ) -> None:
     assert main(["cost", *flags]) == WRONG_USAGE
     assert told in " ".join(capsys.readouterr().err.split())
+
+
+def test_spark_jobs_are_in_the_bill_when_they_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["cost", "-w", "5", "--spark-read", "1000", "--spark-scans", "30", "--spark-streams", "1"]
+    assert main([*asked, "--spark-trigger", "30", "--spark-partitions", "10", "--spark-hours", "100"]) == 0
+    out = capsys.readouterr().out
+    assert "Spark: workers: 100 hours of a worker" in out
+    assert "GiB from the bucket" in out
+    assert main(["cost", "-w", "5"]) == 0
+    assert "Spark" not in capsys.readouterr().out
+    assert main(["cost", "-w", "5", "--spark-scans", "30"]) == WRONG_USAGE
+    assert "--spark-read" in " ".join(capsys.readouterr().err.split())
