@@ -501,13 +501,14 @@ class Desk:
         brokers = self._view.image.brokers
         broker = brokers.get(broker_id)
         if broker is not None and broker.ephemeral and any(one.active for one in brokers.values() if one is not broker):
-            await self.controller.submit(
+            changed = await self.controller.submit(
                 lambda draft, around: forget_broker.steps(draft, around, broker_id, broker_epoch)
             )
-            return
-        await self.controller.submit(
-            lambda draft, around: fence_brokers.steps(draft, around, [(broker_id, broker_epoch)])
-        )
+        else:
+            changed = await self.controller.submit(
+                lambda draft, around: fence_brokers.steps(draft, around, [(broker_id, broker_epoch)])
+            )
+        self._count_unclean(changed.unclean)
 
     def note_clock(self, broker_id: int, ahead_ms: int) -> None:
         """A broker's clock is so far before this one's. Nothing rests on it, but times of records do not fit together."""
