@@ -6,35 +6,47 @@ The metrics are those that the HTTP process serves. Only the times of the scrape
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
+from app.broker.peers.control_link import LANES, KafkaControlLink
+from app.client.connection import KafkaConnection
+from app.core.errors import ErrorCode, StorageUnavailable
 from app.core.metrics import Registry, Sample
 from app.core.turns import whole
 from app.core.units import BrokerId
 from app.http.metrics import render_steps
-from app.machine.runtime import SystemClock
+from app.machine.files import PosixFile
+from app.machine.runtime import SystemClock, ThreadPool
 from app.metadata.changes.quotas import QuotaOperation, alter_quotas
+from app.metadata.image.image import BrokerImage
 from app.metadata.image.records import SECURITY_LEVEL, QuotaEntity
+from app.metadata.peers.control import NotSent
+from app.objectstore.directory import DirectoryStore
 from app.objectstore.health import StoreHealth
 from app.objectstore.memory import Fault, FaultKind, MemoryStore
 from app.objectstore.metered import MeteredStore
 from tests.broker.three import three
-from tests.handlers.conversation import batch, talk
+from tests.handlers.conversation import batch, produce_one, talk
 from tests.support import scraping
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.ports import free_port
 from tests.support.promql import RULES, Scrapes
 from tests.support.scraping import Prometheus, minutes
 from tests.support.secured import add_certificate, certificates, listener, security
+from tests.support.several import member, unfenced
 from tests.support.talking import fetch_all, produce, tier_everything
 from tests.support.waiting import until
 
+T = TypeVar("T")
 TIERED = {"segment_bytes": "16777216", "local_retention_ms": "0", "retention_ms": "-1"}
 
 
@@ -64,6 +76,13 @@ async def silent_server() -> AsyncIterator[int]:
             one.close()
 
 
+async def until_counted(prometheus: Prometheus, name: str) -> None:
+    """Until a counter that was 0 has counted something."""
+    async with asyncio.timeout(60):
+        while not await prometheus.value(name):
+            await asyncio.sleep(0)
+
+
 class Storing:
     """A store in memory that can fail, metered and watched as the store process does it."""
 
@@ -74,6 +93,28 @@ class Storing:
 
     def broker(self, path: Path, **settings: Any) -> Any:
         return running_broker(path, store=self.store, store_registry=self.registry, **settings)
+
+
+class Cut(KafkaControlLink):
+    """The way from a broker to the others, where nothing passes on some lanes."""
+
+    cut: Collection[str] = ()
+
+    async def connection(self, to: BrokerImage, lane: str) -> KafkaConnection:
+        if lane in self.cut:
+            raise NotSent(f"Broker {to.broker_id} is cut off.")
+        return await super().connection(to, lane)
+
+
+class CutThreads(ThreadPool):
+    """The threads of a store of one broker, which does not reach it while ``cut`` is set."""
+
+    cut = False
+
+    async def run(self, work: Callable[[], T]) -> T:
+        if self.cut:
+            raise StorageUnavailable("The store is cut off.")
+        return await super().run(work)
 
 
 # --- availability -----------------------------------------------------------------------------------------------------
@@ -147,6 +188,96 @@ async def test_a_broker_of_three_that_ends_is_fenced_and_its_partitions_lack_rep
         assert prometheus.firing("FirnUnderMinIsr", 41 * 60) == []
 
 
+@pytest.mark.ci
+async def test_partitions_with_too_few_replicas_in_sync_are_told_of_until_their_broker_is_back(tmp_path: Path) -> None:
+    async with member(tmp_path, 1) as leader, scraped(leader) as prometheus:
+        in_sync = lambda: leader.node.cluster.image.topics_by_name["t"].partitions[0].isr  # noqa: E731
+        async with member(tmp_path, 2):
+            await until(lambda: unfenced(leader) == [1, 2])
+            await leader.node.membership.controller.create_topic(
+                "t", configs={"min.insync.replicas": "2"}, assignments={0: (BrokerId(1), BrokerId(2))}
+            )
+            await until(lambda: leader.node.partitions.table.led("t", 0) is not None)
+            await prometheus.scrape(*minutes(0, 2))
+            assert prometheus.firing("FirnUnderMinIsr", 120) == []
+        await until(lambda: tuple(in_sync()) == (1,))
+        async with talk(leader.port) as client:
+            answer = await client.produce(9, [("t", [(0, batch())])], acks=-1)
+        assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        await prometheus.scrape(*minutes(3, 5))
+        assert [one["node_id"] for one in prometheus.firing("FirnUnderMinIsr", 300)] == ["1"]
+        async with member(tmp_path, 2):
+            await until(lambda: set(in_sync()) == {1, 2})
+            await until(lambda: set(leader.node.partitions.table.require("t", 0).in_sync) == {1, 2})
+            await prometheus.scrape(360)
+            assert prometheus.firing("FirnUnderMinIsr", 360) == []
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+async def test_an_election_of_a_leader_that_was_not_in_sync_is_told_of(tmp_path: Path, how: str) -> None:
+    link = Cut()
+    settings = {"replica_lag_time_max_ms": 500}
+    async with member(tmp_path, 1, new_link=lambda: link, **settings) as behind, scraped(behind) as prometheus:
+        partition = lambda: behind.node.cluster.image.topics_by_name["t"].partitions[0]  # noqa: E731
+        async with member(tmp_path, 2, **settings) as leader:
+            await until(lambda: unfenced(behind) == [1, 2])
+            link.cut = {"fetch"}
+            await behind.node.membership.controller.create_topic(
+                "t",
+                configs={"min.insync.replicas": "1", "unclean.leader.election.enable": "true"},
+                assignments={0: (BrokerId(2), BrokerId(1))},
+            )
+            await until(lambda: leader.node.partitions.table.led("t", 0) is not None)
+            async with talk(leader.port) as client:
+                await until(lambda: tuple(partition().isr) == (2,))
+                await produce(client, "t", batch(10))
+            await prometheus.scrape(*minutes(0, 1))
+            assert prometheus.firing("FirnUncleanElection", 60) == []
+            if how == "killed":
+                await leader.kill()
+        await until(lambda: partition().leader == 1)
+        await until_counted(prometheus, "firn_unclean_leader_elections_total")
+        await prometheus.scrape(120)
+        assert [one["node_id"] for one in prometheus.firing("FirnUncleanElection", 120)] == ["1"]
+        await prometheus.scrape(*minutes(17, 19))
+        assert prometheus.firing("FirnUncleanElection", 19 * 60) == []
+
+
+@pytest.mark.ci
+async def test_a_broker_that_hears_neither_others_nor_the_store_is_isolated_until_it_does(tmp_path: Path) -> None:
+    link, threads = Cut(), CutThreads(2)
+    store = DirectoryStore(tmp_path / "store", threads)
+    async with AsyncExitStack() as stack:
+        stack.callback(threads.close)
+        first = await stack.enter_async_context(member(tmp_path, 1, advertised_host="127.0.0.1"))
+        alone = await stack.enter_async_context(
+            running_broker(
+                tmp_path / "broker-2",
+                store=store,
+                seed=8,
+                node_id=2,
+                advertised_host="localhost",
+                new_link=lambda: link,
+            )
+        )
+        for broker in (first, alone):
+            await until(lambda broker=broker: unfenced(broker) == [1, 2])
+        prometheus = await stack.enter_async_context(scraped(alone))
+        await prometheus.scrape(*minutes(0, 1))
+        assert prometheus.firing("FirnBrokerIsolated", 60) == []
+
+        link.cut, threads.cut = LANES, True
+        await until(lambda: any("is isolated" in line for line in alone.lines))
+        await prometheus.scrape(*minutes(2, 3))
+        assert [one["node_id"] for one in prometheus.firing("FirnBrokerIsolated", 180)] == ["2"]
+
+        link.cut, threads.cut = (), False
+        await until(lambda: any("is not isolated any more" in line for line in alone.lines))
+        await prometheus.scrape(240)
+        assert prometheus.firing("FirnBrokerIsolated", 240) == []
+
+
 async def test_a_partition_whose_manifest_is_damaged_is_offline(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as broker, talk(broker.port) as client:
         await broker.create_topic("t", 1, **TIERED)
@@ -177,6 +308,31 @@ async def test_a_disk_below_its_reserve_is_full(tmp_path: Path, least_of_free: f
         if usage.free > usage.total // 5:
             assert nearly is ("nearly" in alerts)
         assert bool(prometheus.firing("FirnDiskFull", 600)) is ("full" in alerts)
+
+
+async def test_a_directory_that_cannot_be_synced_is_offline_until_the_broker_has_started_on_a_good_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    port = free_port()
+    async with scraped_at(port) as prometheus:
+        async with running_broker(tmp_path, listen_port=port) as broker, talk(port) as client:
+            await broker.create_topic("t", retention_ms="-1", firn_durability="disk")
+            assert await produce_one(client) is ErrorCode.NONE
+            await prometheus.scrape(0)
+            assert prometheus.firing("FirnLogDirectoryOffline", 0) == []
+            with monkeypatch.context() as broken:
+                broken.setattr(PosixFile, "fdatasync", fail)
+                assert await produce_one(client) is ErrorCode.KAFKA_STORAGE_ERROR
+            assert await produce_one(client) is ErrorCode.KAFKA_STORAGE_ERROR
+            await prometheus.scrape(60)
+            assert [one["node_id"] for one in prometheus.firing("FirnLogDirectoryOffline", 60)] == ["1"]
+        async with running_broker(tmp_path, listen_port=port), talk(port) as client:
+            assert await produce_one(client) is ErrorCode.NONE
+            await prometheus.scrape(120)
+            assert prometheus.firing("FirnLogDirectoryOffline", 120) == []
 
 
 # --- store ------------------------------------------------------------------------------------------------------------
@@ -250,14 +406,32 @@ async def test_bytes_in_the_store_that_are_damaged_or_missing_are_told(tmp_path:
                 await storing.memory.delete(one.key)
         reading = asyncio.ensure_future(fetch_all(client, "t", end=40))
         name = {"flipped": "firn_remote_corruptions_total", "missing": "firn_remote_missing_objects_total"}[fault]
-        async with asyncio.timeout(60):
-            while not await prometheus.value(name):
-                await asyncio.sleep(0)
+        await until_counted(prometheus, name)
         reading.cancel()
         await asyncio.wait([reading])
         await prometheus.scrape(60)
         assert prometheus.firing(alert, 60)
         assert not prometheus.firing(alert, 0)
+
+
+async def test_a_damaged_segment_on_the_disk_is_told_of_when_it_is_uploaded(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, scraped(broker) as prometheus, talk(broker.port) as client:
+        await broker.create_topic("t", 1, **TIERED)
+        await produce(client, "t", batch(10))
+        await prometheus.scrape(0)
+        log = broker.log("t")
+        log.roll()
+        path = Path(log.segments()[0].path)
+        data = bytearray(path.read_bytes())
+        data[-3] ^= 1
+        path.write_bytes(data)
+        broker.node.remote_log_manager.kick()
+        await until_counted(prometheus, "firn_tier_corrupt_segments_total")
+        await prometheus.scrape(60)
+        assert [one["node_id"] for one in prometheus.firing("FirnLocalCorruption", 60)] == ["1"]
+        assert prometheus.firing("FirnLocalCorruption", 0) == []
+        await prometheus.scrape(*minutes(61, 62))
+        assert prometheus.firing("FirnLocalCorruption", 62 * 60) == []
 
 
 # --- load and security ------------------------------------------------------------------------------------------------
