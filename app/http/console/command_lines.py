@@ -43,8 +43,10 @@ def reading(
 
 def producing(topic: str, partition: int, record: Record, *, base: str, cluster_id: str, user: str) -> Line:
     """A line that produces the same message again. Its command is empty if the message is long."""
-    size = len(record.key or b"") + len(record.value or b"") + sum(len(one or b"") for _, one in record.headers)
-    if size > PRODUCED_BYTES_MAX or len(record.headers) > PRODUCED_HEADERS_MAX:
+    if len(record.headers) > PRODUCED_HEADERS_MAX:
+        return Line("Produce", "")
+    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
+    if len(record.key or b"") + len(record.value or b"") + headers > PRODUCED_BYTES_MAX:
         return Line("Produce", "")
     body: dict[str, Any] = {"partition_id": partition}
     for name, data in (("key", record.key), ("value", record.value)):

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from app.core.units import Offset, TimestampMs
-from app.http.console.command_lines import PRODUCED_BYTES_MAX, producing, reading
+from app.http.console.command_lines import PRODUCED_BYTES_MAX, PRODUCED_HEADERS_MAX, producing, reading
 from app.records.record import Record
 
 EVIL = "x'; touch taken; echo \"$(id)`id`\\"
@@ -68,6 +68,15 @@ def test_hidden_characters_of_a_message_show_in_its_line() -> None:
     assert line.isprintable()
 
 
-def test_a_long_message_has_no_line() -> None:
-    record = Record(Offset(1), TimestampMs(5), None, b"a" * (PRODUCED_BYTES_MAX + 1))
+@pytest.mark.parametrize(
+    ("value", "headers"),
+    [
+        (b"a" * (PRODUCED_BYTES_MAX + 1), ()),
+        (b"", (("h", b"a" * PRODUCED_BYTES_MAX),)),
+        (b"", (("n" * (PRODUCED_BYTES_MAX + 1), None),)),
+        (b"", (("h", None),) * (PRODUCED_HEADERS_MAX + 1)),
+    ],
+)
+def test_a_long_message_has_no_line(value: bytes, headers: tuple[tuple[str, bytes | None], ...]) -> None:
+    record = Record(Offset(1), TimestampMs(5), None, value, headers)
     assert producing("t", 2, record, base="http://h/", cluster_id="c", user="").command == ""
