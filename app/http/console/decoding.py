@@ -47,6 +47,8 @@ class Decoded(NamedTuple):
     """None if it could not be decoded."""
     why: str = ""
     """A sentence, why it could not."""
+    is_stored_json: bool = False
+    """Whether the payload itself is this JSON. Avro and Protobuf put other names into it."""
 
 
 class _Named(NamedTuple):
@@ -92,9 +94,10 @@ class Decoding:
         words = f"{_NAMES[schema.model.kind]}, schema {schema.id}"
         content, start = named.content, named.start
         try:
-            return Decoded(words, await self._schemas.payload(schema, content, start, portion))
+            shown = await self._schemas.payload(schema, content, start, portion)
         except PayloadInvalid as error:
             return Decoded(words, None, f"It does not fit its schema: {clause(error)}.")
+        return Decoded(words, shown, is_stored_json=schema.model.kind is SchemaType.JSON)
 
     async def _schema(self, ref: SchemaRef) -> RecordSchema | None:
         if ref in self._found:

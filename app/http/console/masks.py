@@ -4,6 +4,7 @@ A rule names topics and a field: ``orders-*:customer.email`` hides that field of
 list, too. ``*`` stands for any field. ``@key`` hides whole keys, and ``@headers`` the values of headers.
 
 A value of a masked topic that is no JSON object or list, or that is long, is hidden as a whole: the field may be anywhere in it.
+So are values by an Avro or Protobuf schema, and keys whose schema a header names.
 
 Tests: ``tests/http/console/test_masks.py``.
 """
@@ -21,12 +22,15 @@ import msgspec
 from app.core.limits import KIB
 from app.core.turns import Steps, Stepwise
 from app.records.record import Record
+from app.registry.payloads.prefix import Side
 
 MASK: Final = "•••"
 HIDDEN: Final = MASK.encode()
 MASKED_BYTES_MAX: Final = 128 * KIB
 """Longer keys and values are hidden as a whole: the decoder of JSON cannot rest."""
 ELEMENTS_A_STEP: Final = 5_000
+SCHEMA_HEADERS_MAX: Final = 1_000
+"""A key with more headers is hidden as a whole."""
 _KEY: Final = "@key"
 _HEADERS: Final = "@headers"
 _ANY: Final = "*"
@@ -50,7 +54,7 @@ class Mask:
         if key is not None and self.hides_key:
             key = HIDDEN
         elif key is not None and self.paths:
-            key = yield from self.part(key, is_key=True)
+            key = HIDDEN if _has_key_schema(record) else (yield from self.part(key, is_key=True))
         value = record.value
         if value is not None and self.paths:
             value = yield from self.part(value)
@@ -85,6 +89,12 @@ class Mask:
 def masked(mask: Mask, record: Record) -> Steps[Record]:
     """A record as pages may show it, search it and export it."""
     return (yield from mask.steps(record))
+
+
+def _has_key_schema(record: Record) -> bool:
+    """Whether a header names the schema of the key, or may. Such a key of Avro may look like text: a length and a field."""
+    headers = record.headers
+    return len(headers) > SCHEMA_HEADERS_MAX or any(name == Side.KEY.header for name, _ in headers)
 
 
 def _is_plain(key: bytes) -> bool:

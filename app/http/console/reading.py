@@ -198,11 +198,14 @@ def shown_of(
 
 def masked_by_schema(mask: Mask, decoded: Decoded | None, *, hidden: bool) -> Steps[Decoded | None]:
     """A decoded key or value with its fields hidden. None if it is hidden as a whole, or could not be decoded: an error may have
-    its content."""
-    if decoded is None or hidden or (decoded.json is None and mask.paths):
+    its content. A mask of fields hides Avro and Protobuf as a whole: their JSON has names of union branches in between, and other
+    forms of a field's name."""
+    if decoded is None or hidden:
         return None
-    if decoded.json is None:
+    if not mask.paths:
         return decoded
+    if decoded.json is None or not decoded.is_stored_json:
+        return None
     return decoded._replace(json=(yield from mask.part(decoded.json)))
 
 

@@ -12,11 +12,13 @@ from uuid import UUID
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
 from app.core.turns import Portion
 from app.core.units import Offset, TimestampMs
 from app.http.console import decoding
 from app.http.console.decoding import Decoding, named_in
+from app.http.console.masks import MASK, Masks
 from app.http.registry.record_schemas import RecordSchemas, SchemaUnknown
 from app.metadata.image.records import REGISTRY_LEVEL
 from app.records.record import Record
@@ -111,6 +113,32 @@ async def test_what_cannot_be_decoded_is_shown_as_bytes_with_the_reason(http: ht
     assert "00 00 00 12 67 61 62 63" in listed
     assert "Schema 4711 cannot be found or read." in (await http.get(f"{ONE}/0")).text
     assert "It does not fit its schema: " in (await http.get(f"{ONE}/1")).text
+
+
+NESTED = {"type": "record", "name": "Person", "fields": [{"name": "mail", "type": "string"}]}
+UNION = json.dumps({"type": "record", "name": "R", "fields": [{"name": "person", "type": ["null", NESTED]}]})
+CAMEL = 'syntax = "proto3"; message R { string card_number = 1; }'
+
+
+async def test_a_mask_of_fields_hides_values_whose_schema_names_them_otherwise(
+    http: httpx.AsyncClient, cluster: str, application: FastAPI
+) -> None:
+    union = await register(http, "a-value", UNION)
+    camel = await register(http, "b-value", CAMEL, "PROTOBUF")
+    place = await register(http, "c-value", PLACE, "JSON")
+    await produce(http, cluster, framed(union, b"\2" + avro("SECRET-1")))
+    await produce(http, cluster, framed(camel, b"\0\x0a\x08SECRET-2"))
+    await produce(http, cluster, framed(place, b'{"city": "SECRET-3", "country": "shown"}'))
+    urls = (MESSAGES, *(f"{ONE}/{offset}" for offset in range(3)))
+    for number, url in enumerate(urls[1:], 1):
+        assert f"SECRET-{number}" in (await http.get(url)).text
+    rules = [("flights", "person.mail"), ("flights", "card_number"), ("flights", "city")]
+    application.state.console.masks = Masks(rules)
+    for url in urls:
+        text = (await http.get(url)).text
+        assert MASK in text
+        assert "SECRET" not in text
+    assert "{&#34;city&#34;:&#34;•••&#34;,&#34;country&#34;:&#34;shown&#34;}" in (await http.get(MESSAGES)).text
 
 
 async def _written(http: Secured, topic: str, value: bytes) -> None:

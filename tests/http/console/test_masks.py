@@ -81,6 +81,8 @@ def test_keys_are_masked_as_values_are_or_hidden_and_text_stays() -> None:
     assert masked(mask, record(None, b"plain")).key == b"plain"
     assert masked(mask, record(None, b'{"card": 1}')).key == '{"card":"•••"}'.encode()
     assert masked(mask, record(None, b"\x00\x00\x00\x00\x01\x06abc")).key == HIDDEN
+    by_header = record(None, b"(" + b"4111-1111-1111-0042", __key_schema_id=bytes(5))
+    assert masked(mask, by_header).key == HIDDEN, "20 characters of Avro, which are text with their length"
     assert masked(mask, record(None)).value is None
     found = masked(Mask((), hides_key=True, hides_headers=True), record(b"v", b"k", a=b"1", b=None))
     assert (found.key, found.value, found.headers) == (HIDDEN, b"v", (("a", HIDDEN), ("b", None)))
@@ -131,12 +133,16 @@ async def masking(broker: RunningBroker) -> AsyncIterator[httpx.AsyncClient]:
 
 def test_a_decoded_value_is_masked_and_one_that_cannot_be_decoded_is_hidden() -> None:
     mask = Mask((("card",),))
-    steps = masked_by_schema(mask, Decoded("Avro", b'{"card":1,"n":2}'), hidden=False)
-    assert whole(steps) == Decoded("Avro", '{"card":"•••","n":2}'.encode())
+    decoded = Decoded("JSON Schema", b'{"card":1,"n":2}', is_stored_json=True)
+    assert whole(masked_by_schema(mask, decoded, hidden=False)) == decoded._replace(
+        json='{"card":"•••","n":2}'.encode()
+    )
+    assert whole(masked_by_schema(mask, decoded._replace(is_stored_json=False), hidden=False)) is None
     assert whole(masked_by_schema(mask, Decoded("Avro", None, "why"), hidden=False)) is None
     assert whole(masked_by_schema(mask, Decoded("Avro", b"{}"), hidden=True)) is None
     headers = Mask((), hides_headers=True)
     assert whole(masked_by_schema(headers, Decoded("Avro", None, "why"), hidden=False)) is not None
+    assert whole(masked_by_schema(headers, Decoded("Avro", b"1"), hidden=False)) == Decoded("Avro", b"1")
 
 
 async def test_no_page_no_search_and_no_file_of_the_console_tells_a_masked_field(
