@@ -2,7 +2,7 @@
 
 A broker without ``firn.tracing.endpoint`` never imports this module. Its connections are plain ``Session`` objects.
 
-Tests: ``tests/broker/test_tracing.py``.
+Tests: ``tests/broker/test_tracing.py``, ``tests/handlers/test_traced.py``.
 """
 
 from __future__ import annotations
@@ -77,7 +77,10 @@ Traced: TypeAlias = "dict[Slot, Waiting]"
 
 
 class TracedSession(Session):
-    """A connection whose requests may be sampled. ``serve`` finds whole frames by their sizes alone."""
+    """A connection whose requests may be sampled. ``serve`` finds whole frames by their sizes alone.
+
+    A call that goes on behind the frames that it serves first serves them out of a slice of ``view``. So the gathered ones are
+    appended at once: the buffer is not set aside, which would give it to another user with the next flush."""
 
     __slots__ = ()
 
@@ -93,7 +96,7 @@ class TracedSession(Session):
                 tracer.left -= passed if served == end else _find(view, position, served, passed)[2]
                 return served
             if chosen > position:
-                served = super().serve(view, position, chosen)
+                served = super().serve(view[:], position, chosen)
                 tracer.left -= passed if served == chosen else _find(view, position, served, passed)[2]
                 if served < chosen or self.ending is not None or self.logging_in:
                     return served
@@ -112,14 +115,12 @@ class TracedSession(Session):
         asked = self._describe(view[start + 4 : end])
         context = None if asked is None else tracer.begin()
         if asked is None or context is None:
-            return super().serve(view, start, end)
+            return super().serve(view[:], start, end)
         slots, out_bytes = len(self._slots), self._answered_bytes()
         started_s = tracer.elapsed_s()
         token = CURRENT.set(context) if asked.follows_reads else None
         try:
-            served = super().serve(view, start, end)
-            if self.gathered:
-                self.server.gathering.flush(self)
+            served = super().serve(view[:], start, end)
         finally:
             if token is not None:
                 CURRENT.reset(token)

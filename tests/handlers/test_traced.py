@@ -1,0 +1,123 @@
+"""Connections of a broker that traces: sampled requests among others, at a transport of the test's."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from random import Random
+from typing import Any
+
+import pytest
+
+from app.core.tracing import Span, Tracer
+from app.handlers.serving.traced import TracedServer
+from app.transport.connection import Connection
+from app.wire.codec import decode_response
+from app.wire.header import parse_response_header
+from app.wire.produce import encode_produce_request
+from tests.handlers.conversation import SIZE, batch
+from tests.handlers.fakes import Bench
+
+VERSION = 9
+
+
+class TracedBench(Bench):
+    """``Bench``, with a broker that traces every request unless a test says otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elapsed_s = 5.0
+        self.tracer = Tracer(
+            1, rng=Random(7), now_ms=self.clock.now_ms, elapsed_s=lambda: self.elapsed_s, registry=self.registry
+        )
+        self.server: TracedServer = TracedServer(
+            self.context, self.context.apis, connections_max=100, tracer=self.tracer
+        )
+
+    def spans(self, name: str) -> list[Span]:
+        return [span for span in self.tracer.take(1000) if span.name == name]
+
+
+class Wire:
+    """The transport of a connection, and the client behind it."""
+
+    def __init__(self, bench: TracedBench) -> None:
+        self.written = bytearray()
+        self.correlation_id = 0
+        self.connection: Connection = bench.server.make()
+        self.connection.connection_made(self)  # type: ignore[arg-type]
+
+    # --- the transport ---
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 1) if name == "peername" else default
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    abort = close
+
+    # --- the client ---
+
+    def send(self, *frames: bytes) -> None:
+        """These bytes come in one piece."""
+        data = b"".join(frames)
+        room = self.connection.get_buffer(-1)
+        room[: len(data)] = data
+        self.connection.buffer_updated(len(data))
+
+    def frame(self, topic: str = "t") -> bytes:
+        self.correlation_id += 1
+        topics = [(topic, [(0, batch())])]
+        pieces = encode_produce_request(VERSION, self.correlation_id, "c", topics, acks=1, timeout_ms=1000)
+        return b"".join(map(bytes, pieces))
+
+    def answers(self) -> list[tuple[int, int, int]]:
+        """Correlation id, error code and base offset of each Produce that was answered since the last call."""
+        found = []
+        while self.written:
+            (size,) = SIZE.unpack_from(self.written)
+            frame = memoryview(bytes(self.written[4 : 4 + size]))
+            del self.written[: 4 + size]
+            header = parse_response_header(frame, 0, VERSION)
+            (topic,) = decode_response(0, VERSION, frame[header.body_start :]).responses
+            (one,) = topic.partition_responses
+            found.append((header.correlation_id, one.error_code, one.base_offset))
+        return found
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[TracedBench]:
+    made = TracedBench()
+    made.server.attach()
+    made.logs.add("t").together_max = 1000
+    yield made
+    await made.server.close()
+
+
+async def test_a_buffer_has_no_other_user_while_requests_around_a_sampled_one_are_served(
+    bench: TracedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wire = Wire(bench)
+    wire.send(wire.frame())
+    assert wire.answers() == [(1, 0, 0)]
+    give_back = bench.server.buffers.give_back
+
+    def give_to_the_next(buffer: memoryview) -> None:
+        buffer[:] = bytes(len(buffer))
+        give_back(buffer)
+
+    monkeypatch.setattr(bench.server.buffers, "give_back", give_to_the_next)
+    bench.server.gathering.several = True
+    bench.tracer.left = 2
+    wire.send(*(wire.frame() for _ in range(4)))
+    bench.server.gathering.flush()
+    assert wire.answers() == [(number, 0, number - 1) for number in range(2, 6)]
+    assert len(bench.spans("Produce")) == 3
