@@ -18,7 +18,7 @@ from starlette.responses import RedirectResponse, Response
 from app.client.cluster import TopicView
 from app.client.producer import Acknowledged
 from app.core.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, clause
-from app.core.limits import MIB
+from app.core.limits import KIB, MIB
 from app.core.turns import run
 from app.core.units import TimestampMs
 from app.http.body_budget import bytes_of_body
@@ -40,6 +40,8 @@ VALUE_BYTES_MAX: Final = MIB
 FORM_BYTES_MAX: Final = 4 * MIB
 """Of the form: an escape has three bytes."""
 HEADERS_MAX: Final = 100
+HEADERS_BYTES_MAX: Final = 64 * KIB
+"""Of all headers that are typed."""
 KEY_KINDS: Final[Mapping[str, str]] = {
     "none": "no key",
     "text": "text",
@@ -97,7 +99,9 @@ async def part_of(kind: str, text: str, what: str) -> Part | SchemaPart:
 
 
 def headers_of(text: str) -> Headers:
-    """The headers of a form: a line for each, its name up to the first colon. Raises: RestError 400."""
+    """The headers of a form: a line for each, its name up to the first colon. Raises: RestError 400, 413."""
+    if len(text.encode()) > HEADERS_BYTES_MAX:
+        raise RestError(413, f"The headers are larger than {HEADERS_BYTES_MAX} bytes. Use `firn produce`.")
     found = []
     for line in text.splitlines():
         if not line.strip():

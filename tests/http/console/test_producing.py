@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from app.http.application import create_app
-from app.http.console.producing import VALUE_BYTES_MAX, headers_of
+from app.http.console.producing import HEADERS_BYTES_MAX, VALUE_BYTES_MAX, headers_of
 from app.http.errors import RestError
 from app.http.gateway import HttpSettings
 from app.machine.runtime import SystemClock
@@ -127,6 +127,12 @@ def test_headers_are_bounded() -> None:
     assert headers_of("a: 1\nb:\n") == (("a", b"1"), ("b", b""))
     with pytest.raises(RestError):
         headers_of("a: 1\n" * 101)
+
+
+def test_long_headers_are_refused_before_their_lines_are_read() -> None:
+    assert headers_of("\n" * HEADERS_BYTES_MAX) == ()
+    with pytest.raises(RestError, match="The headers are larger than 65536 bytes"):
+        headers_of("\n" * (HEADERS_BYTES_MAX + 1))
 
 
 # --- as the caller ----------------------------------------------------------------------------------------------------
