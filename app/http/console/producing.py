@@ -56,7 +56,10 @@ VALUE_KINDS: Final[Mapping[str, str]] = {
     "schema": "JSON, by the schema",
     "tombstone": "no value (tombstone)",
 }
+SHOWN_AGAIN_BYTES_MAX: Final = 64 * KIB
+"""Of each field that was typed. An escape on the page has up to five bytes for one."""
 _FIELDS: Final = ("key_kind", "key", "value_kind", "value", "headers", "partition")
+_TYPED: Final = ("key", "value", "headers")
 _KEPT: Final = ("key_kind", "value_kind", "partition")
 """Fields that the form has again after a message."""
 _STORED: Final = re.compile(r"(\d{1,10})-(\d{1,19})")
@@ -206,9 +209,13 @@ async def _page(
     status: int = 200,
 ) -> Response:
     shown: dict[str, Any] = {"key_kind": "none", "value_kind": "text"} | dict.fromkeys(
-        ("key", "value", "headers", "partition"), ""
+        (*_TYPED, "partition"), ""
     )
     shown |= {name: fields[name] for name in _FIELDS if name in fields}
+    for name in _TYPED:
+        if len(shown[name].encode()) > SHOWN_AGAIN_BYTES_MAX:
+            shown[name] = ""
+            message += f" The field “{name}” is empty now, because its text is too long to be shown again."
     response = await topic_page(
         request,
         "produce",

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from app.http.application import create_app
-from app.http.console.producing import HEADERS_BYTES_MAX, VALUE_BYTES_MAX, headers_of
+from app.http.console.producing import HEADERS_BYTES_MAX, SHOWN_AGAIN_BYTES_MAX, VALUE_BYTES_MAX, headers_of
 from app.http.errors import RestError
 from app.http.gateway import HttpSettings
 from app.machine.runtime import SystemClock
@@ -103,6 +103,17 @@ async def test_a_form_that_is_refused_is_shown_again_with_its_content(
     if form["value"] == "</textarea><b>":
         assert "\n&lt;/textarea&gt;&lt;b&gt;</textarea>" in response.text
     assert broker.log("t").log_end_offset == 0
+
+
+async def test_a_long_field_of_a_refused_form_is_not_shown_again(http: httpx.AsyncClient) -> None:
+    long = '"' * (SHOWN_AGAIN_BYTES_MAX + 1)
+    form = {"value_kind": "text", "value": "short", "headers": long, "key": long, "partition": "9"}
+    response = await send_form(http, PRODUCE, key_kind="text", **form)
+    assert response.status_code == 400
+    assert len(response.content) < 64 * 1024
+    assert "\nshort</textarea>" in response.text
+    for name in ("key", "headers"):
+        assert f"The field “{name}” is empty now" in response.text
 
 
 async def test_a_message_without_the_token_of_a_page_is_not_stored(
