@@ -180,10 +180,11 @@ async def _page(
 @router.post(RESET)
 async def reset(group_id: str, request: Request) -> Response:
     gateway = gateway_of(request)
-    view = await gateway.groups.describe(text_of(request, "group_id"))
-    committed = await _committed(gateway, view)
     with bytes_of_body(request) as held:
         fields = await form_of(request, bytes_max=FORM_BYTES_MAX, held=held)
+    # Read after the form, which may take minutes to come: members of the group may commit meanwhile.
+    view = await gateway.groups.describe(text_of(request, "group_id"))
+    committed = await _committed(gateway, view)
     name = view.group_id
     changes: Sequence[Change] | None = None
     try:

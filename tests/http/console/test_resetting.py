@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator
 from html import unescape
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import httpx
 import pytest
@@ -108,6 +110,21 @@ async def test_a_group_that_has_moved_since_its_preview_stays(http: httpx.AsyncC
     response = await http.post(RESET, data=form, headers=HTML)
     assert response.status_code == 409
     assert "has moved since the preview" in response.text
+    assert await offsets(gateway) == {0: 3, 1: 5}
+
+
+async def test_a_group_that_moves_while_its_form_comes_in_stays(http: httpx.AsyncClient, gateway: Gateway) -> None:
+    shown = (await http.get(f"{RESET}?to=earliest", headers=HTML)).text
+    form = urlencode({"form_token": token_in(shown), "plan": plan_in(shown), "name": GROUP}).encode()
+
+    async def body() -> AsyncIterator[bytes]:
+        yield form[:10]
+        await gateway.groups.commit(GROUP, {place(0): 3})
+        yield form[10:]
+
+    headers = {**HTML, "content-type": "application/x-www-form-urlencoded"}
+    response = await http.post(RESET, content=body(), headers=headers)
+    assert response.status_code == 409, response.text
     assert await offsets(gateway) == {0: 3, 1: 5}
 
 
