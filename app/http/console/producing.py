@@ -208,9 +208,7 @@ async def _page(
     message: str = "",
     status: int = 200,
 ) -> Response:
-    shown: dict[str, Any] = {"key_kind": "none", "value_kind": "text"} | dict.fromkeys(
-        (*_TYPED, "partition"), ""
-    )
+    shown: dict[str, Any] = {"key_kind": "none", "value_kind": "text"} | dict.fromkeys((*_TYPED, "partition"), "")
     shown |= {name: fields[name] for name in _FIELDS if name in fields}
     for name in _TYPED:
         if len(shown[name].encode()) > SHOWN_AGAIN_BYTES_MAX:
