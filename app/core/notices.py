@@ -13,6 +13,7 @@ import os
 import sys
 import time
 import traceback
+from contextlib import suppress
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Final
@@ -104,10 +105,16 @@ class _JsonLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         fields: dict[str, Field] = {"module": record.name}
+        try:
+            text = record.getMessage()
+        except Exception as error:  # noqa: BLE001 # logging's contract: a wrong call of it raises nothing in the library
+            fields["exception"] = _told(error)
+            log_line(Line.of(f"a log record of {record.name} has wrong arguments", Event.LOG, Level.ERROR, fields))
+            return
         if record.exc_info and record.exc_info[1] is not None:
             fields["exception"] = _told(record.exc_info[1])
         level = Level.ERROR if record.levelno >= logging.ERROR else Level.WARNING
-        log_line(Line.of(record.getMessage(), Event.LOG, level, fields))
+        log_line(Line.of(text, Event.LOG, level, fields))
 
 
 def _crashed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -131,4 +138,5 @@ def _caller() -> str:
 
 
 def _write(line: str) -> None:
-    os.write(sys.stderr.fileno(), f"{line}\n".encode(errors="backslashreplace"))
+    with suppress(OSError):  # the reader has gone or its disk is full: the work goes on without its log
+        os.write(sys.stderr.fileno(), f"{line}\n".encode(errors="backslashreplace"))

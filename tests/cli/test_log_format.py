@@ -88,3 +88,22 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     process, log = serving(tmp_path, "--log-format", "xml")
     assert process.wait(120) == 2
     assert "firn.log.format" in log.read_text()
+
+
+def test_a_broker_whose_log_has_no_reader_any_more_still_stops_in_order(tmp_path: Path) -> None:
+    ready, told_ready = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "firn_broker", "serve", "--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0",
+         "--http", "off", "--log-format", "json", "--ready-fd", str(told_ready)],
+        cwd=tmp_path, env=clean_environment(), stderr=subprocess.PIPE, pass_fds=(told_ready,),
+    )  # fmt: skip
+    try:
+        os.close(told_ready)
+        with os.fdopen(ready, "rb") as told:
+            assert told.read() == b"ready\n"
+        assert process.stderr is not None
+        process.stderr.close()
+        process.terminate()
+        assert process.wait(60) == 0
+    finally:
+        process.kill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -125,3 +126,39 @@ def test_records_of_libraries_and_the_end_of_a_process_are_json_too() -> None:
     assert record["exception"].endswith("ZeroDivisionError: division by zero\n")
     assert (crash["event"], done.returncode) == ("process.crashed", 1)
     assert crash["exception"].endswith("LookupError: nothing there\n")
+
+
+WRONG_CALL = """
+import logging
+from app.core.notices import follow_format
+follow_format()
+logging.getLogger("some.library").warning("%d of %d", "one")
+logging.getLogger("some.library").warning("it goes on")
+"""
+
+
+def test_a_library_that_logs_with_wrong_arguments_goes_on_and_the_log_shows_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WRONG_CALL],
+        env={FORMAT_VARIABLE: JSON, "PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    wrong, later = map(json.loads, done.stderr.splitlines())
+    assert (wrong["level"], wrong["module"], later["message"]) == ("error", "some.library", "it goes on")
+    assert wrong["message"] == "a log record of some.library has wrong arguments"
+    assert "TypeError" in wrong["exception"]
+
+
+@pytest.mark.parametrize("format_name", ["text", JSON])
+def test_a_line_that_has_no_reader_any_more_is_left_out(format_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    monkeypatch.setenv(FORMAT_VARIABLE, format_name)
+    with os.fdopen(writing, "w") as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        log_line("it serves")
+        log_line(Event.BROKER_READY.line("it serves"))
+        monkeypatch.undo()

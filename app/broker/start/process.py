@@ -608,8 +608,8 @@ def _reachable(host: str) -> str:
 
 
 def _asked_to_stop(broker: Broker, number: signal.Signals) -> None:
-    _tell(Event.BROKER_STOPPING.line(f"the broker stops: {number.name}", signal=number.name))
     broker.request_stop()
+    _tell(Event.BROKER_STOPPING.line(f"the broker stops: {number.name}", signal=number.name))
 
 
 async def _serve(config: BrokerConfig, on_ready: Callable[[Broker], None] | None) -> None:
