@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from app.client.connection import KafkaConnection
 from app.core.errors import BrokerUnavailable
@@ -27,6 +27,8 @@ MARGIN_S: Final = 0.02
 """Added to ``PATIENCE_S``, so that ``ClusterClient`` counts the first question as late."""
 ANY_S: Final = 5.0
 """How long a page waits for any broker at all."""
+_going_on: Final[set[asyncio.Future[Any]]] = set()
+"""Work that no page waits for any more."""
 
 
 @dataclass(slots=True)
@@ -97,6 +99,24 @@ async def soon(gateway: Gateway, ask: Callable[[], Awaitable[T]]) -> T:
         raise BrokerUnavailable(f"No broker responded within {ANY_S:g} s. Try again later.") from None
     finally:
         await _ended(tasks)
+
+
+async def in_time(work: Awaitable[T], name: str) -> T:
+    """The result of some work, within ``ANY_S``. Work that takes longer goes on for the next page, because it may be most of a long
+    read. ``name``: of the work's subject, with a capital letter. Raises: BrokerUnavailable; as ``work``."""
+    task = asyncio.ensure_future(work)
+    _going_on.add(task)
+    task.add_done_callback(_ended_alone)
+    done, _ = await asyncio.wait([task], timeout=ANY_S)
+    if not done:
+        raise BrokerUnavailable(f"{name} was not read within {ANY_S:g} s. Try again later.")
+    return task.result()
+
+
+def _ended_alone(task: asyncio.Future[Any]) -> None:
+    _going_on.discard(task)
+    if not task.cancelled():
+        task.exception()  # the next page meets it, too
 
 
 async def _first_success(tasks: Sequence[asyncio.Future[T]]) -> T:

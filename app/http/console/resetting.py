@@ -14,14 +14,15 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
-from app.client.cluster import EARLIEST, LATEST
+from app.client.cluster import EARLIEST, LATEST, ListedOffset
 from app.client.groups import GroupView
 from app.client.offset_targets import targets
-from app.core.errors import ErrorCode, FirnError, RequestRejected
+from app.core.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected
 from app.core.limits import KIB
 from app.core.turns import Portion, ordered
-from app.core.units import PartitionIndex, TopicPartition
+from app.core.units import BrokerId, PartitionIndex, TopicPartition
 from app.http.body_budget import bytes_of_body
+from app.http.console.asking import of_broker, soon, together
 from app.http.console.forms import form_of
 from app.http.console.messages import OFFSET_MAX, moment_of
 from app.http.console.producing import tell
@@ -76,11 +77,33 @@ class Change(NamedTuple):
 _changes: Final = msgspec.json.Decoder(list[Change])
 
 
-async def _committed(gateway: Gateway, view: GroupView) -> Mapping[TopicPartition, int]:
-    """The offsets of a group. Raises: RequestRejected, BrokerUnavailable."""
+async def _group(gateway: Gateway, name: str) -> tuple[GroupView, Mapping[TopicPartition, int]]:
+    """A group and its offsets. Raises: RequestRejected, BrokerUnavailable."""
+    groups = gateway.groups
+    coordinator = await soon(gateway, lambda: groups.coordinator_of(name))
+    view = await of_broker(gateway, coordinator, lambda _: groups.describe(name))
     if view.group_type == "share":
-        return {place: one.offset for place, one in (await gateway.groups.share_progress(view.group_id)).items()}
-    return {place: one.offset for place, one in (await gateway.groups.committed(view.group_id)).items()}
+        progress = await of_broker(gateway, coordinator, lambda _: groups.share_progress(name))
+        return view, {place: one.offset for place, one in progress.items()}
+    committed = await of_broker(gateway, coordinator, lambda _: groups.committed(name))
+    return view, {place: one.offset for place, one in committed.items()}
+
+
+async def _offsets(gateway: Gateway, places: Sequence[TopicPartition], moment: int) -> dict[TopicPartition, int]:
+    """An offset of each partition, as its leader tells it. Raises: RequestRejected, BrokerUnavailable."""
+    by_leader: dict[BrokerId, list[TopicPartition]] = {}
+    for place in places:
+        leader = gateway.cluster.view.leader_of(place)
+        if leader is None:
+            raise BrokerUnavailable(f"Partition {place.topic}-{place.partition} has no leader. Try again later.")
+        by_leader.setdefault(leader, []).append(place)
+
+    async def of_leader(leader: BrokerId) -> dict[TopicPartition, ListedOffset]:
+        wanted = dict.fromkeys(by_leader[leader], moment)
+        return await of_broker(gateway, leader, lambda _: gateway.cluster.list_offsets(wanted))
+
+    told = await together(*map(of_leader, by_leader))
+    return {place: one.offset for answer in told for place, one in answer.items()}
 
 
 async def _chosen(
@@ -115,8 +138,7 @@ async def _aims(gateway: Gateway, places: Sequence[TopicPartition], to: str, at:
                 raise RestError(400, f"The offset must be a number from 0 to {OFFSET_MAX}.")
             return dict.fromkeys(places, int(at))
         case "time":
-            found = await gateway.cluster.list_offsets(dict.fromkeys(places, moment_of(at)))
-            return {place: one.offset for place, one in found.items()}
+            return await _offsets(gateway, places, moment_of(at))
         case _:
             raise RestError(400, "The new offset is none of the page's kinds.")
 
@@ -129,19 +151,15 @@ async def changes_of(
     if not places:
         return []
     aims = await _aims(gateway, places, to, at)
-    starts = await gateway.cluster.list_offsets(dict.fromkeys(places, EARLIEST))
-    ends = await gateway.cluster.list_offsets(dict.fromkeys(places, LATEST))
-    found = targets(
-        aims, {place: one.offset for place, one in starts.items()}, {place: one.offset for place, one in ends.items()}
-    )
+    starts, ends = await _offsets(gateway, places, EARLIEST), await _offsets(gateway, places, LATEST)
+    found = targets(aims, starts, ends)
     return [Change(place.topic, place.partition, committed.get(place, -1), found[place]) for place in places]
 
 
 @router.get(RESET)
 async def preview(group_id: str, request: Request) -> Response:
     gateway = gateway_of(request)
-    view = await gateway.groups.describe(text_of(request, "group_id"))
-    committed = await _committed(gateway, view)
+    view, committed = await _group(gateway, text_of(request, "group_id"))
     query = request.query_params
     asked = {name: query.get(name, "").strip() for name in ("topic", "partition", "to", "at")}
     changes, message, status = None, "", 200
@@ -183,8 +201,7 @@ async def reset(group_id: str, request: Request) -> Response:
     with bytes_of_body(request) as held:
         fields = await form_of(request, bytes_max=FORM_BYTES_MAX, held=held)
     # Read after the form, which may take minutes to come: members of the group may commit meanwhile.
-    view = await gateway.groups.describe(text_of(request, "group_id"))
-    committed = await _committed(gateway, view)
+    view, committed = await _group(gateway, text_of(request, "group_id"))
     name = view.group_id
     changes: Sequence[Change] | None = None
     try:

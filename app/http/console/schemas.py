@@ -16,6 +16,7 @@ from starlette.responses import Response
 from app.core.errors import BrokerUnavailable, ErrorCode, RequestRejected
 from app.core.limits import MIB
 from app.core.turns import Portion, ordered, run
+from app.http.console.asking import in_time, soon
 from app.http.console.differences import EDITS_MAX, difference
 from app.http.console.reading import Text, text_of
 from app.http.console.rendering import ConsoleRoute, page
@@ -47,7 +48,7 @@ async def list_subjects(request: Request) -> Response:
     if len(wanted) > QUERY_CHARS_MAX or len(after) > QUERY_CHARS_MAX:
         raise RestError(400, f"A filter has {QUERY_CHARS_MAX} characters at most.")
     try:
-        view = await service_of(request).view()
+        view = await _now(request)
     except RequestRejected as error:
         if error.code is not ErrorCode.UNSUPPORTED_VERSION:
             raise
@@ -157,9 +158,17 @@ def refusals_shown() -> Iterator[None]:
         raise RestError(error.status, error.message) from None
 
 
+async def _now(request: Request) -> View:
+    """The registry as it is now. Raises: FirnError."""
+    gateway = gateway_of(request)
+    await soon(gateway, gateway.admin.describe_brokers)  # so that the read asks a broker that responds
+    return await in_time(service_of(request).view(), "The registry")
+
+
 async def _view_of(request: Request) -> tuple[View, Subject]:
     """The registry as it is now, and the subject that the path names. Raises: FirnError."""
-    return await service_of(request).view(), read_subject(resources.text_of(request, "subject"))
+    view = await _now(request)
+    return view, read_subject(resources.text_of(request, "subject"))
 
 
 async def _text_of(version: Version) -> Text:
@@ -173,7 +182,7 @@ async def _topic_of(gateway: Gateway, subject: Subject) -> str:
     if not name:
         return ""
     try:
-        return (await gateway.admin.describe_topic(name)).name
+        return (await soon(gateway, lambda: gateway.admin.describe_topic(name))).name
     except (RequestRejected, BrokerUnavailable):
         return ""
 

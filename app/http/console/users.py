@@ -12,6 +12,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app.core.turns import Portion, ordered
+from app.http.console.asking import soon
 from app.http.console.formats import number, size
 from app.http.console.rendering import ConsoleRoute, page
 from app.http.console.topics import QUERY_CHARS_MAX, number_in
@@ -78,7 +79,7 @@ def _filter_of(request: Request) -> str:
 async def list_users(request: Request) -> Response:
     gateway = gateway_of(request)
     wanted, begin = _filter_of(request), number_in(request, "from", 0, 10_000_000)
-    known = await gateway.admin.describe_users()
+    known = await soon(gateway, gateway.admin.describe_users)
     portion = Portion()
     fitting = []
     for one in known:
@@ -106,7 +107,7 @@ async def list_users(request: Request) -> Response:
 async def list_quotas(request: Request) -> Response:
     gateway = gateway_of(request)
     wanted, begin = _filter_of(request), number_in(request, "from", 0, 10_000_000)
-    known = await gateway.admin.describe_quotas()
+    known = await soon(gateway, gateway.admin.describe_quotas)
     portion = Portion()
     fitting = []
     for entity, limits in known:

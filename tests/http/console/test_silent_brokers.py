@@ -18,6 +18,7 @@ from app.http.application import create_app
 from app.http.console.asking import soon
 from app.http.gateway import Gateway, HttpSettings
 from app.machine.runtime import SystemClock
+from tests.support.console_forms import token_in
 from tests.support.several import cluster_on
 
 HTML = {"accept": "text/html"}
@@ -129,3 +130,41 @@ async def test_a_group_shows_the_lags_that_are_known_or_names_its_silent_coordin
             assert '<td data-label="Lag" class="n">–</td>' in page.text
             assert '<td data-label="Lag" class="n"><span class="quiet">0</span></td>' in page.text
     assert seen == {1, 2}
+
+
+async def test_pages_that_ask_any_broker_do_not_wait_for_a_silent_one(silenced: Cluster) -> None:
+    for path in ("/console/users", "/console/schemas"):
+        page = await silenced.page(path)
+        assert page.status_code == 200, (path, page.text)
+
+
+async def test_quotas_do_not_wait_for_a_silent_broker(silenced: Cluster) -> None:
+    page = await silenced.page("/console/quotas")
+    assert page.status_code == 200, page.text
+
+
+async def test_a_reset_names_the_silent_broker_that_it_needs(silenced: Cluster) -> None:
+    seen = set()
+    token = ""
+    for name in [f"g{one}" for one in range(16)]:
+        coordinator = await soon(silenced.gateway, partial(silenced.gateway.groups.coordinator_of, name))
+        if coordinator in seen:
+            continue
+        seen.add(coordinator)
+        page = await silenced.page(f"/console/groups/{name}/reset?to=latest")
+        assert page.status_code == 503, page.text
+        assert "Broker 2 did not respond" in page.text
+        one = await silenced.page(f"/console/groups/{name}/reset?to=latest&topic=t&partition=0")
+        assert one.status_code == (503 if coordinator == SILENT else 200), one.text
+        if coordinator != SILENT:
+            token = token_in(one.text)
+    assert seen == {1, 2}
+    for name in [f"g{one}" for one in range(16)]:
+        if await silenced.gateway.groups.coordinator_of(name) == SILENT:
+            async with asyncio.timeout(HANGS_S):
+                sent = await silenced.http.post(
+                    f"/console/groups/{name}/reset", data={"form_token": token}, headers=HTML
+                )
+            assert sent.status_code == 503, sent.text
+            assert "Broker 2 did not respond" in sent.text
+            break
