@@ -112,16 +112,24 @@ class Tracer:
         """Whether work that is rarer than requests is sampled."""
         return self._rng.random() < self._ratio
 
-    def begin(self) -> SpanContext | None:
-        """The root of a new trace; None if ``TRACES_PER_S`` have begun within this second."""
+    def has_room(self) -> bool:
+        """Whether fewer than ``TRACES_PER_S`` traces have begun within this second."""
         second = int(self.elapsed_s())
         if second != self._second:
             self._second, self._begun = second, 0
             offset_ns = self._now_ms() * NS_PER_MS - int(self.elapsed_s() * NS_PER_S)
             if abs(offset_ns - self._offset_ns) > DRIFT_NS_MAX:
                 self._offset_ns = offset_ns
-        if self._begun >= TRACES_PER_S:
-            self._skipped.value += 1
+        return self._begun < TRACES_PER_S
+
+    def skip(self) -> None:
+        """Count a sampled request that gets no trace, because there is no room."""
+        self._skipped.value += 1
+
+    def begin(self) -> SpanContext | None:
+        """The root of a new trace; None if ``TRACES_PER_S`` have begun within this second."""
+        if not self.has_room():
+            self.skip()
             return None
         self._begun += 1
         return SpanContext(self._rng.getrandbits(128) or 1, self._rng.getrandbits(64) or 1)

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from app.core.tracing import Span, Tracer
-from app.handlers.serving.traced import TracedServer
+from app.core.tracing import TRACES_PER_S, Span, Tracer
+from app.handlers.serving.traced import LEFT, TracedServer, TracedSession
 from app.transport.connection import Connection
 from app.wire.codec import decode_response
 from app.wire.header import parse_response_header
 from app.wire.produce import encode_produce_request
 from tests.handlers.conversation import SIZE, batch
 from tests.handlers.fakes import Bench
+from tests.support.waiting import until
 
 VERSION = 9
 
@@ -121,3 +122,55 @@ async def test_a_buffer_has_no_other_user_while_requests_around_a_sampled_one_ar
     bench.server.gathering.flush()
     assert wire.answers() == [(number, 0, number - 1) for number in range(2, 6)]
     assert len(bench.spans("Produce")) == 3
+
+
+async def test_requests_beyond_the_traces_of_a_second_are_not_decoded_again_and_are_appended_together(
+    bench: TracedBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wire = Wire(bench)
+    wire.send(wire.frame())
+    wire.answers()
+    while bench.tracer.begin() is not None:
+        pass
+    skipped = bench.counter("firn_trace_requests_skipped_total")
+    decoded: list[int] = []
+    monkeypatch.setattr(TracedSession, "_describe", lambda session, frame: decoded.append(len(frame)))
+    wire.send(*(wire.frame() for _ in range(5)))
+    assert [error for _, error, _ in wire.answers()] == [0] * 5
+    log = bench.logs.get("t", 0)
+    assert log is not None
+    assert (decoded, log.runs) == ([], [5])
+    assert bench.counter("firn_trace_requests_skipped_total") == skipped + 5
+    bench.elapsed_s += 1
+    wire.send(wire.frame())
+    assert len(decoded) == 1
+
+
+async def test_a_sampled_request_has_one_trace_from_its_coming_though_its_turn_comes_later(bench: TracedBench) -> None:
+    wire = Wire(bench)
+    for _ in range(TRACES_PER_S - 1):
+        assert bench.tracer.begin() is not None
+    session = wire.connection.core
+    assert isinstance(session, TracedSession)
+    before = session.open_slot(bench.server.produce_meter, stops_parsing=True)
+    wire.send(wire.frame())
+    assert wire.answers() == []
+    bench.elapsed_s += 0.5
+    session.complete(before, None)
+    await until(lambda: wire.written)
+    assert wire.answers() == [(1, 0, 0)]
+    appended, produced = bench.tracer.take(10)
+    assert (appended.name, produced.name) == ("append", "Produce")
+    assert produced.end_ns - produced.start_ns == 500_000_000
+    assert appended.start_ns == appended.end_ns == produced.end_ns
+    assert bench.counter("firn_trace_requests_skipped_total") == 0
+
+
+async def test_a_sampled_request_whose_client_leaves_before_its_turn_has_a_span_that_says_so(
+    bench: TracedBench,
+) -> None:
+    wire = Wire(bench)
+    wire.connection.core.open_slot(bench.server.produce_meter, stops_parsing=True)
+    wire.send(wire.frame())
+    wire.connection.connection_lost(None)
+    assert [span.error for span in bench.spans("Produce")] == [LEFT]

@@ -57,18 +57,27 @@ class Asked(NamedTuple):
 
     name: str
     attributes: dict[str, str | int]
-    logs: tuple[tuple[PartitionLog, int], ...]
-    """The logs of a Produce, with their ends before it."""
+    logs: tuple[PartitionLog, ...]
+    """The logs of a Produce."""
     follows_reads: bool
     """Whether reads of the object store that it causes become children."""
+
+
+class Begun(NamedTuple):
+    """A sampled request that has a trace."""
+
+    asked: Asked
+    context: SpanContext
+    started_s: float
+    """When it was found. It may have to wait for its turn on its connection."""
 
 
 class Waiting(NamedTuple):
     """A sampled request that waits for its response."""
 
-    asked: Asked
-    context: SpanContext
-    started_s: float
+    begun: Begun
+    served_s: float
+    """When its turn came."""
     parked_s: float
     """When its wait began."""
 
@@ -86,11 +95,21 @@ class TracedSession(Session):
 
     server: TracedServer
     _traced: Traced
+    _begun: list[Begun]
+    """The sampled request at the front, if its turn has not come yet."""
 
     def serve(self, view: memoryview, position: int, end: int) -> int:
         tracer = self.server.tracer
         while True:
-            chosen, chosen_end, passed = _find(view, position, end, tracer.left)
+            if not self._begun:
+                chosen, chosen_end, passed = _find(view, position, end, tracer.left)
+            else:
+                chosen, passed = position, 0
+                chosen_end = position + FRAME_SIZE.size + FRAME_SIZE.unpack_from(view, position)[0]
+            if chosen >= 0 and not self._begun and not tracer.has_room():
+                served = super().serve(view, position, end)
+                _pass_over(tracer, view, position, served)
+                return served
             if chosen < 0:
                 served = super().serve(view, position, end)
                 tracer.left -= passed if served == end else _find(view, position, served, passed)[2]
@@ -101,10 +120,7 @@ class TracedSession(Session):
                 if served < chosen or self.ending is not None or self.logging_in:
                     return served
             served = self._serve_sampled(tracer, view, chosen, chosen_end)
-            if served < chosen_end:
-                return served  # it is found again once it may be served
-            tracer.draw()
-            if chosen_end == end or self.ending is not None or self.logging_in:
+            if served < chosen_end or chosen_end == end or self.ending is not None or self.logging_in:
                 return served
             position = chosen_end
 
@@ -112,12 +128,19 @@ class TracedSession(Session):
         """Serve one frame, and keep its spans. Returns: as ``serve``."""
         if self.gathered:
             self.server.gathering.flush(self)  # so that only this request is timed
-        asked = self._describe(view[start + 4 : end])
-        context = None if asked is None else tracer.begin()
-        if asked is None or context is None:
-            return super().serve(view[:], start, end)
+        if self._begun:
+            begun = self._begun.pop()
+        else:
+            tracer.draw()
+            asked = self._describe(view[start + 4 : end])
+            context = None if asked is None else tracer.begin()
+            if asked is None or context is None:
+                return super().serve(view[:], start, end)
+            begun = Begun(asked, context, tracer.elapsed_s())
+        asked, context, _ = begun
         slots, out_bytes = len(self._slots), self._answered_bytes()
-        started_s = tracer.elapsed_s()
+        log_ends = [log.log_end_offset for log in asked.logs]
+        served_s = tracer.elapsed_s()
         token = CURRENT.set(context) if asked.follows_reads else None
         try:
             served = super().serve(view[:], start, end)
@@ -125,12 +148,13 @@ class TracedSession(Session):
             if token is not None:
                 CURRENT.reset(token)
         if served < end:
+            self._begun.append(begun)  # it is served later, and keeps its trace
             return served
         parked_s = tracer.elapsed_s()
-        for log, offset in asked.logs:
+        for log, offset in zip(asked.logs, log_ends, strict=True):
             if log.log_end_offset > offset:
                 tracer.produced(log.topic_id.bytes, log.partition, log.log_end_offset - 1, context)
-        waiting = Waiting(asked, context, started_s, parked_s)
+        waiting = Waiting(begun, served_s, parked_s)
         slot = self._slots[-1] if len(self._slots) > slots else None
         if slot is not None and not slot.done:
             self._traced[slot] = waiting
@@ -169,14 +193,13 @@ class TracedSession(Session):
             if shape is None or shape.version != header.api_version or not _begins_with(frame, shape.prefix):
                 return Asked(PRODUCE_SPAN, attributes, (), follows_reads=False)
             self._name(attributes, [shape.topic_partition])
-            return Asked(PRODUCE_SPAN, attributes, ((shape.log, shape.log.log_end_offset),), follows_reads=False)
+            return Asked(PRODUCE_SPAN, attributes, (shape.log,), follows_reads=False)
         request = decode_produce(header.api_version, frame[header.body_start :])
         partitions = [(topic, index) for topic, of_topic in request.topics for index, _ in of_topic]
         self._name(attributes, partitions)
-        logs: tuple[tuple[PartitionLog, int], ...] = ()
+        logs: tuple[PartitionLog, ...] = ()
         if len(partitions) <= LOGS_MAX:
-            found = [one.log for of_topic in find_partitions(self.context, request) for one in of_topic if one]
-            logs = tuple((log, log.log_end_offset) for log in found)
+            logs = tuple(one.log for of_topic in find_partitions(self.context, request) for one in of_topic if one)
         return Asked(PRODUCE_SPAN, attributes, logs, follows_reads=False)
 
     def _name(self, attributes: dict[str, str | int], partitions: list[tuple[TopicRef, int]]) -> None:
@@ -212,14 +235,14 @@ class TracedSession(Session):
             if parts is not None:
                 whole = [parts] if isinstance(parts, bytes) else parts
                 size = sum(len(one) if isinstance(one, bytes) else one.length for one in whole)
-                waiting.asked.attributes["firn.response_bytes"] = size
+                waiting.begun.asked.attributes["firn.response_bytes"] = size
             self._keep_spans(waiting, self.server.tracer.elapsed_s())
 
     def _keep_spans(self, waiting: Waiting, now_s: float, error: str = "") -> None:
         """Keep the spans of a request that ends now."""
-        tracer, (asked, context, started_s, parked_s) = self.server.tracer, waiting
+        tracer, ((asked, context, started_s), served_s, parked_s) = self.server.tracer, waiting
         if asked.name == PRODUCE_SPAN:
-            tracer.ended("append", tracer.child(context), context, started_s, parked_s, {})
+            tracer.ended("append", tracer.child(context), context, served_s, parked_s, {})
         if now_s > parked_s:
             wait = "commit wait" if asked.name == PRODUCE_SPAN else "fetch wait"
             tracer.ended(wait, tracer.child(context), context, parked_s, now_s, {})
@@ -230,6 +253,10 @@ class TracedSession(Session):
         for waiting in self._traced.values():
             self._keep_spans(waiting, self.server.tracer.elapsed_s(), LEFT)
         self._traced.clear()
+        tracer = self.server.tracer
+        for asked, context, started_s in self._begun:
+            tracer.ended(asked.name, context, None, started_s, tracer.elapsed_s(), asked.attributes, error=LEFT)
+        self._begun.clear()
 
 
 def _find(view: memoryview, position: int, end: int, left: int) -> tuple[int, int, int]:
@@ -250,6 +277,18 @@ def _find(view: memoryview, position: int, end: int, left: int) -> tuple[int, in
     return -1, -1, passed
 
 
+def _pass_over(tracer: Tracer, view: memoryview, position: int, end: int) -> None:
+    """Count whole frames, of which the sampled ones were served without a trace."""
+    while True:
+        chosen, chosen_end, passed = _find(view, position, end, tracer.left)
+        if chosen < 0:
+            tracer.left -= passed
+            return
+        tracer.skip()
+        tracer.draw()
+        position = chosen_end
+
+
 def _begins_with(frame: memoryview, prefix: bytes) -> bool:
     """Whether a frame without its size has a shape's prefix."""
     start = PREFIX_START - FRAME_SIZE.size
@@ -259,31 +298,34 @@ def _begins_with(frame: memoryview, prefix: bytes) -> bool:
 class TracedPlainSession(TracedSession):
     """A client of a listener without TLS and login."""
 
-    __slots__ = ("_traced",)
+    __slots__ = ("_begun", "_traced")
 
     def __init__(self, server: TracedServer, listener: str) -> None:
         super().__init__(server, listener)
         self._traced: Traced = {}
+        self._begun: list[Begun] = []
 
 
 class TracedShownSession(TracedSession, ShownSession):
     """As ``ShownSession``."""
 
-    __slots__ = ("_traced",)
+    __slots__ = ("_begun", "_traced")
 
     def __init__(self, server: Service, door: ListenerAuthentication) -> None:
         ShownSession.__init__(self, server, door)
         self._traced: Traced = {}
+        self._begun: list[Begun] = []
 
 
 class TracedLoginSession(TracedSession, LoginSession):
     """As ``LoginSession``."""
 
-    __slots__ = ("_traced",)
+    __slots__ = ("_begun", "_traced")
 
     def __init__(self, server: Service, door: ListenerAuthentication, login: Login) -> None:
         LoginSession.__init__(self, server, door, login)
         self._traced: Traced = {}
+        self._begun: list[Begun] = []
 
 
 class TracedServer(KafkaServer):
