@@ -300,7 +300,7 @@ def review(sources: Iterable[Source]) -> Review:
                     raise _not_allowed(name, label, text, error) from None
             except ConfigError as error:
                 # A misspelt setting may be a secret, too.
-                hidden = hidden or (aside is None and name not in known)
+                hidden = hidden or (aside is None and name not in known) or _has_login(name, text)
                 entries.append(Reviewed(name, label, None if hidden else text, Verdict.REFUSED, str(error)))
                 continue
             (topic if setting.topic_setting else broker).update(values)
@@ -362,8 +362,13 @@ def _set_aside(entry: WithoutEffect, label: str, text: str) -> str:
         raise _not_allowed(entry.definition.name, label, text, ValueError(_why(error, entry.definition.name))) from None
 
 
+def _has_login(name: str, text: str) -> bool:
+    """Whether an endpoint of traces may have a user and a password in its URL."""
+    return name == "firn.tracing.endpoint" and "@" in text
+
+
 def _not_allowed(name: str, label: str, text: str, error: ValueError) -> ConfigError:
-    value = "" if _secret(name) else f" {text!r}"
+    value = "" if _secret(name) or _has_login(name, text) else f" {text!r}"
     shown = f"{label}{value}" if name in label else f"{label}{value} ({name})"
     return ConfigError(f"{shown} is not allowed: {clause(error)}.")
 
@@ -869,6 +874,11 @@ def _parse_notice_endpoint(text: str) -> Mapping[str, Any]:
 def _parse_tracing_endpoint(text: str) -> Mapping[str, Any]:
     if text.strip() and not re.fullmatch(r"https?://[^/?#\s]+(/[^?#\s]*)?", text.strip()):
         raise ValueError("it must be empty, or a URL such as http://localhost:4318/v1/traces")
+    if _has_login("firn.tracing.endpoint", text):
+        raise ValueError(
+            "it is shown in lines and settings, so it may have no login and no @: put the login of the collector into "
+            "OTEL_EXPORTER_OTLP_TRACES_HEADERS"
+        )
     if text.strip() and not is_installed():
         raise ValueError(f"OpenTelemetry is not installed: run {install_hint('tracing')}")
     return {"firn_tracing_endpoint": text.strip()}

@@ -57,6 +57,8 @@ class Span(NamedTuple):
     """A sentence that says why the work failed; empty if it did not."""
 
 
+PASSING_MAX: Final = 1 << 62
+"""Requests that pass before the next sample, at most. So many never come."""
 CURRENT: Final[ContextVar[SpanContext | None]] = ContextVar("firn_span", default=None)
 """The sampled Fetch request that is being looked at. Reads of the object store that begin meanwhile are its children."""
 
@@ -103,10 +105,11 @@ class Tracer:
         if self._ratio >= 1:
             self.left = 0
         elif self._ratio <= 0:
-            self.left = 1 << 62
+            self.left = PASSING_MAX
         else:
             # The distance of two hits, if each request were drawn by itself.
-            self.left = int(math.log(1 - self._rng.random()) / math.log1p(-self._ratio))
+            distance = math.log(1 - self._rng.random()) / math.log1p(-self._ratio)
+            self.left = int(min(distance, PASSING_MAX))
 
     def chance(self) -> bool:
         """Whether work that is rarer than requests is sampled."""

@@ -43,7 +43,8 @@ def test_a_child_inherits_no_setting_and_the_way_into_the_bucket_only_to_open_it
     settings = [environment_name(name) for name in (*BROKER_DEFINITIONS, *BROKER_WITHOUT_EFFECT)]
     of_clients = [environment_name(name, CLIENT_PREFIX) for name in NAMES]
     bucket = {"AWS_SECRET_ACCESS_KEY": "k", "AWS_PROFILE": "p"}
-    given = {"PATH": "/bin", **bucket, **dict.fromkeys((*settings, *of_clients), CANARY)}
+    collector = {"OTEL_EXPORTER_OTLP_TRACES_HEADERS": CANARY}
+    given = {"PATH": "/bin", **bucket, **collector, **dict.fromkeys((*settings, *of_clients), CANARY)}
     found = inherited_environment(given, opens_store=opens_store)
     assert found == {"PATH": "/bin", **(bucket if opens_store else {})}
 

@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 
 from app.core.errors import ConfigError
 from app.machine import span_export
-from app.settings import load
+from app.settings import Source, Verdict, load, review
 from app.wire.produce import encode_produce_request
 from tests.broker.object_topics import alone, create
 from tests.handlers.conversation import batch, talk
@@ -233,6 +233,15 @@ def test_an_endpoint_is_a_url_of_http() -> None:
         environment={"FIRN_TRACING_ENDPOINT": "https://c/v1/traces", "FIRN_TRACING_SAMPLE_RATIO": "0.5"}
     ).broker
     assert (found.firn_tracing_endpoint, found.firn_tracing_sample_ratio) == ("https://c/v1/traces", 0.5)
+
+
+def test_a_login_in_the_url_of_the_endpoint_is_refused_and_not_shown() -> None:
+    given = Source({"firn.tracing.endpoint": "https://alice:hunter2@c/v1/traces"}, str)
+    reviewed = review([given])
+    (entry,) = [one for one in reviewed.entries if one.name == "firn.tracing.endpoint"]
+    assert entry.verdict is Verdict.REFUSED
+    assert "OTEL_EXPORTER_OTLP_TRACES_HEADERS" in entry.why
+    assert "hunter2" not in repr(reviewed)
 
 
 SERVE = """

@@ -50,6 +50,10 @@ def test_no_request_is_sampled_with_a_ratio_of_zero() -> None:
     assert not any(one.chance() for _ in range(1000))
 
 
+def test_the_smallest_ratio_samples_no_request_of_a_lifetime() -> None:
+    assert tracer(1e-310).left > 10**18
+
+
 def test_traces_of_a_second_are_limited() -> None:
     times, registry = Times(), Registry()
     one = tracer(1, times, registry)

@@ -18,6 +18,8 @@ from app.machine.interpreter import python_command, python_environment
 
 OF_THE_STORE: Final = "AWS_"
 """How variables begin that let a process into the bucket."""
+OF_TRACES: Final = "OTEL_"
+"""How variables of OpenTelemetry begin, the login at the collector among them. The broker alone sends traces."""
 
 
 def inherited_environment(environment: Mapping[str, str], *, opens_store: bool) -> Mapping[str, str]:
@@ -27,7 +29,7 @@ def inherited_environment(environment: Mapping[str, str], *, opens_store: bool) 
     not handed. The format of the log is handed on. Only the child that opens the store inherits the credentials of the bucket:
     another one faces the network.
     """
-    dropped = (PREFIX,) if opens_store else (PREFIX, OF_THE_STORE)
+    dropped = (PREFIX, OF_TRACES) if opens_store else (PREFIX, OF_TRACES, OF_THE_STORE)
     kept = {name: text for name, text in environment.items() if not name.startswith(dropped)}
     if FORMAT_VARIABLE in environment:
         kept[FORMAT_VARIABLE] = environment[FORMAT_VARIABLE]
