@@ -39,6 +39,8 @@ RETRY_BUDGET_MS: Final = 30_000
 METADATA_MAX_AGE_S: Final = 300.0
 LISTS_TAKE: Final = 5
 """The list of all topics takes more time than other answers, by this factor."""
+TRIED_AGAIN: Final = 25
+"""An address at which a connection was not opened in time counts as silent for the client's patience, times this."""
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -128,7 +130,7 @@ class ClusterClient:
         self._patience_s = patience_s
         self._dial = dial
         self._tried_s: dict[tuple[str, int], float] = {}
-        """Loop time at which a connection began to be opened, of addresses at which that has not succeeded yet."""
+        """Loop time at which a connection began to be opened, of addresses that have neither taken nor refused one yet."""
         self._connections: dict[tuple[str, int, str], KafkaConnection] = {}
         self._opening: dict[tuple[str, int, str], asyncio.Lock] = {}
         self._view_time: dict[str, float] = {}
@@ -218,7 +220,8 @@ class ClusterClient:
         connection = self._connections.get((*address, MAIN_LANE))
         if connection is not None and connection.usable:
             return self._is_late(connection.waits_since_s)
-        return self._is_late(self._tried_s.get(address))
+        tried_s = self._tried_s.get(address)
+        return self._is_late(tried_s) and not self._is_late(tried_s, times=TRIED_AGAIN)
 
     async def _open(self, host: str, port: int) -> KafkaConnection:
         return await open_connection(
@@ -262,8 +265,16 @@ class ClusterClient:
             if existing is not None and existing.usable:
                 return existing
             self._check_open()
-            self._tried_s.setdefault((host, port), asyncio.get_running_loop().time())
-            connection = await self._open(host, port)
+            began_s = asyncio.get_running_loop().time()
+            if self._is_late(self._tried_s.get((host, port)), times=TRIED_AGAIN):
+                del self._tried_s[host, port]
+            self._tried_s.setdefault((host, port), began_s)
+            try:
+                connection = await self._open(host, port)
+            except FirnError:
+                if not self._is_late(began_s):
+                    self._tried_s.pop((host, port), None)  # an address that refuses at once is not silent
+                raise
             self._tried_s.pop((host, port), None)
             self._connections[key] = connection
             if self._closed:
