@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -12,8 +13,9 @@ import pytest
 from app.configs import BrokerConfig
 from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, TimestampMs, TopicId
 from app.handlers.apis.cluster import describe_standing
+from app.metadata.changes.reassignments import Reassignment, list_reassignments
 from app.metadata.image.image import ClusterImage, ControllerImage, PartitionImage, TopicImage
-from app.metadata.view.standing import PARTITIONS_A_STEP, standing
+from app.metadata.view.standing import NAMED_MAX, PARTITIONS_A_STEP, standing
 from app.wire.private import ClusterRequest, ClusterResponse, pack, unpack
 
 REPLICAS = (BrokerId(1), BrokerId(2))
@@ -46,6 +48,25 @@ def test_partitions_that_lack_something_are_counted_and_named() -> None:
 def test_a_large_cluster_is_looked_at_in_steps() -> None:
     steps = standing.steps(image_of(10 * PARTITIONS_A_STEP), BrokerConfig())
     assert sum(1 for _ in steps) == 10
+
+
+def test_no_more_reassignments_are_looked_up_than_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = image_of(NAMED_MAX + 500)
+    (topic,) = image.topics_by_name.values()
+    moving = replace(topic, partitions=tuple(one._replace(adding=(BrokerId(3),)) for one in topic.partitions))
+    image = replace(image, topics_by_name={"t": moving}, topics_by_id={moving.topic_id: moving})
+    looked_up: list[int] = []
+
+    def counted(image: ClusterImage, asked: Any) -> list[Reassignment]:
+        found = list_reassignments(image, asked)
+        looked_up.append(len(found))
+        return found
+
+    monkeypatch.setattr("app.metadata.view.standing.list_reassignments", counted)
+    found = standing(image, BrokerConfig())
+    assert looked_up == [NAMED_MAX]
+    assert [one.partition for one in found.reassignments] == list(range(NAMED_MAX))
+    assert found.reassignment_count == NAMED_MAX + 500
 
 
 async def test_a_broker_serves_others_while_it_looks_at_a_large_cluster(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,7 +107,8 @@ def standing(image: ClusterImage, config: BrokerConfig) -> Steps[Standing]:
                 leaderless.append((name, index))
             if moves_now:
                 moving_count += 1
-                moves.append(index)
+                if moving_count <= NAMED_MAX:
+                    moves.append(index)
             if not partitions % PARTITIONS_A_STEP:
                 yield
         if moves:
@@ -141,7 +142,7 @@ def standing(image: ClusterImage, config: BrokerConfig) -> Steps[Standing]:
         len(lacking),
         len(too_few),
         len(leaderless),
-        list_reassignments(image, moving)[:NAMED_MAX],
+        list_reassignments(image, moving),
         moving_count,
     )
 
