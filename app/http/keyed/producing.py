@@ -201,7 +201,7 @@ class KeyedProducer:
 
     # --- transactional ids --------------------------------------------------------------------------------------------
 
-    async def _take(self, prefix: str) -> str:
+    async def take(self, prefix: str) -> str:
         """An id for one transaction, which waits for its turn if all are in use. Raises: RestError 503."""
         if self._ids is None:
             self._ids = TransactionalIds(prefix, self._process)
@@ -257,7 +257,7 @@ class KeyedProducer:
             return kept.transaction
         return await begin_transaction(self._cluster, transactional_id, timeout_ms=timeout_ms, busy_ms=BUSY_MS)
 
-    def _give_back(self, transactional_id: str, after: Transaction | None, timeout_ms: int) -> None:
+    def give_back(self, transactional_id: str, after: Transaction | None, timeout_ms: int) -> None:
         """``after``: the identity for the next transaction; None if the end of the last one is not known."""
         assert self._ids is not None
         self._ids.give_back(transactional_id, self._now_ms(), complete=after is not None)
@@ -277,7 +277,7 @@ class KeyedProducer:
             after = await end_transaction(self._cluster, transaction, commit=False)
         except FirnError:
             after = None  # the coordinator aborts it when its time is over
-        self._give_back(transaction.transactional_id, after, timeout_ms)
+        self.give_back(transaction.transactional_id, after, timeout_ms)
 
 
 class _Try:
@@ -367,11 +367,11 @@ class _Try:
         """Write the records in a transaction of one id. Raises: RestError 503, FirnError."""
         new = self._new
         assert new is not None
-        transactional_id = await self._producer._take(new.prefix)
+        transactional_id = await self._producer.take(new.prefix)
         try:
             self._transaction = await self._producer._begun(transactional_id, new.timeout_ms)
         except FirnError:
-            self._producer._give_back(transactional_id, None, new.timeout_ms)
+            self._producer.give_back(transactional_id, None, new.timeout_ms)
             raise
         self._attempt.began()
         return await write_batches(self._cluster, self._transaction, self._plan.batches, busy_ms=BUSY_MS)
@@ -403,7 +403,7 @@ class _Try:
             after = await end_transaction(self._cluster, transaction, commit=commit)
         except FirnError:
             after = None  # no answer but a success is believed: the attempt looks the result up (EO5)
-        self._producer._give_back(transaction.transactional_id, after, new.timeout_ms)
+        self._producer.give_back(transaction.transactional_id, after, new.timeout_ms)
         self._attempt.ended(success=after is not None)
         if not commit and self._attempt.outcome is not None:
             await self._release()

@@ -449,13 +449,14 @@ def _with_one_id(monkeypatch: pytest.MonkeyPatch) -> producing.KeyedProducer:
 async def test_a_request_that_got_no_id_holds_up_no_request_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producing, "ID_WITHIN_S", 0.0)
     producer = _with_one_id(monkeypatch)
-    taken = await producer._take("p.")
-    producer._give_back(taken, None, 1)
+    taken = await producer.take("p.")
+    producer.give_back(taken, None, 1)
     with pytest.raises(RestError, match="are being served for the caller"):
-        await producer._take("p.")
-    later_ms = producer._now_ms() + transactional_ids.SET_ASIDE_MS
-    monkeypatch.setattr(producer, "_now_ms", lambda: later_ms)
-    assert await producer._take("p.") == taken
+        await producer.take("p.")
+    loop = asyncio.get_running_loop()
+    later_s = loop.time() + transactional_ids.SET_ASIDE_MS / 1000 + 1
+    monkeypatch.setattr(loop, "time", lambda: later_s)
+    assert await producer.take("p.") == taken
 
 
 async def test_a_request_that_waits_gets_an_id_that_was_set_aside_when_it_is_due(
@@ -463,9 +464,9 @@ async def test_a_request_that_waits_gets_an_id_that_was_set_aside_when_it_is_due
 ) -> None:
     monkeypatch.setattr(transactional_ids, "SET_ASIDE_MS", 50)
     producer = _with_one_id(monkeypatch)
-    taken = await producer._take("p.")
-    producer._give_back(taken, None, 1)
-    waits = asyncio.create_task(producer._take("p."))
+    taken = await producer.take("p.")
+    producer.give_back(taken, None, 1)
+    waits = asyncio.create_task(producer.take("p."))
     assert await waits == taken
 
 
