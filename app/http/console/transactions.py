@@ -68,17 +68,31 @@ class Held(NamedTuple):
     """The command that aborts the transaction in this partition."""
 
 
-async def _open_at(connection: KafkaConnection) -> OfBroker:
+async def open_at(connection: KafkaConnection) -> OfBroker:
+    """The open transactions of one broker. Raises: RequestRejected, BrokerUnavailable."""
     listed: Sequence[ListedTransaction] = await transactions_at(connection)
     count = len(listed)
     if count > DESCRIBED_MAX:
-        for older_ms in OLDER_MS:
-            oldest = await transactions_at(connection, older_ms=older_ms)
-            if len(oldest) >= TRANSACTIONS_A_PAGE:
-                listed = oldest
-                break
+        listed = await _oldest_first(connection, listed)
     described = await described_transactions(connection, [one.transactional_id for one in listed[:DESCRIBED_MAX]])
     return OfBroker(count, described)
+
+
+async def _oldest_first(
+    connection: KafkaConnection, listed: Sequence[ListedTransaction]
+) -> Sequence[ListedTransaction]:
+    """``DESCRIBED_MAX`` of the listed ones, the oldest among them. Of each age at most that many are looked at."""
+    found: dict[str, ListedTransaction] = {}
+    for older_ms in OLDER_MS:
+        for one in await transactions_at(connection, older_ms=older_ms):
+            found.setdefault(one.transactional_id, one)
+            if len(found) >= DESCRIBED_MAX:
+                return [*found.values()]
+    for one in listed:
+        found.setdefault(one.transactional_id, one)
+        if len(found) >= DESCRIBED_MAX:
+            break
+    return [*found.values()]
 
 
 @router.get("/console/transactions")
@@ -86,7 +100,7 @@ async def list_transactions(request: Request) -> Response:
     gateway = gateway_of(request)
     begin = number_in(request, "from", 0, 10_000_000)
     view = await soon(gateway, gateway.admin.describe_brokers)
-    told = await side_by_side(gateway, sorted(view.brokers), lambda _, connection: _open_at(connection))
+    told = await side_by_side(gateway, sorted(view.brokers), lambda _, connection: open_at(connection))
     found = [(one, node_id) for node_id, answer in told.answers.items() for one in answer.described]
     now_ms = int(console_of(request).clock.now_ms())
     found = await ordered(found, Portion(), lambda pair: (_since_ms(pair[0], now_ms), pair[0].transactional_id))

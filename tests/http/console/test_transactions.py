@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import httpx
 import pytest
 from fastapi import FastAPI
 
 from app.client.cluster import ClusterClient
+from app.client.connection import KafkaConnection
 from app.client.security import SecureDialer, client_security
 from app.client.transactional_batches import write_batches
-from app.client.transactions import Transaction, begin_transaction, end_transaction
+from app.client.transactions import ListedTransaction, Transaction, begin_transaction, end_transaction
 from app.core.units import PartitionIndex, TimestampMs, TopicPartition
+from app.http.console import transactions
 from app.http.gateway import Gateway
 from app.security.acls import Operation, ResourceType
 from tests.http.secured import secured
@@ -71,6 +75,27 @@ async def test_of_more_transactions_than_are_described_the_page_says_so(
     assert 'Open transactions <span class="quiet">3</span>' in text
     assert len(named(text)) == 2
     assert "The ages of the oldest alone were asked for." in text
+
+
+async def test_of_more_transactions_the_oldest_are_described_though_they_are_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ages_ms = {"a": 1, "b": 20_000, "c": 1, "d": 90_000_000, "e": 1}
+    described: list[str] = []
+
+    async def listed_by_age(connection: object, *, older_ms: int = -1) -> list[ListedTransaction]:
+        return [ListedTransaction(name, "Ongoing") for name, age_ms in ages_ms.items() if age_ms > older_ms]
+
+    async def describe(connection: object, names: Sequence[str]) -> list[object]:
+        described.extend(names)
+        return []
+
+    monkeypatch.setattr(transactions, "DESCRIBED_MAX", 3)
+    monkeypatch.setattr(transactions, "transactions_at", listed_by_age)
+    monkeypatch.setattr(transactions, "described_transactions", describe)
+    told = await transactions.open_at(cast(KafkaConnection, None))
+    assert told.all_count == 5
+    assert described == ["d", "b", "a"]
 
 
 async def test_a_transaction_shows_the_records_that_it_holds_back_and_the_command_that_aborts_it(
