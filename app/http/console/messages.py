@@ -46,11 +46,14 @@ def moment_of(text: str) -> int:
         return int(text)
     try:
         found = datetime.fromisoformat(text.strip().removesuffix(" UTC"))
-        return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
+        moment = int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
     except (ValueError, OverflowError):
         raise RestError(
             400, "The time must be of the form 2024-05-06T07:08:09 (UTC), or milliseconds since 1970."
         ) from None
+    if moment < 0:  # ListOffsets takes a negative time for a place, such as the end
+        raise RestError(400, "The time is before 1970. Choose a later one.")
+    return moment
 
 
 def header_in(text: str) -> Header | None:

@@ -244,6 +244,10 @@ def test_times_are_read_in_utc() -> None:
     assert moment_of("1372636800000") == 1_372_636_800_000
     with pytest.raises(RestError):
         moment_of("yesterday")
+    assert moment_of("1970-01-01") == 0
+    for text in ("1969-12-31T23:59:59.999", "1969-12-31"):
+        with pytest.raises(RestError, match="The time is before 1970"):
+            moment_of(text)
 
 
 async def test_a_value_is_held_within_the_budget_of_reads_until_it_is_sent(
