@@ -185,6 +185,19 @@ class DescribedTransaction(NamedTuple):
     partitions: tuple[TopicPartition, ...]
 
 
+class TransactionRow(NamedTuple):
+    """A transaction of a list, which may be long: without its partitions, of which each may have thousands."""
+
+    transactional_id: str
+    state: str
+    timeout_ms: int
+    started_ms: int
+    """-1 if it has no records yet."""
+    producer_id: int
+    producer_epoch: int
+    partition_count: int
+
+
 class ActiveProducer(NamedTuple):
     """A producer that a partition knows."""
 
@@ -212,9 +225,7 @@ async def transactions_at(
     return found
 
 
-async def described_transactions(
-    connection: KafkaConnection, transactional_ids: Sequence[str]
-) -> list[DescribedTransaction]:
+async def described_transactions(connection: KafkaConnection, transactional_ids: Sequence[str]) -> list[TransactionRow]:
     """Transactions that one broker coordinates. Those that are gone by now, or that the caller may not see, are left out. Raises:
     BrokerUnavailable."""
     found = []
@@ -224,7 +235,7 @@ async def described_transactions(
         answer = await connection.request(ApiKey.DESCRIBE_TRANSACTIONS, request)
         for one in answer.transaction_states:
             if one.error_code == ErrorCode.NONE:
-                found.append(await _described(one, portion))
+                found.append(_row(one))
             await portion.rest_if_spent()
     return found
 
@@ -236,11 +247,24 @@ async def described_transaction(connection: KafkaConnection, transactional_id: s
     answer = await connection.request(ApiKey.DESCRIBE_TRANSACTIONS, request)
     (found,) = answer.transaction_states
     check_code(found.error_code, None, f"transaction {transactional_id}")
-    return await _described(found, Portion())
+    return await _described(found)
 
 
-async def _described(one: TransactionState, portion: Portion) -> DescribedTransaction:
+def _row(one: TransactionState) -> TransactionRow:
+    return TransactionRow(
+        one.transactional_id,
+        one.transaction_state,
+        one.transaction_timeout_ms,
+        one.transaction_start_time_ms,
+        one.producer_id,
+        one.producer_epoch,
+        sum(len(topic.partitions) for topic in one.topics),
+    )
+
+
+async def _described(one: TransactionState) -> DescribedTransaction:
     partitions: list[TopicPartition] = []
+    portion = Portion()
     for topic in one.topics:
         for partition in topic.partitions:
             partitions.append(TopicPartition(topic.topic, PartitionIndex(partition)))

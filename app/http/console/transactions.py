@@ -19,6 +19,7 @@ from app.client.transactions import (
     ActiveProducer,
     DescribedTransaction,
     ListedTransaction,
+    TransactionRow,
     active_producers,
     described_transaction,
     described_transactions,
@@ -53,7 +54,7 @@ class OfBroker(NamedTuple):
     """The open transactions that a broker coordinates."""
 
     all_count: int
-    described: list[DescribedTransaction]
+    described: list[TransactionRow]
 
 
 class Held(NamedTuple):
@@ -119,7 +120,7 @@ async def list_transactions(request: Request) -> Response:
     )
 
 
-def _since_ms(one: DescribedTransaction, now_ms: int) -> int:
+def _since_ms(one: TransactionRow, now_ms: int) -> int:
     """When a transaction began; now if it has no records yet."""
     return one.started_ms if one.started_ms >= 0 else now_ms
 

@@ -16,7 +16,13 @@ from app.client.cluster import ClusterClient
 from app.client.connection import KafkaConnection
 from app.client.security import SecureDialer, client_security
 from app.client.transactional_batches import write_batches
-from app.client.transactions import ListedTransaction, Transaction, begin_transaction, end_transaction
+from app.client.transactions import (
+    ListedTransaction,
+    Transaction,
+    begin_transaction,
+    described_transactions,
+    end_transaction,
+)
 from app.core.units import PartitionIndex, TimestampMs, TopicPartition
 from app.http.console import transactions
 from app.http.gateway import Gateway
@@ -96,6 +102,19 @@ async def test_of_more_transactions_the_oldest_are_described_though_they_are_few
     told = await transactions.open_at(cast(KafkaConnection, None))
     assert told.all_count == 5
     assert described == ["d", "b", "a"]
+
+
+async def test_a_list_of_transactions_keeps_the_count_of_their_partitions_alone(
+    http: httpx.AsyncClient, cluster: str, application: FastAPI
+) -> None:
+    await made(http, cluster)
+    await opened(application, "a")
+    gateway: Gateway = application.state.gateway
+    connection = await gateway.cluster.any_broker()
+    (found,) = await described_transactions(connection, ["a", "none"])
+    assert (found.transactional_id, found.partition_count) == ("a", 1)
+    assert not any(isinstance(one, tuple) for one in found)
+    assert '<td data-label="Partitions" class="n">1</td>' in (await http.get("/console/transactions")).text
 
 
 async def test_a_transaction_shows_the_records_that_it_holds_back_and_the_command_that_aborts_it(
