@@ -39,6 +39,8 @@ RETRY_BUDGET_MS: Final = 30_000
 METADATA_MAX_AGE_S: Final = 300.0
 LISTS_TAKE: Final = 5
 """The list of all topics takes more time than other answers, by this factor."""
+ASKINGS_MAX: Final = 2
+"""Requests for the same metadata at the same time."""
 TRIED_AGAIN: Final = 25
 """An address at which a connection was not opened in time counts as silent for the client's patience, times this."""
 
@@ -97,6 +99,19 @@ class KnownCluster:
         return topic.partitions[partition.partition].leader
 
 
+class _Asking:
+    """A request for metadata that is under way."""
+
+    __slots__ = ("began_s", "connection", "task")
+
+    def __init__(self, began_s: float) -> None:
+        self.began_s = began_s
+        """Loop time."""
+        self.connection: KafkaConnection | None = None
+        """None before there is one."""
+        self.task: asyncio.Task[None]
+
+
 class ListedOffset(NamedTuple):
     """An answer of ListOffsets; -1 if no record is as young as asked."""
 
@@ -142,8 +157,8 @@ class ClusterClient:
         """While there are any: the number of the answer that described a topic last."""
         self._brokers_order = 0
         """The number of the answer that named the brokers last."""
-        self._refreshing: dict[frozenset[str] | None, tuple[asyncio.Task[None], float]] = {}
-        """Requests for metadata, and the loop time at which each began."""
+        self._refreshing: dict[frozenset[str] | None, list[_Asking]] = {}
+        """Requests for metadata, the oldest first."""
         self.coordinators: dict[str, BrokerId] = {}
         """The last known coordinators of transactional ids. ``app/client/transactions.py`` keeps them."""
         self._closed = False
@@ -180,10 +195,27 @@ class ClusterClient:
     async def any_broker(self) -> KafkaConnection:
         """A connection to any broker. Open connections and known brokers are tried first, silent ones last. Raises:
         BrokerUnavailable."""
+        ready = self._ready_connection()
+        if ready is not None:
+            return ready
+        return await self._first_of(lambda host, port: self._connect(host, port, MAIN_LANE))
+
+    def _ready_connection(self) -> KafkaConnection | None:
         for connection in self._connections.values():
             if connection.usable and not self._is_late(connection.waits_since_s):
                 return connection
-        return await self._first_of(lambda host, port: self._connect(host, port, MAIN_LANE))
+        return None
+
+    def _has_other(self, connection: KafkaConnection | None) -> bool:
+        """Whether ``any_broker`` returns a connection to a broker that is not silent, and not this one."""
+        ready = self._ready_connection()
+        if ready is not None:
+            return ready is not connection
+        return not all(map(self._is_silent, self._addresses()))
+
+    def _addresses(self) -> dict[tuple[str, int], None]:
+        """Of all known brokers, and those that were given, each once."""
+        return dict.fromkeys([*((one.host, one.port) for one in self.view.brokers.values()), *self._bootstrap])
 
     async def log_in_again(self) -> None:
         """Log in to any broker, on a connection that is closed afterwards: whether the credential still counts.
@@ -194,11 +226,8 @@ class ClusterClient:
         await connection.close()
 
     async def _first_of(self, connect: Callable[[str, int], Awaitable[KafkaConnection]]) -> KafkaConnection:
-        addresses = dict.fromkeys(
-            [*((broker.host, broker.port) for broker in self.view.brokers.values()), *self._bootstrap]
-        )
         failures: list[str] = []
-        for host, port in sorted(addresses, key=self._is_silent):
+        for host, port in sorted(self._addresses(), key=self._is_silent):
             try:
                 return await connect(host, port)
             except BrokerUnavailable as error:
@@ -325,32 +354,42 @@ class ClusterClient:
     async def refresh(self, topics: Collection[str] | None = None, *, create: bool = False) -> KnownCluster:
         """Ask for metadata of ``topics`` (None: of all) and return the view that includes the answer.
 
-        Callers that ask for the same at the same time share one request, unless it is late.
+        Callers that ask for the same at the same time share one request. If it is late, a second one goes to another broker.
         Raises: RequestRejected with the code of the first topic that cannot be described, BrokerUnavailable.
         """
         if create:
             await self._refresh(topics, create=True)
             return self.view
         key = None if topics is None else frozenset(topics)
-        task, began_s = self._refreshing.get(key, (None, None))
-        if task is None or self._is_late(began_s, times=1 if topics is not None else LISTS_TAKE):
-            task = asyncio.create_task(self._refresh(topics, create=False))
-            self._refreshing[key] = task, asyncio.get_running_loop().time()
-            task.add_done_callback(lambda done: self._refreshed(key, done))
+        under_way = self._refreshing.setdefault(key, [])
+        if not under_way or (
+            len(under_way) < ASKINGS_MAX
+            and self._is_late(under_way[-1].began_s, times=1 if topics is not None else LISTS_TAKE)
+            and self._has_other(under_way[-1].connection)
+        ):
+            asking = _Asking(asyncio.get_running_loop().time())
+            asking.task = asyncio.create_task(self._refresh(topics, create=False, asking=asking))
+            asking.task.add_done_callback(lambda _: self._refreshed(key, asking))
+            under_way.append(asking)
+        task = under_way[-1].task
         try:
             await asyncio.shield(task)
         finally:
             del task  # A refusal holds this frame, and the task holds the refusal.
         return self.view
 
-    def _refreshed(self, key: frozenset[str] | None, task: asyncio.Task[None]) -> None:
-        if self._refreshing.get(key, (None, None))[0] is task:
+    def _refreshed(self, key: frozenset[str] | None, asking: _Asking) -> None:
+        under_way = self._refreshing[key]
+        under_way.remove(asking)
+        if not under_way:
             del self._refreshing[key]
-        if not task.cancelled():
-            task.exception()  # those who asked may have gone to another broker
+        if not asking.task.cancelled():
+            asking.task.exception()  # those who asked may have gone to another broker
 
-    async def _refresh(self, topics: Collection[str] | None, *, create: bool) -> None:
+    async def _refresh(self, topics: Collection[str] | None, *, create: bool, asking: _Asking | None = None) -> None:
         connection = await self.any_broker()
+        if asking is not None:
+            asking.connection = connection
         version = connection.version_of(ApiKey.METADATA)
         wanted: list[MetadataRequestTopic] | None = None if version else []
         if topics is not None:
