@@ -53,24 +53,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from app.cli.commands import ClickError, Stopped, UsageError, application
     except KeyboardInterrupt:
         return INTERRUPTED
+    given = sys.argv[1:] if arguments is None else arguments
+    failed = Event.HTTP_FAILED if list(given[:1]) == ["http"] else Event.BROKER_FAILED
     try:
-        command = application(sys.argv[1:] if arguments is None else arguments)
+        command = application(given)
         result = command.main(args=arguments, prog_name="firn", standalone_mode=False)
     except UsageError as error:
         return _wrong_usage(error)
     except ClickError as error:
         return _complain(str(error), WRONG_USAGE)
     except ConfigError as error:
-        return _complain(str(error), WRONG_USAGE)
+        return _complain(str(error), WRONG_USAGE, failed)
     except RequestRejected as error:
-        return _complain(str(error), WRONG_USAGE if error.code in _USERS_FAULT else FAILED)
+        return _complain(str(error), WRONG_USAGE if error.code in _USERS_FAULT else FAILED, failed)
     except FirnError as error:
-        return _complain(str(error), FAILED)
+        return _complain(str(error), FAILED, failed)
     except (KeyboardInterrupt, Stopped):
         return INTERRUPTED
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        return _complain(f"{where}{(error.strerror or str(error)).rstrip('.').lower()}.", FAILED)
+        return _complain(f"{where}{(error.strerror or str(error)).rstrip('.').lower()}.", FAILED, failed)
     return result if isinstance(result, int) else 0
 
 
@@ -87,15 +89,16 @@ def _wrong_usage(error: Exception) -> int:
     return WRONG_USAGE
 
 
-def _complain(sentence: str, code: int) -> int:
+def _complain(sentence: str, code: int, failed: Event = Event.BROKER_FAILED) -> int:
+    """``failed``: the event if the command was a server."""
     if os.environ.get("FIRN_DEBUG") == "1":
         import traceback
 
         traceback.print_exc()
     sys.stdout.flush()
     end = "" if sentence.endswith((".", "?", "!")) else "."
-    if in_json():  # the command was a server
-        event = Event.BROKER_REPLACED if isinstance(sys.exception(), FencedError) else Event.BROKER_FAILED
+    if in_json():
+        event = Event.BROKER_REPLACED if isinstance(sys.exception(), FencedError) else failed
         log_line(event.line(f"{sentence}{end}", exit_code=code))
     else:
         sys.stderr.write(f"firn: {sentence}{end}\n")

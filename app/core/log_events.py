@@ -86,6 +86,8 @@ class Event(Enum):
     SETTINGS_WITHOUT_EFFECT = "settings.without_effect", Level.WARNING, "Given settings mean nothing here"
     SERVICE_MANAGER_FAILED = "service_manager.failed", Level.WARNING, "The service manager gets no notifications"
 
+    DRAIN_BEGUN = "drain.begun", Level.INFO, "The broker refuses writes, because it drains"
+    DRAIN_WITHDRAWN = "drain.withdrawn", Level.INFO, "A drain was cancelled; the broker takes writes again"
     DRAIN_RETRIES = "drain.retries", Level.WARNING, "A step of a drain failed"
     DRAIN_ABORTED_TRANSACTIONS = "drain.aborted_transactions", Level.WARNING, "A drain aborted open transactions"
     DRAIN_DONE = "drain.done", Level.INFO, "All records of tiered topics are in the store"

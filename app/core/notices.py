@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import sys
+import threading
 import time
 import traceback
 from contextlib import suppress
@@ -94,8 +95,10 @@ def use_format(name: str) -> None:
 
 
 def follow_format() -> None:
-    """Take the format of the parent: in JSON, log records of libraries and unexpected errors are JSON too."""
+    """Take the format of the parent: in JSON, log records of libraries, warnings and unexpected errors are JSON too."""
     if in_json():
+        logging.captureWarnings(True)
+        threading.excepthook = _thread_crashed
         logging.basicConfig(handlers=[_JsonLog()], level=logging.WARNING, force=True)
         sys.excepthook = _crashed
 
@@ -123,6 +126,14 @@ def _crashed(kind: type[BaseException], error: BaseException, trace: TracebackTy
             f"this should not happen, please report it: {kind.__name__}: {error}", exception=_told(error)
         )
     )
+
+
+def _thread_crashed(ended: threading.ExceptHookArgs) -> None:
+    error = ended.exc_value
+    if error is None or isinstance(error, SystemExit):
+        return  # as Python's own hook: the thread asked for its end
+    name = "a thread" if ended.thread is None else f"thread {ended.thread.name}"
+    log_line(Event.INTERNAL_ERROR.line(f"{name} ended by {type(error).__name__}: {error}", exception=_told(error)))
 
 
 def _told(error: BaseException) -> str:

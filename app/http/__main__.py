@@ -19,7 +19,7 @@ from app.core.limits import (
     HTTP_PROCESSES_MAX,
 )
 from app.core.log_events import Event
-from app.core.notices import announce
+from app.core.notices import announce, follow_format
 from app.http.access import parse_hosts, parse_origins
 from app.http.processes.worker import Worker
 from app.machine.terminating import end_with_parent
@@ -62,6 +62,7 @@ def _masks(text: str) -> tuple[tuple[str, str], ...]:
 def _supervise(arguments: argparse.Namespace) -> int:
     from app.http.processes.supervisor import supervise
 
+    follow_format()
     host, port = arguments.listen
     scheme = "https" if any(text for name, text in os.environ.items() if name.startswith("FIRN_HTTP_SSL_")) else "http"
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from app.core.notices import FORMAT_VARIABLE
 from tests.faults.served import clean_environment
 from tests.support.ports import free_port
 from tests.support.waiting import block_until
@@ -107,3 +109,37 @@ def test_a_broker_whose_log_has_no_reader_any_more_still_stops_in_order(tmp_path
         assert process.wait(60) == 0
     finally:
         process.kill()
+
+
+def test_http_that_cannot_listen_is_told_by_the_name_of_its_own_failure(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = subprocess.run(
+            [sys.executable, "-m", "firn_broker", "http", "--listen", address, "--log-format", "json"],
+            cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    (line,) = map(json.loads, done.stderr.splitlines())
+    assert (line["event"], line["exit_code"], done.returncode) == ("http.failed", 2, 2)
+
+
+SUPERVISOR = """
+import sys
+from app.http import __main__ as command
+from app.http.processes import supervisor
+
+def fails(**_):
+    raise LookupError("nothing there")
+
+supervisor.supervise = fails
+sys.argv = ["app.http", "--bootstrap", "127.0.0.1:1", "--listen", "127.0.0.1:0", "--processes", "2"]
+command.main()
+"""
+
+
+def test_the_end_of_the_supervisor_of_http_processes_by_an_error_is_json_too(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SUPERVISOR],
+        cwd=tmp_path, env=clean_environment() | {FORMAT_VARIABLE: "json"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    (line,) = map(json.loads, done.stderr.splitlines())
+    assert (line["event"], done.returncode) == ("process.crashed", 1)

@@ -128,6 +128,35 @@ def test_records_of_libraries_and_the_end_of_a_process_are_json_too() -> None:
     assert crash["exception"].endswith("LookupError: nothing there\n")
 
 
+IN_A_THREAD = """
+import sys, threading, warnings
+from app.core.notices import follow_format
+follow_format()
+warnings.warn("old way")
+for end in (lambda: 1 / 0, sys.exit):
+    thread = threading.Thread(target=end, name="helper")
+    thread.start()
+    thread.join()
+"""
+
+
+def test_warnings_and_the_ends_of_threads_by_errors_are_json_too() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_THREAD],
+        env={FORMAT_VARIABLE: JSON, "PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    warning, ended = map(json.loads, done.stderr.splitlines())
+    assert (warning["level"], warning["module"]) == ("warning", "py.warnings")
+    assert "old way" in warning["message"]
+    assert (ended["event"], ended["message"]) == (
+        "internal_error", "thread helper ended by ZeroDivisionError: division by zero"
+    )  # fmt: skip
+    assert ended["exception"].endswith("ZeroDivisionError: division by zero\n")
+
+
 WRONG_CALL = """
 import logging
 from app.core.notices import follow_format

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import MISSING, fields
 
 from app.core.errors import RequestRejected, StorageFull
+from app.core.log_events import Event
 from app.handlers.base.context import Context
 from tests.handlers.fakes import Bench
 
@@ -25,3 +26,10 @@ async def test_producers_are_refused_for_the_first_reason_that_holds_in_the_turn
     assert (context.refusal, context.refuses_transactions) == (context.drain.refusal, False)
     context.drain.take_back()
     assert context.refusal is None
+
+
+async def test_begin_and_withdrawal_of_a_drain_are_events() -> None:
+    bench = Bench()
+    bench.context.drain.begin()
+    bench.context.drain.take_back()
+    assert [getattr(line, "event", None) for line in bench.lines] == [Event.DRAIN_BEGUN, Event.DRAIN_WITHDRAWN]

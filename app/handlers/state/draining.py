@@ -163,7 +163,9 @@ class Drain:
         if self._config.firn_ephemeral:
             # Nothing is on its disk alone. The stop gives its leaderships to others, and producers hear of it (ADR 0037, J49).
             self.state = DrainState.DRAINED
-            self._client_line("the broker drains: it has no disk that matters, so it stops at once")
+            self._client_line(
+                Event.DRAIN_BEGUN.line("the broker drains: it has no disk that matters, so it stops at once")
+            )
             self.on_end()
             return
         self.state = DrainState.DRAINING
@@ -181,7 +183,9 @@ class Drain:
         self._began_s = asyncio.get_running_loop().time()
         self._copied_before = self._remote_log_manager.copied_bytes
         self._left, self._kept, self._looked, self._trouble = [], [], False, ""
-        self._client_line("the broker drains: it takes no writes, and uploads what is on its disk alone")
+        self._client_line(
+            Event.DRAIN_BEGUN.line("the broker drains: it takes no writes, and uploads what is on its disk alone")
+        )
         self._woken.set()
 
     def take_back(self) -> None:
@@ -194,7 +198,7 @@ class Drain:
         self.refusal = self._transactions.refusal = None
         self.on_change()
         self._remote_log_manager.drain(False)
-        self._client_line("the drain was taken back: the broker takes writes again")
+        self._client_line(Event.DRAIN_WITHDRAWN.line("the drain was taken back: the broker takes writes again"))
         self._woken.set()
 
     def acknowledge(self) -> None:
