@@ -82,7 +82,7 @@ class Portion:
     Belongs to one piece of work of the running loop.
     """
 
-    __slots__ = ("_cpu_s", "_ends_s", "_left", "_queue", "_urgent")
+    __slots__ = ("_cpu_s", "_ends_s", "_left", "_queue", "_urgent", "rests")
 
     def __init__(self, *, urgent: bool = False) -> None:
         """``urgent``: it does not wait in the queue, so that long requests cannot hold it up. Its portion is added to the turn,
@@ -92,6 +92,8 @@ class Portion:
         self._cpu_s = queue.cpu_s
         self._left = STRIDE
         self._ends_s = queue.cpu_s() + PORTION_S
+        self.rests = 0
+        """How often it has begun again. A bound on it is a bound of CPU time."""
 
     def now_s(self) -> float:
         """The clock of CPU time."""
@@ -114,6 +116,7 @@ class Portion:
         await (asyncio.sleep(0) if self._urgent else self._queue.join())
         self._left = STRIDE
         self._ends_s = self._cpu_s() + PORTION_S
+        self.rests += 1
 
     async def rest_if_spent(self) -> None:
         """``rest`` if the portion is ``spent``."""

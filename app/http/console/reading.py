@@ -247,7 +247,6 @@ async def browse(gateway: Gateway, wanted: Browse, decoding: Decoding | None = N
     async with reader(gateway, read_committed=wanted.read_committed) as consumer:
         consumer.assign({wanted.partition: Offset(wanted.offset)})
         portion = Portion()
-        portions = 0
         wait_ms = 0
         while True:
             for batch in await consumer.fetch_once(wanted.partition, max_wait_ms=wait_ms):
@@ -263,11 +262,11 @@ async def browse(gateway: Gateway, wanted: Browse, decoding: Decoding | None = N
                             found.raw = raw
                         found.records.append(shown)
                     found.next_offset = raw.offset + 1
+                    is_spent = portion.rests >= SCAN_PORTIONS_MAX or loop.time() >= ends_s
+                    if is_spent or found.scanned >= SCANNED_BYTES_MAX:
+                        return found
                     is_long = size > KIB or len(raw.headers) > MANY_HEADERS
                     if portion.spent_by() or (is_long and portion.spent()):
-                        portions += 1
-                        if portions >= SCAN_PORTIONS_MAX or loop.time() >= ends_s:
-                            return found
                         await portion.rest()
                 found.next_offset = max(found.next_offset, int(batch.header.end_offset))
             found.next_offset = max(found.next_offset, int(consumer.position(wanted.partition)))

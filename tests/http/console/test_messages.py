@@ -11,6 +11,7 @@ from fastapi import FastAPI
 
 from app.core.turns import Portion
 from app.core.units import Offset, PartitionIndex, TimestampMs, TopicPartition
+from app.http.console.masks import Masks
 from app.http.console.messages import moment_of
 from app.http.console.reading import (
     FILTERED_HEADERS_MAX,
@@ -115,6 +116,32 @@ async def test_a_search_ends_after_so_many_portions_and_goes_on_by_a_link(
     following = re.search(r'rel="next" href="[^"]*offset=(\d+)">Search on<', page)
     assert following is not None
     assert 0 < int(following[1]) < 10
+
+
+def _searched_to(page: str) -> int:
+    following = re.search(r'rel="next" href="[^"]*offset=(\d+)">Search on<', page)
+    return int(following[1]) if following else -1
+
+
+async def test_portions_that_masks_use_up_count_for_the_search(
+    http: httpx.AsyncClient, cluster: str, application: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await write(http, cluster, *(string('{"card": 1}') for _ in range(10)))
+    application.state.console.masks = Masks([("t", "card")])
+    monkeypatch.setattr("app.http.console.reading.SCAN_PORTIONS_MAX", 4)
+    monkeypatch.setattr("app.core.turns.PORTION_S", 0.0)
+    assert 0 < _searched_to((await http.get(f"{TOPIC}/messages?offset=0&contains=none")).text) < 10
+
+
+async def test_a_search_ends_within_a_response_of_the_broker(
+    http: httpx.AsyncClient, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await write(http, cluster, *(string("four") for _ in range(10)))
+    url = f"{TOPIC}/messages?offset=0&contains=none"
+    monkeypatch.setattr("app.http.console.reading.SCANNED_BYTES_MAX", 12)
+    assert _searched_to((await http.get(url)).text) == 3
+    monkeypatch.setattr("app.http.console.reading.SCAN_MS_MAX", 0)
+    assert _searched_to((await http.get(url)).text) == 1
 
 
 async def test_a_time_leads_to_the_first_message_of_that_time(http: httpx.AsyncClient, cluster: str) -> None:
