@@ -70,6 +70,8 @@ class Decoding:
         self._missing: dict[SchemaRef, str] = {}
         """Why schemas cannot be had."""
         self._found: dict[SchemaRef, RecordSchema] = {}
+        self.silent_since_s: float | None = None
+        """When the registry did not respond in time, by the loop's clock. It is not asked again."""
 
     async def decoded(self, record: Record, portion: Portion) -> tuple[Decoded | None, Decoded | None]:
         """The key and the value; None for one that names no schema."""
@@ -109,11 +111,15 @@ class Decoding:
                 f"The records before it named {SCHEMAS_MAX} other schemas. Open the record to decode it."
             )
             return None
+        if self.silent_since_s is not None:
+            self._missing[ref] = "The registry did not respond in time before. Load the page again."
+            return None
         try:
             async with asyncio.timeout(asking.BROKER_S):
                 found = self._found[ref] = await self._schemas.by_ref(ref)
             return found
         except TimeoutError:
+            self.silent_since_s = asyncio.get_running_loop().time()
             self._missing[ref] = f"The registry did not respond within {asking.BROKER_S:g} s. Load the page again."
         except (SchemaUnknown, ParserMissing, RegistryRefusal) as error:
             self._missing[ref] = refusal_of(error).answer.message

@@ -1,8 +1,8 @@
 """Messages as they come, for the script of the tab of messages: server-sent events, each with rows of the page's table.
 
 A stream has one of the places for endless reads of its caller (``Lanes``). It ends with the session or the credential, and with
-``rows`` after so many rows. A partition that is written faster than ``ROWS_A_SECOND`` is not shown whole: the stream goes on near
-the end, and says how much it has left out.
+``rows`` after so many rows. A stream that would show more than ``ROWS_A_SECOND``, or look at more than ``BYTES_A_SECOND`` for its
+filter, goes on near the end, and says how much it has left out.
 
 Tests: ``tests/http/console/test_following.py``.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from itertools import islice
 from typing import Any, Final
 
 from fastapi import APIRouter, Request
@@ -20,13 +21,13 @@ from starlette.responses import Response
 from app.client.cluster import TopicView
 from app.client.consumer import Consumer
 from app.core.errors import FirnError
-from app.core.limits import KIB
+from app.core.limits import KIB, MIB
 from app.core.turns import Portion
 from app.core.units import Offset
 from app.http.bodies import Streamed, Write
 from app.http.console.decoding import Decoding
 from app.http.console.messages import OFFSET_MAX, asked_in
-from app.http.console.reading import MANY_HEADERS, Browse, shown_if_fits
+from app.http.console.reading import FILTERED_HEADERS_MAX, MANY_HEADERS, Browse, shown_if_fits
 from app.http.console.rendering import GUARDED, ConsoleRoute, console_of, session_of
 from app.http.console.topics import found_topic, number_in
 from app.http.conventions import HEAD
@@ -34,17 +35,26 @@ from app.http.errors import REFUSED, RestError, answer_of
 from app.http.gateway import Gateway
 from app.http.pages import FETCH_WAIT_MS_MAX, batch_records, reader
 from app.http.serving import CredentialEnded, caller_of, counts_no_more, while_counts
+from app.records.record import Record
 
 router = APIRouter(include_in_schema=False, route_class=ConsoleRoute, default_response_class=Response)
 
 FOLLOW: Final = "/console/topics/{topic_name}/follow"
 EVENTS_TYPE: Final = "text/event-stream"
+WINDOW_S: Final = 1.0
 ROWS_A_SECOND: Final = 200
+"""Rows within ``WINDOW_S``."""
+BYTES_A_SECOND: Final = 8 * MIB
+"""Bytes of records that are looked at within ``WINDOW_S``. One record may pass them."""
+RECORD_BYTES: Final = 100
+"""Added to the bytes of each record and header: the work for an empty one."""
 NEAR_THE_END: Final = 50
 """Offsets before the end at which a stream that has fallen behind goes on."""
 ROWS_MAX: Final = 100_000
 """Of a stream that says how many it wants."""
 ALIVE_S: Final = 15.0
+SILENT_S: Final = 30.0
+"""A registry that did not respond is not asked for so long."""
 _DONE: Final = "These are all rows that were asked for."
 _SESSION_ENDED: Final = "Your session has ended. Log in again."
 
@@ -58,7 +68,7 @@ async def follow(topic_name: str, request: Request) -> Response:
     if request.scope.get(HEAD):
         return Response(headers=headers, media_type=EVENTS_TYPE)
     offset = asked.offset
-    after = request.headers.get("last-event-id", "")
+    after = request.headers.get("last-event-id") or request.query_params.get("after", "")
     if after.isascii() and after.isdecimal() and len(after) < 20 and int(after) < OFFSET_MAX:
         offset = min(max(int(after) + 1, asked.first), asked.end)
     async with AsyncExitStack() as stack:
@@ -76,6 +86,37 @@ def event(text: str, *, name: str = "", offset: int | None = None) -> bytes:
     return "".join((*pieces, "\n")).encode()
 
 
+class Pace:
+    """The rows and bytes of a stream within the present window of ``WINDOW_S``. Pure."""
+
+    def __init__(self) -> None:
+        self._since_s = -WINDOW_S
+        self._rows = 0
+        self._bytes = 0
+
+    def begin(self, now_s: float) -> None:
+        """Begin another window, if the present one is over."""
+        if now_s - self._since_s >= WINDOW_S:
+            self._since_s, self._rows, self._bytes = now_s, 0, 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the window has room for no more records."""
+        return self._rows >= ROWS_A_SECOND or self._bytes >= BYTES_A_SECOND
+
+    def looked_at(self, record: Record) -> None:
+        headers = islice(record.headers, FILTERED_HEADERS_MAX)
+        content = len(record.key or b"") + len(record.value or b"") + sum(len(value or b"") for _, value in headers)
+        self._bytes += content + RECORD_BYTES * (1 + len(record.headers))
+
+    def shown(self) -> None:
+        self._rows += 1
+
+    def left_s(self, now_s: float) -> float:
+        """Seconds until the window is over."""
+        return max(0.0, self._since_s + WINDOW_S - now_s)
+
+
 class _Following:
     """One stream."""
 
@@ -90,6 +131,8 @@ class _Following:
         self._rows_max = rows_max
         """0 for a stream without an end."""
         self._portion = Portion()
+        self._decoding = Decoding(request)
+        self._pace = Pace()
 
     @property
     def talk(self) -> Callable[[Write], Awaitable[None]]:
@@ -129,7 +172,6 @@ class _Following:
         sent = 0
         await write(b":\n\n")
         while self._counts():
-            began_s = loop.time()
             rows, last, unshown = await self._round(row)
             if not self._counts():
                 return False
@@ -145,24 +187,35 @@ class _Following:
                 self._consumer.seek(partition, Offset(goes_on))
                 if goes_on > unshown:
                     await write(event(f"{goes_on - unshown:,}", name="left-out"))
-                await asyncio.sleep(max(0.0, began_s + 1.0 - loop.time()))
+                await asyncio.sleep(self._pace.left_s(loop.time()))
             elif loop.time() - said_s >= ALIVE_S:
                 await write(b":\n\n")
                 said_s = loop.time()
         return False
 
+    def _decoding_at(self, now_s: float) -> Decoding:
+        """For the next rows. After the registry was silent, it is not asked again for ``SILENT_S``."""
+        silent_since_s = self._decoding.silent_since_s
+        if silent_since_s is None or now_s - silent_since_s >= SILENT_S:
+            self._decoding = Decoding(self._request)
+        return self._decoding
+
     async def _round(self, row: Any) -> tuple[list[str], int | None, int | None]:
-        """The rows of one request to the broker, the offset of the last one, and the first one that is too many."""
+        """The rows of one request to the broker, the offset of the last one, and of the first record that is too much."""
         partition = self._wanted.partition
-        decoding = Decoding(self._request)
+        decoding = self._decoding_at(asyncio.get_running_loop().time())
         rows: list[str] = []
         last = None
-        for batch in await self._consumer.fetch_once(partition, max_wait_ms=FETCH_WAIT_MS_MAX):
+        batches = await self._consumer.fetch_once(partition, max_wait_ms=FETCH_WAIT_MS_MAX)
+        self._pace.begin(asyncio.get_running_loop().time())
+        for batch in batches:
             for record in await batch_records(batch, self._portion):
+                if self._pace.is_full:
+                    return rows, last, int(record.offset)
+                self._pace.looked_at(record)
                 shown = await shown_if_fits(record, self._wanted, decoding, self._portion)
                 if shown is not None:
-                    if len(rows) >= ROWS_A_SECOND:
-                        return rows, last, int(record.offset)
+                    self._pace.shown()
                     rows.append(row.render(one=shown, topic=self._topic, partition=partition.partition))
                     last = int(record.offset)
                 is_long = len(record.value or b"") > KIB or len(record.headers) > MANY_HEADERS

@@ -26,6 +26,7 @@ from app.registry.payloads.prefix import Side
 from app.security.acls import Operation, ResourceType
 from tests.http.secured import Secured, secured
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.silent_registry import SilentRegistry
 
 FLIGHT = json.dumps({"type": "record", "name": "Flight", "fields": [{"name": "gate", "type": "string"}]})
 PLACE = json.dumps({"type": "object", "properties": {"city": {"type": "string"}}})
@@ -230,6 +231,16 @@ async def test_a_page_looks_up_few_schemas_and_each_once(monkeypatch: pytest.Mon
         assert value.json is None
         assert value.why
     assert registry.looked_up == [*range(decoding.SCHEMAS_MAX)]
+
+
+async def test_a_page_waits_for_a_silent_registry_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = SilentRegistry(monkeypatch)
+    page = decoding_of_a_page()
+    for number in range(3):
+        _, value = await page.decoded(record(framed(number, b"x")), Portion())
+        assert value is not None
+        assert "did not respond" in value.why
+    assert registry.asked == [0]
 
 
 async def test_a_list_decodes_no_long_values_and_few_bytes_in_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,12 +10,15 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from app.core.units import Offset, TimestampMs
 from app.http.console import following
-from app.http.console.following import event
+from app.http.console.following import Pace, event
+from app.records.record import Record
 from app.security.acls import Operation, ResourceType
 from tests.http.secured import secured
 from tests.support.broker import RunningBroker
 from tests.support.console_forms import HTML, token_in
+from tests.support.silent_registry import SilentRegistry
 from tests.support.waiting import until
 
 FOLLOW = "/console/topics/t/follow"
@@ -110,10 +113,11 @@ async def test_a_stream_has_the_filter_of_its_page_and_goes_on_behind_what_was_h
     async with stream(application, "offset=0&contains=a-") as heard:
         await until(has(heard, "id: 2\n"))
         assert "b-1" not in heard.text
-    async with stream(application, "offset=0", last_event_id="1") as heard:
-        await until(has(heard, "id: 2\n"))
-        assert "a-1" not in heard.text
-        assert "b-1" not in heard.text
+    for query, headers in (("", {"last_event_id": "1"}), ("&after=1", {}), ("&after=0", {"last_event_id": "1"})):
+        async with stream(application, f"offset=0{query}", **headers) as heard:
+            await until(has(heard, "id: 2\n"))
+            assert "a-1" not in heard.text, query
+            assert "b-1" not in heard.text, query
 
 
 async def test_a_stream_that_falls_behind_goes_on_near_the_end_and_says_so(
@@ -127,6 +131,62 @@ async def test_a_stream_that_falls_behind_goes_on_near_the_end_and_says_so(
         assert "event: left-out\ndata: 15\n\n" in heard.text
         shown = [value for value in range(20) if f"v{value:02}" in heard.text]
         assert shown == [0, 1, 2, 18, 19]
+
+
+async def test_rows_of_several_rounds_count_together(
+    application: FastAPI, write: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "WINDOW_S", 3_600.0)
+    monkeypatch.setattr(following, "ROWS_A_SECOND", 3)
+    monkeypatch.setattr(following, "NEAR_THE_END", 0)
+    async with stream(application) as heard:
+        for index in range(3):
+            await write(f"v{index}")
+            await until(has(heard, f"id: {index}\n"))
+        await write("v3")
+        await until(has(heard, "event: left-out\ndata: 1\n\n"))
+        assert "v3" not in heard.text
+
+
+async def test_a_stream_whose_filter_fits_nothing_looks_at_so_many_bytes_and_goes_on_near_the_end(
+    application: FastAPI, write: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "BYTES_A_SECOND", 3 * (following.RECORD_BYTES + 2 * len("v00")))
+    monkeypatch.setattr(following, "NEAR_THE_END", 2)
+    await write(*(f"v{index:02}" for index in range(20)))
+    async with stream(application, "offset=0&contains=v19") as heard:
+        await until(has(heard, "id: 19\n"))
+        assert "event: left-out\ndata: 15\n\n" in heard.text
+
+
+def test_a_pace_has_room_again_when_its_window_is_over() -> None:
+    pace = Pace()
+    record = Record(Offset(0), TimestampMs(0), None, None, ())
+    pace.begin(10.0)
+    for _ in range(following.ROWS_A_SECOND):
+        assert not pace.is_full
+        pace.looked_at(record)
+        pace.shown()
+    pace.begin(10.5)
+    assert pace.is_full
+    assert pace.left_s(10.5) == 0.5
+    pace.begin(11.0)
+    assert not pace.is_full
+    pace.looked_at(record._replace(headers=(("h", bytes(following.BYTES_A_SECOND)),)))
+    assert pace.is_full
+    assert pace.left_s(13.0) == 0.0
+
+
+async def test_a_stream_asks_a_silent_registry_once_in_a_while(
+    application: FastAPI, write: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = SilentRegistry(monkeypatch)
+    async with stream(application) as heard:
+        for number in range(3):
+            await write(f"\0\0\0\0{number:c}x")
+            await until(has(heard, f"id: {number}\n"))
+        assert heard.text.count("did not respond") == 3
+    assert len(registry.asked) == 1
 
 
 async def test_followers_are_bounded(application: FastAPI, write: Callable[..., Any]) -> None:

@@ -139,7 +139,9 @@ function follow(place) {
   const body = document.querySelector("table.messages tbody")
   const state = place.querySelector("[data-state]")
   const more = place.querySelector("[data-more]")
-  const source = new EventSource(place.dataset.follow)
+  let source = null
+  let last_id = ""
+  let ended = false
   let waiting = []
   const at_end = () => innerHeight + scrollY >= document.documentElement.scrollHeight - 120
   const add = (row) => {
@@ -159,30 +161,48 @@ function follow(place) {
     more.textContent = `${waiting.length} new`
     more.hidden = false
   }
+  const close = () => {
+    source?.close()
+    source = null
+  }
   const end = (text) => {
-    source.close()
+    close()
+    ended = true
     state.textContent = text
   }
   more.addEventListener("click", show)
-  source.onopen = () => (state.textContent = "New records appear here.")
-  source.onmessage = (event) => {
+  const rows_of = (event) => {
+    last_id = event.lastEventId
     const made = document.createElement("template")
     made.innerHTML = event.data // a row of the server's template, which escapes all text of others
     come([...made.content.querySelectorAll("tr")])
   }
-  source.addEventListener("left-out", (event) => {
+  const left_out = (event) => {
     const row = document.createElement("tr")
     const cell = row.appendChild(document.createElement("td"))
     cell.colSpan = 5
     cell.className = "quiet full"
     cell.textContent = `${event.data} offsets left out: records come faster than a page shows them.`
     come([row])
-  })
-  source.addEventListener("ended", (event) => end(event.data))
-  source.onerror = () => {
-    if (source.readyState === EventSource.CLOSED) end("This page follows no more. Load it again.")
-    else state.textContent = "The server is away. Trying again."
   }
+  const open = () => {
+    const own = (source = new EventSource(place.dataset.follow + (last_id && `&after=${last_id}`)))
+    own.onopen = () => (state.textContent = "New records appear here.")
+    own.onmessage = rows_of
+    own.addEventListener("left-out", left_out)
+    own.addEventListener("ended", (event) => end(event.data))
+    own.onerror = () => {
+      if (own.readyState === EventSource.CLOSED) end("This page follows no more. Load it again.")
+      else state.textContent = "The server is away. Trying again."
+    }
+  }
+  // A browser has six connections to a server for all of its tabs, so a hidden tab keeps none.
+  const turn = () => {
+    if (document.visibilityState === "hidden") close()
+    else if (!source && !ended) open()
+  }
+  document.addEventListener("visibilitychange", turn)
+  turn()
 }
 
 const followed = document.querySelector("[data-follow]")
