@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from app.core.errors import CorruptionError, FirnError, StorageUnavailable
 from app.core.metrics import Registry
+from app.core.tracing import CURRENT, SpanContext
 from app.core.units import FilePosition, Offset, TimestampMs
 from app.hot.descriptors import DescriptorCache
 from app.machine.files import PosixFileSystem
@@ -39,12 +40,15 @@ class _Work:
 
     def __init__(self) -> None:
         self.asked: list[int] = []
+        self.parents: list[SpanContext | None] = []
+        """The sampled request that each read belongs to."""
         self.finished = 0
         self.error: FirnError | None = None
         self.in_place: str | None = None
 
     async def fetch_chunk(self, key: str, chunk: ChunkEntry, cache_path: str) -> ChunkLocation:
         self.asked.append(chunk.base_offset)
+        self.parents.append(CURRENT.get())
         await asyncio.sleep(1)
         if self.error is not None:
             raise self.error
@@ -172,6 +176,34 @@ def test_pinned_chunks_stay_and_further_reads_queue_in_order_until_a_pin_ends(tm
         assert bench.work.asked == [0, 1, 2], "the one that came first"
         await asyncio.gather(*waiting)
         assert bench.work.asked == [0, 1, 2, 3], "a pin ends by itself"
+
+    _run(tmp_path, 2, scenario)
+
+
+@pytest.mark.parametrize("served", [True, False])
+def test_a_queued_read_is_no_child_of_the_sampled_request_that_came_behind_it(tmp_path: Path, served: bool) -> None:
+    async def scenario(bench: _Bench) -> None:
+        first = await bench.get(0, serve=False)
+        await bench.get(1, serve=False)
+        bench.cache.request("o", chunk(2))
+        token = CURRENT.set(SpanContext(1, 1))
+        if served:
+            bench.cache.served(first)  # there is room at the end of this turn
+        else:
+            bench.cache.request("o", chunk(3))  # both wait for the end of a pin
+        CURRENT.reset(token)
+        await asyncio.sleep(PIN_S - 0.5)
+        assert bench.work.asked[2:] == [2]
+        assert bench.work.parents == [None] * 3
+
+    _run(tmp_path, 2, scenario)
+
+
+def test_a_read_that_a_sampled_request_starts_is_its_child(tmp_path: Path) -> None:
+    async def scenario(bench: _Bench) -> None:
+        CURRENT.set(SpanContext(1, 1))
+        await bench.get(0)
+        assert bench.work.parents == [SpanContext(1, 1)]
 
     _run(tmp_path, 2, scenario)
 

@@ -12,10 +12,12 @@ import pytest
 
 from app.core.errors import CorruptionError, ErrorCode, RequestRejected, StorageUnavailable
 from app.core.metrics import Registry
+from app.core.tracing import CURRENT, SpanContext
 from app.core.units import Buffer, Offset, PartitionIndex, TimestampMs, TopicIdPartition
 from app.machine.files import PosixFile
 from app.metadata.log import layout
 from app.metadata.manifest.manifest import SegmentState
+from app.objectstore.api import ObjectMissing
 from app.objectstore.memory import Fault, FaultKind
 from app.records.batch import iter_headers
 from app.tiering.read import chunk_cache, footers, read_ahead
@@ -251,6 +253,28 @@ def test_a_missing_object_that_was_deleted_meanwhile_is_out_of_range(tmp_path: P
             await world.read_remote(0)
         assert refusal.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
         await world.read_remote(first.end_offset)
+
+    run_world(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_requests_that_wait_for_a_manifest_are_woken_outside_the_trace_of_the_first(
+    tmp_path: Path, missing: bool
+) -> None:
+    async def scenario(world: World) -> None:
+        end = await _tiered(world)
+        entry = world.manifest.finished[0]
+        known = world.reader.footers
+        token = CURRENT.set(SpanContext(1, 1))
+        if missing:
+            wait = known.recheck(world.manifest, entry, ObjectMissing("gone"))
+        else:
+            wait = known.look_again(world.manifest, TopicIdPartition(TOPIC, P0), Offset(end))
+        CURRENT.reset(token)
+        woken: list[SpanContext | None] = []
+        wait(lambda: woken.append(CURRENT.get()))
+        await wait.woken()
+        assert woken == [None]
 
     run_world(tmp_path, scenario)
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
+from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -260,7 +261,8 @@ class ChunkCache:
             entry.pinned_until_s = 0.0
             if self._queue:
                 # Not now: the room may be that of this entry, whose file the reader is about to hold.
-                asyncio.get_running_loop().call_soon(self._start_reads)
+                # In an empty context: a trace of the present request has no part in reads of others.
+                asyncio.get_running_loop().call_soon(self._start_reads, context=Context())
 
     def forget_object(self, object_key: str) -> None:
         """Drop the cached chunks of a deleted object. Reads under way continue."""
@@ -326,7 +328,7 @@ class ChunkCache:
             return  # only reads under way fill the budget; their end starts the next
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_at(min(pins) + 0.001, self._start_reads)
+        self._timer = asyncio.get_running_loop().call_at(min(pins) + 0.001, self._start_reads, context=Context())
 
     def _start(self, entry: CachedChunk) -> None:
         assert self._group is not None

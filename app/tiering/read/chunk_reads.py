@@ -6,6 +6,7 @@ Tests: ``tests/tiering/test_reader.py``.
 from __future__ import annotations
 
 from bisect import bisect_right
+from contextvars import Context
 from typing import Final, NamedTuple
 
 from app.core.errors import CorruptionError, StorageUnavailable, clause
@@ -146,7 +147,8 @@ class ChunkReads:
             handle.release()
         waiters = cached.block_waiters[block] = Wake()
         handle.acquire()
-        self._tasks.spawn(self._load_block(cached, handle, file, block, start, buffer))
+        # In an empty context: it wakes requests that have other traces.
+        self._tasks.spawn(self._load_block(cached, handle, file, block, start, buffer), context=Context())
         return RemoteWait(waiters)
 
     async def _load_block(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import uuid
 from collections import OrderedDict
+from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -58,7 +59,7 @@ class FooterSlot:
 
 @dataclass(slots=True, eq=False)
 class _Recheck:
-    """A check of the manifest because an object was missing."""
+    """A check of the manifest because an object was missing. It has an empty context: it wakes requests that have other traces."""
 
     waiters: Wake = field(default_factory=Wake)
     done: bool = False
@@ -147,7 +148,7 @@ class Footers:
             self._forget_old_rechecks()
             self._missing.value += 1
             known = _Recheck()
-            self._tasks.spawn(self._refresh(manifest, entry.segment_id, key, known))
+            self._tasks.spawn(self._refresh(manifest, entry.segment_id, key, known), context=Context())
             self._rechecks[key] = known
         return RemoteWait(known.waiters)
 
@@ -173,7 +174,7 @@ class Footers:
         if known is None:
             self._forget_old_rechecks()
             known = _Recheck()
-            self._tasks.spawn(self._poll(manifest, known))
+            self._tasks.spawn(self._poll(manifest, known), context=Context())
             self._rechecks[key] = known
         return RemoteWait(known.waiters)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextvars import Context
 from typing import Any, NamedTuple
 
 from app.core.errors import StorageUnavailable
@@ -31,9 +32,10 @@ class ReadTasks:
         self.group: asyncio.TaskGroup | None = None
         """The group that owns the tasks; None before the reader runs, and after it."""
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Begin a task. Raises: StorageUnavailable if the reader does not run."""
+    def spawn(self, work: Coroutine[Any, Any, None], *, context: Context | None = None) -> None:
+        """Begin a task, with a copy of the present context unless one is given. Raises: StorageUnavailable if the reader does not
+        run."""
         if self.group is None:
             work.close()
             raise StorageUnavailable("The remote reader is not running.")
-        self.group.create_task(work)
+        self.group.create_task(work, context=context)
