@@ -8,6 +8,7 @@ Tests: ``tests/http/console/test_forms.py``.
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Iterator
 from typing import Final
 from urllib.parse import unquote_to_bytes
@@ -70,6 +71,17 @@ def _pieces(value: bytes) -> Iterator[bytes]:
             end = at
         yield value[begin:end]
         begin = end
+
+
+def done_token(request: Request, done: str) -> str:
+    """The token that proves to the page after a form that ``done`` was done."""
+    return console_of(request).sessions.done_token(session_of(request), done)
+
+
+def is_done(request: Request, done: str) -> bool:
+    """Whether the query has the token that a form of this session got for ``done``."""
+    token = request.query_params.get("proof", "")
+    return hmac.compare_digest(done_token(request, done).encode(), token.encode())
 
 
 async def form_of(

@@ -19,6 +19,7 @@ from app.core.errors import BrokerUnavailable, RequestRejected
 from app.core.turns import Portion, ordered, slices
 from app.core.units import BrokerId, TopicPartition
 from app.http.console.asking import of_broker, side_by_side, soon, together
+from app.http.console.forms import is_done
 from app.http.console.rendering import ConsoleRoute, page
 from app.http.console.topics import QUERY_CHARS_MAX, number_in
 from app.http.errors import RestError
@@ -180,6 +181,7 @@ async def show_group(group_id: str, request: Request) -> Response:
     gateway = gateway_of(request)
     name = text_of(request, "group_id")
     begin = number_in(request, "from", 0, 10_000_000)
+    count = number_in(request, "set", 0, 10_000_000)
     coordinator = await soon(gateway, lambda: gateway.groups.coordinator_of(name))
     view = await of_broker(gateway, coordinator, lambda _: gateway.groups.describe(name))
     values: dict[str, Any] = {
@@ -214,6 +216,6 @@ async def show_group(group_id: str, request: Request) -> Response:
         partitions=len(places),
         begin=begin,
         coordinator=coordinator,
-        set=number_in(request, "set", 0, 10_000_000),
+        set=count if is_done(request, f"set {name} {count}") else 0,
         **values,
     )

@@ -22,7 +22,7 @@ from app.core.limits import KIB, MIB
 from app.core.turns import run
 from app.core.units import TimestampMs
 from app.http.body_budget import bytes_of_body
-from app.http.console.forms import form_of
+from app.http.console.forms import done_token, form_of, is_done
 from app.http.console.rendering import GUARDED, ConsoleRoute
 from app.http.console.topics import found_topic, topic_page
 from app.http.errors import RestError, answer_of
@@ -175,10 +175,18 @@ async def stored(
     return found
 
 
-def stored_in(request: Request) -> tuple[int, int] | None:
-    """The partition and the offset of the message that the caller has stored just now, as the URL says them."""
+def stored_query(request: Request, topic: str, found: Acknowledged) -> dict[str, str]:
+    """The fields of a URL whose page says that a message was stored."""
+    place = f"{found.partition.partition}-{found.offset}"
+    return {"stored": place, "proof": done_token(request, f"stored {topic} {place}")}
+
+
+def stored_in(request: Request, topic: str) -> tuple[int, int] | None:
+    """The partition and the offset of the message that the caller has stored in a topic, as the URL proves."""
     found = _STORED.fullmatch(request.query_params.get("stored", ""))
-    return None if found is None else (int(found[1]), int(found[2]))
+    if found is None or not is_done(request, f"stored {topic} {found[0]}"):
+        return None
+    return int(found[1]), int(found[2])
 
 
 def tell(request: Request, gateway: Gateway, error: FirnError | RestError, route: str) -> tuple[int, str]:
@@ -196,7 +204,7 @@ async def show_form(topic_name: str, request: Request) -> Response:
     _, topic = await found_topic(request)
     query = request.query_params
     fields = {name: query[name] for name in _KEPT if name in query}
-    return await _page(request, topic, fields, stored=stored_in(request))
+    return await _page(request, topic, fields, stored=stored_in(request, topic.name))
 
 
 async def _page(
@@ -247,6 +255,6 @@ async def produce(topic_name: str, request: Request) -> Response:
             status, message = tell(request, gateway, error, PRODUCE)
             return await _page(request, topic, fields, message=message, status=status)
     kept = {name: fields[name] for name in _KEPT if fields.get(name)}
-    kept["stored"] = f"{found.partition.partition}-{found.offset}"
+    kept |= stored_query(request, topic.name, found)
     where = f"/console/topics/{quote(topic.name, safe='')}/produce?{urlencode(kept)}"
     return RedirectResponse(where, 303, headers={**GUARDED, "cache-control": "no-store"})

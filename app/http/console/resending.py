@@ -17,7 +17,7 @@ from app.core.turns import run
 from app.core.units import Offset, TopicPartition
 from app.http.console.forms import form_of
 from app.http.console.messages import ends_of, found_message, record_at
-from app.http.console.producing import stored, stored_in, tell
+from app.http.console.producing import stored, stored_in, stored_query, tell
 from app.http.console.reading import shown_of
 from app.http.console.rendering import GUARDED, ConsoleRoute, console_of
 from app.http.console.topics import topic_page
@@ -101,7 +101,7 @@ async def _page(
         wanted=wanted,
         target=target,
         message=message,
-        stored=stored_in(request),
+        stored=stored_in(request, wanted),
     )
     response.status_code = status
     return response
@@ -129,6 +129,6 @@ async def resend(topic_name: str, partition_id: int, offset: int, request: Reque
         except (FirnError, RestError) as error:
             status, message = tell(request, gateway, error, RESEND)
             return await _page(request, topic, partition, record, wanted, None, message, status)
-    query = urlencode({"to": target.name, "stored": f"{found.partition.partition}-{found.offset}"})
+    query = urlencode({"to": target.name} | stored_query(request, target.name, found))
     where = f"/console/topics/{quote(topic_name, safe='')}/partitions/{partition_id}/messages/{offset}/resend?{query}"
     return RedirectResponse(where, 303, headers={**GUARDED, "cache-control": "no-store"})

@@ -23,7 +23,7 @@ from app.core.turns import Portion, ordered
 from app.core.units import BrokerId, PartitionIndex, TopicPartition
 from app.http.body_budget import bytes_of_body
 from app.http.console.asking import of_broker, soon, together
-from app.http.console.forms import form_of
+from app.http.console.forms import done_token, form_of
 from app.http.console.messages import OFFSET_MAX, moment_of
 from app.http.console.producing import tell
 from app.http.console.rendering import GUARDED, ConsoleRoute, page
@@ -217,7 +217,8 @@ async def reset(group_id: str, request: Request) -> Response:
         return await _page(
             request, view, committed, dict.fromkeys(("topic", "partition", "to", "at"), ""), shown, message, status
         )
-    where = f"/console/groups/{quote(name, safe='')}?set={len(changes)}"
+    proof = done_token(request, f"set {name} {len(changes)}")
+    where = f"/console/groups/{quote(name, safe='')}?set={len(changes)}&proof={proof}"
     return RedirectResponse(where, 303, headers={**GUARDED, "cache-control": "no-store"})
 
 

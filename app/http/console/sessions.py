@@ -163,5 +163,10 @@ class Sessions:
         """A token in each form of the console, so that a form of no other page counts. It belongs to the session."""
         return hmac.new(self._forms, session.key if session else b"", "sha256").hexdigest()
 
+    def done_token(self, session: Session | None, done: str) -> str:
+        """A token in the URL of the page after a form, so that no link of another page can claim that something was done."""
+        key = b"done\0" + (session.key if session else b"") + b"\0" + done.encode()
+        return hmac.new(self._forms, key, "sha256").hexdigest()
+
     def is_form_token(self, session: Session | None, token: str) -> bool:
         return hmac.compare_digest(self.form_token(session).encode(), token.encode())

@@ -50,6 +50,8 @@ async def test_a_message_is_stored_and_its_place_is_a_link(http: httpx.AsyncClie
     assert sent.status_code == 303, sent.text
     shown = (await http.get(sent.headers["location"], headers=HTML)).text
     assert f'Partition 0, offset <a href="{MESSAGE}/0">0</a>' in shown
+    for link in (f"{PRODUCE}?stored=0-0", sent.headers["location"].replace("stored=0-0", "stored=0-7")):
+        assert "<strong>Stored</strong>" not in (await http.get(link, headers=HTML)).text, "a link claims nothing"
     assert '<option value="0" selected>' in shown, "the form has the partition again"
     assert await value_at(http, 0) == b"one\ntwo"
     message = (await http.get(f"{MESSAGE}/0")).text

@@ -80,6 +80,8 @@ async def test_offsets_go_where_the_preview_has_shown(
     assert await offsets(gateway) == expected
     group = await http.get(response.headers["location"], headers=HTML)
     assert re.search(r"Offsets of \d partitions? are set\.", group.text)
+    for link in (RESET.removesuffix("/reset") + "?set=3", response.headers["location"].replace("set=", "set=1")):
+        assert "are set." not in (await http.get(link, headers=HTML)).text, "a link claims nothing"
 
 
 async def test_a_preview_says_what_the_group_reads_by_it(http: httpx.AsyncClient, gateway: Gateway) -> None:
