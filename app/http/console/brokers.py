@@ -137,9 +137,12 @@ async def _progress(
         view = await gateway.cluster.refresh(topics)
     except (BrokerUnavailable, RequestRejected):
         return progress_of(moves, {}, {})  # a topic has just been deleted, or the caller does not see it
-    known = [view.topics[name] for name in topics if name in view.topics]
-    in_sync = {(topic.name, int(one.index)): one.in_sync_replicas for topic in known for one in topic.partitions}
-    if len(in_sync) > MOVED_PARTITIONS_MAX:
+    in_sync = {}
+    for move in moves:  # their partitions only: a topic may have any number
+        topic = view.topics.get(move.topic)
+        if topic is not None and move.partition < len(topic.partitions):
+            in_sync[move.topic, move.partition] = topic.partitions[move.partition].in_sync_replicas
+    if sum(len(view.topics[name].partitions) for name in topics if name in view.topics) > MOVED_PARTITIONS_MAX:
         return progress_of(moves, in_sync, {})
     asked = {BrokerId(one) for move in moves for one in (*move.replicas, *move.adding)} & {*answering}
 

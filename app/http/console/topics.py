@@ -146,6 +146,7 @@ async def list_topics(request: Request) -> Response:
                 "retention": setting("retention.ms", values.get("retention.ms")),
             }
         )
+        await portion.rest_if_spent()
     return await page(
         request,
         "topics",

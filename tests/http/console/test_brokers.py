@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import msgspec
+import pytest
 
 from app.core.units import BrokerId
-from app.http.console.brokers import numbers_of, progress_of
+from app.http.console.brokers import MOVED_PARTITIONS_MAX, _progress, numbers_of, progress_of
 from app.security.acls import Operation, ResourceType
 from app.wire.private import ClusterMove, MetricSample, PartitionTierStatus, TierStatusResponse
 from tests.http.secured import secured
@@ -94,3 +97,28 @@ async def test_a_drain_is_told_in_the_brokers_own_sentence(
     text = (await http.get("/console/brokers")).text
     assert '<span class="tag will">draining</span>' in text
     assert broker.node.context.drain.sentence() in text  # type: ignore[attr-defined]
+
+
+class Many(tuple[Any, ...]):
+    """Partitions that no page may go through."""
+
+    def __iter__(self) -> Any:
+        raise AssertionError("All partitions of a topic were looked at.")
+
+
+@pytest.mark.parametrize("topics", [{}, {"t": SimpleNamespace(partitions=Many(()))}])
+async def test_moves_of_topics_that_are_gone_have_no_progress(topics: dict[str, Any]) -> None:
+    assert [one.caught_up for one in await _progress(gateway_with(topics), [MOVE], [])] == [0]
+
+
+async def test_the_progress_of_a_move_looks_at_the_partitions_that_move_alone() -> None:
+    some = Many([SimpleNamespace(in_sync_replicas=(1, 2))] * (MOVED_PARTITIONS_MAX + 1))
+    (found,) = await _progress(gateway_with({"t": SimpleNamespace(partitions=some)}), [MOVE], [BrokerId(1)])
+    assert (found.caught_up, found.left) == (1, None)
+
+
+def gateway_with(topics: dict[str, Any]) -> Any:
+    async def refresh(names: Any) -> Any:
+        return SimpleNamespace(topics=topics)
+
+    return SimpleNamespace(cluster=SimpleNamespace(refresh=refresh))

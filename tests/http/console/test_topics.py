@@ -5,6 +5,10 @@ import re
 import httpx
 import pytest
 
+from app.client.cluster import TopicView
+from app.core.turns import Portion
+from app.http.console import topics
+
 HTML = {"accept": "text/html"}
 
 
@@ -81,3 +85,24 @@ async def test_a_page_of_a_topic_that_there_is_not_is_404(http: httpx.AsyncClien
     assert (await http.get("/console/topics/flights?partition=x")).status_code == 400
     assert (await http.get("/console/topics/flights/messages?partition=1")).status_code == 404
     assert (await http.get("/console/topics/flights/partitions/0/messages/0")).status_code == 404
+
+
+async def test_the_list_rests_between_its_rows(
+    http: httpx.AsyncClient, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rests: list[str] = []
+    state_of = topics.state_of
+
+    async def rest_if_spent(_: Portion) -> None:
+        rests.append("rest")
+
+    def noted(topic: TopicView) -> str:
+        rests.append("row")
+        return state_of(topic)
+
+    await made(http, cluster, "a", "b", "c")
+    monkeypatch.setattr(Portion, "rest_if_spent", rest_if_spent)
+    monkeypatch.setattr(topics, "state_of", noted)
+    assert (await http.get("/console/topics")).status_code == 200
+    begin = rests.index("row")
+    assert rests[begin : begin + 6] == ["row", "rest"] * 3
