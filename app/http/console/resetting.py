@@ -15,11 +15,11 @@ from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
 from app.client.cluster import EARLIEST, LATEST, ListedOffset
-from app.client.groups import GroupView
+from app.client.groups import Committed, GroupView, ShareProgress
 from app.client.offset_targets import targets
 from app.core.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected
 from app.core.limits import KIB
-from app.core.turns import Portion, ordered
+from app.core.turns import STRIDE, Portion, Steps, ordered, run
 from app.core.units import BrokerId, PartitionIndex, TopicPartition
 from app.http.body_budget import bytes_of_body
 from app.http.console.asking import of_broker, soon, together
@@ -84,9 +84,28 @@ async def _group(gateway: Gateway, name: str) -> tuple[GroupView, Mapping[TopicP
     view = await of_broker(gateway, coordinator, lambda _: groups.describe(name))
     if view.group_type == "share":
         progress = await of_broker(gateway, coordinator, lambda _: groups.share_progress(name))
-        return view, {place: one.offset for place, one in progress.items()}
-    committed = await of_broker(gateway, coordinator, lambda _: groups.committed(name))
-    return view, {place: one.offset for place, one in committed.items()}
+        return view, await run(_offsets_in(progress))
+    return view, await run(_offsets_in(await of_broker(gateway, coordinator, lambda _: groups.committed(name))))
+
+
+def _offsets_in(found: Mapping[TopicPartition, Committed | ShareProgress]) -> Steps[Mapping[TopicPartition, int]]:
+    """The offsets alone, as work in steps: a group may have any number of partitions."""
+    offsets = {}
+    for place, one in found.items():
+        offsets[place] = one.offset
+        if len(offsets) % STRIDE == 0:
+            yield
+    return offsets
+
+
+def _topics_in(committed: Mapping[TopicPartition, int]) -> Steps[set[str]]:
+    """The topics of a group's offsets, as work in steps."""
+    topics = set()
+    for number, place in enumerate(committed):
+        topics.add(place.topic)
+        if number % STRIDE == 0:
+            yield
+    return topics
 
 
 async def _offsets(gateway: Gateway, places: Sequence[TopicPartition], moment: int) -> dict[TopicPartition, int]:
@@ -182,7 +201,7 @@ async def _page(
     message: str,
     status: int,
 ) -> Response:
-    topics = sorted({place.topic for place in committed})[:PARTITIONS_MAX]
+    topics = (await ordered(await run(_topics_in(committed)), Portion(), str))[:PARTITIONS_MAX]
     values: dict[str, Any] = {
         "group": view,
         "topics": topics,

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,17 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from app.client.groups import GroupMember, GroupView
-from app.core.units import PartitionIndex, TopicPartition
+from app.client.groups import Committed, GroupMember, GroupView
+from app.core.turns import STRIDE, run
+from app.core.units import Offset, PartitionIndex, TopicPartition
+from app.http.console import resetting
 from app.http.console.resetting import PARTITIONS_MAX, Change
 from app.http.gateway import Gateway
 from app.security.acls import Operation, ResourceType
 from tests.http.secured import basic, secured
 from tests.support.broker import RunningBroker
 from tests.support.console_forms import HTML, token_in
+from tests.support.counted_loop import TurnCounts
 
 GROUP = "team/a <b>"
 RESET = "/console/groups/team%2Fa%20%3Cb%3E/reset"
@@ -197,3 +200,39 @@ async def _credential(headers: dict[str, str]) -> tuple[Any, str]:
     from app.http.credentials import read_authorization
 
     return read_authorization([next(iter(headers.values())).encode()]), ""
+
+
+class Noted(dict[TopicPartition, Committed]):
+    """Offsets of a group. It counts those that are looked at in a turn of the loop."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__({place(index): Committed(Offset(0), -1, "") for index in range(count)})
+        self.turns = TurnCounts()
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        for one in super().__iter__():
+            self.turns.note()
+            yield one
+
+    def items(self) -> Any:
+        for one in super().items():
+            self.turns.note()
+            yield one
+
+
+async def test_the_offsets_of_a_large_group_are_gone_through_in_portions(
+    http: httpx.AsyncClient, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted = Noted(1_000)
+
+    async def committed(group: str) -> Noted:
+        return noted
+
+    monkeypatch.setattr(gateway.groups, "committed", committed)
+    monkeypatch.setattr("app.core.turns.PORTION_S", 0.0)  # each look at the clock ends the portion
+    assert (await http.get(RESET, headers=HTML)).status_code == 200
+    assert noted.turns.all == 1_000
+    assert max(noted.turns.counts) <= STRIDE + 1
+    again = Noted(1_000)
+    assert await run(resetting._topics_in(again)) == {"t"}
+    assert max(again.turns.counts) <= STRIDE + 1
