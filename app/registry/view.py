@@ -15,6 +15,7 @@ from uuid import UUID
 
 import msgspec
 
+from app.core.turns import STRIDE, Steps
 from app.registry.compatibility.levels import Level
 from app.registry.ownership import Ownership, ownership_of
 from app.registry.record_json import (
@@ -300,6 +301,20 @@ class View:
         """The versions that refer to a version and are not soft-deleted."""
         found = (self.version(*own) for own in self._referrers.get((subject, number), ()))
         return [one for one in found if one is not None and not one.stored.deleted]
+
+    def count_referrers(self, subject: str, number: int, named_max: int) -> Steps[tuple[int, list[Version]]]:
+        """How many versions ``referrers`` has, and the first ones of them, as work in steps."""
+        count = 0
+        named: list[Version] = []
+        for place, own in enumerate(list(self._referrers.get((subject, number), ()))):
+            one = self.version(*own)
+            if one is not None and not one.stored.deleted:
+                count += 1
+                if len(named) < named_max:
+                    named.append(one)
+            if place % STRIDE == 0:
+                yield
+        return count, named
 
     # --- ids ----------------------------------------------------------------------------------------------------------
 

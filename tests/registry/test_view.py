@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from app.core.turns import STRIDE
 from app.registry.compatibility.levels import Level
 from app.registry.ownership import OWNER_KEY, Ownership, encode_ownership
 from app.registry.record_json import Key, KeyType, Reference, write_deleted_version, write_key
@@ -164,3 +165,21 @@ def test_a_schema_that_is_gone_is_not_found_by_its_guid() -> None:
     assert log.view.by_guid(guid) == []
     log.put(*schema_record("a", 2, 2))
     assert [one.stored.id for one in log.view.by_guid(guid)] == [2]
+
+
+def test_referrers_are_counted_in_steps_and_the_first_ones_are_named() -> None:
+    log = Log()
+    log.put(*schema_record("b", 1, 1))
+    for number in range(200):
+        references = (Reference("n", "b", 1),)
+        log.put(*schema_record(f"a{number}", 1, 2, '"int"', references=references, deleted=number == 0))
+    steps = log.view.count_referrers("b", 1, 2)
+    rests = 0
+    try:
+        while True:
+            next(steps)
+            rests += 1
+    except StopIteration as end:
+        count, named = end.value
+    assert (count, [one.stored.subject for one in named]) == (199, ["a1", "a2"])
+    assert rests >= 200 // STRIDE

@@ -94,6 +94,11 @@ async def show_subject(subject: str, request: Request) -> Response:
         newest = version_in(view, named, "latest")
     found = view.versions(named.qualified)[::-1]
     shown = found[begin : begin + VERSIONS_A_PAGE]
+    portion = Portion()
+    rows = []
+    for one in shown:
+        count, _ = await run(view.count_referrers(named.qualified, one.stored.version, 0), portion)
+        rows.append({"version": one, "referrers": count})
     own = (view.config(named.qualified) or {}).get("compatibilityLevel")
     return await page(
         request,
@@ -106,7 +111,7 @@ async def show_subject(subject: str, request: Request) -> Response:
         inherited=own is None,
         mode=view.mode(named).value,
         topic=await _topic_of(gateway_of(request), named),
-        rows=[{"version": one, "referrers": len(view.referrers(named.qualified, one.stored.version))} for one in shown],
+        rows=rows,
         count=len(found),
         begin=begin,
         following=begin + VERSIONS_A_PAGE if begin + VERSIONS_A_PAGE < len(found) else 0,
@@ -127,7 +132,7 @@ async def show_version(subject: str, version: str, request: Request) -> Response
     if other is not None:
         old = await _text_of(other)
         lines = await run(difference.steps(old.text, text.text))
-    referrers = view.referrers(named.qualified, found.stored.version)
+    count, referrers = await run(view.count_referrers(named.qualified, found.stored.version, NAMED_MAX))
     numbers = [one.stored.version for one in view.versions(named.qualified)]
     return await page(
         request,
@@ -144,8 +149,8 @@ async def show_version(subject: str, version: str, request: Request) -> Response
         versions=_nearest(numbers, found.stored.version),
         references=_read(found, named)[:NAMED_MAX],
         references_left=max(0, len(found.stored.references) - NAMED_MAX),
-        referrers=[one.stored for one in referrers[:NAMED_MAX]],
-        referrers_left=max(0, len(referrers) - NAMED_MAX),
+        referrers=[one.stored for one in referrers],
+        referrers_left=count - len(referrers),
     )
 
 

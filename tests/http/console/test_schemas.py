@@ -138,3 +138,22 @@ async def test_a_caller_sees_the_subjects_of_its_topics_alone(tmp_path: Path) ->
             assert "secret" not in (await nobody.get("/console/schemas")).text
             assert (await nobody.get("/console/schemas/secret-value")).status_code == 404
             assert (await nobody.get("/console/schemas/secret-value/versions/1")).status_code == 404
+
+
+async def test_pages_build_no_list_of_all_referrers(
+    registry: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await register(registry, "base", "origin")
+    for name in ("int", "long", "string"):
+        body = {"schema": f'"{name}"', "references": [{"name": "base", "subject": "base", "version": 1}]}
+        sent = await registry.post(f"/subjects/{name}/versions", json=body, headers={"accept": "*/*"})
+        assert sent.status_code == 200, sent.text
+
+    def referrers(*_: object) -> None:
+        raise AssertionError("A list of all referrers was built.")
+
+    monkeypatch.setattr("app.registry.view.View.referrers", referrers)
+    monkeypatch.setattr("app.http.console.schemas.NAMED_MAX", 2)
+    assert '<td data-label="Referred to by" class="n">3</td>' in (await registry.get("/console/schemas/base")).text
+    version = (await registry.get("/console/schemas/base/versions/1")).text
+    assert "1 more." in version
