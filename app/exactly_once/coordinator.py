@@ -16,7 +16,7 @@ from app.configs.resolving import resolve_topic_config
 from app.coordinator.partition import ProducerIdAndEpoch, until_at_hand
 from app.coordinator.shell import Coordinator, Turn
 from app.coordinator.topics import HTTP_REQUESTS, make_topic, strongest
-from app.core.errors import CorruptionError, ErrorCode, FirnError, RequestRejected
+from app.core.errors import CorruptionError, DirectoryOffline, ErrorCode, FirnError, RequestRejected
 from app.core.faults import Faults
 from app.core.log_events import Event
 from app.core.metrics import Registry
@@ -166,13 +166,16 @@ class RequestCoordinator:
             tasks.create_task(self._repeat(DECIDE_S, "deciding results of", self.decide_abandoned))
 
     async def _repeat(self, pause_s: float, kind: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Do work again and again. A failure of the storage or of another broker is told, and the next time tries again."""
+        """Do work again and again. A failure is told, and the next time tries again. Work handles failures of single
+        partitions itself, so that another leader of one, which is no failure, does not come here."""
         while True:
             await asyncio.sleep(pause_s)
             try:
                 await work()
-            except FirnError as error:
+            except DirectoryOffline as error:
                 self._faults.met_error(kind, TOPIC, error)
+            except FirnError as error:
+                self._faults.met(kind, TOPIC, f"{kind} {TOPIC} fails: {error}")
 
     # --- the topic ----------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from app.client.transactions import end_transaction
 from app.configs import InternalDurability
 from app.configs.broker import STANDARD_AUTHORIZER
 from app.coordinator.partition import ProducerIdAndEpoch
-from app.core.errors import CorruptionError, ErrorCode
+from app.core.errors import CorruptionError, ErrorCode, FencedError, FirnError, RequestRejected
 from app.core.units import PartitionIndex, ProducerEpoch, TopicPartition
 from app.exactly_once import coordinator as coordinators
 from app.exactly_once.records import PARTITIONS, TOPIC, Part, RequestKey, Result, Tick, encode_result
@@ -448,21 +448,30 @@ async def test_a_record_that_cannot_be_read_has_no_fate_until_it_can(
         assert await requests.fate(target, part.base_offset, own) == "committed"
 
 
-async def test_results_are_decided_later_where_a_read_was_damaged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "failure",
+    [
+        CorruptionError("It has failed once."),
+        RequestRejected(ErrorCode.INVALID_REQUEST, "It has failed once."),
+        FencedError("It has failed once."),
+    ],
+    ids=lambda failure: type(failure).__name__,
+)
+async def test_results_are_decided_later_and_the_failure_is_told(
+    failure: FirnError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries: list[str] = []
 
     async def decide(self: coordinators.RequestCoordinator) -> None:
         tries.append("again" if tries else "first")
         if len(tries) == 1:
-            raise CorruptionError("A read has no whole record batch.")
+            raise failure
 
     monkeypatch.setattr(coordinators, "DECIDE_S", 0.01)
     monkeypatch.setattr(coordinators.RequestCoordinator, "decide_abandoned", decide)
     async with open_broker(tmp_path) as broker:
         await until(lambda: len(tries) > 1)
-        assert any("A read has no whole record batch." in line for line in broker.lines)
+        assert any("It has failed once." in line for line in broker.lines)
 
 
 async def test_a_result_whose_records_are_open_waits_for_its_own_marker(
