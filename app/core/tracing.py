@@ -182,9 +182,13 @@ class Tracer:
             self._produced.popitem(last=False)
 
     def links(self, topic_id: bytes, partition: int, offset_end: int) -> tuple[SpanContext, ...]:
-        """The kept requests that appended below ``offset_end``, each once: a segment that ends there is uploaded."""
+        """The kept requests that appended below ``offset_end``, for an upload of a segment that ends there."""
+        kept = self._produced.get((topic_id, partition), [])
+        return tuple(context for offset, context in kept if offset < offset_end)
+
+    def linked(self, topic_id: bytes, partition: int, offset_end: int) -> None:
+        """A segment that ends there was uploaded: forget the requests that its upload was linked to."""
         kept = self._produced.pop((topic_id, partition), [])
         later = [one for one in kept if one[0] >= offset_end]
         if later:
             self._produced[topic_id, partition] = later
-        return tuple(context for offset, context in kept if offset < offset_end)

@@ -8,14 +8,20 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
-from app.core.errors import ConfigError
+from app.broker.watching.traced_work import TracedWork
+from app.core.errors import ConfigError, StorageUnavailable
+from app.core.metrics import Registry
+from app.core.tracing import SpanContext, Tracer
 from app.machine import span_export
 from app.settings import Source, Verdict, load, review
+from app.tiering.store.store_work import UploadJob
 from app.wire.produce import encode_produce_request
 from tests.broker.object_topics import alone, create
 from tests.handlers.conversation import batch, talk
@@ -212,6 +218,34 @@ async def test_a_collector_that_is_away_changes_nothing_for_clients(tmp_path: Pa
             assert await produce(client, "t", batch(1)) == [1]
         assert counted(broker, "firn_trace_spans_sent_total") == 0
         await until(lambda: any("did not take spans" in line for line in broker.lines))
+
+
+async def test_an_upload_that_is_tried_again_has_the_links_of_the_first_try() -> None:
+    class Failing:
+        """The store is away at the first try."""
+
+        tries = 0
+
+        async def upload_segment(self, job: UploadJob) -> None:
+            self.tries += 1
+            if self.tries == 1:
+                raise StorageUnavailable("The store is away.")
+
+    tracer = Tracer(0, rng=Random(7), now_ms=lambda: 0, elapsed_s=lambda: 5.0, registry=Registry())
+    work = TracedWork(Failing(), tracer)  # type: ignore[arg-type]
+    job: Any = SimpleNamespace(
+        key="k", topic_id=bytes(16), partition=0, base_offset=0, end_offset=10, log_bytes=1, start_position=0
+    )
+    request = SpanContext(1, 1)
+    tracer.produced(job.topic_id, 0, 9, request)
+    with pytest.raises(StorageUnavailable):
+        await work.upload_segment(job)
+    for _ in range(2):
+        await work.upload_segment(job)
+    assert [(span.error, span.links) for span in tracer.take(10)] == [
+        ("The store is away.", (request,)),
+        ("", (request,)),
+    ]
 
 
 def test_a_missing_extra_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,9 +95,13 @@ def test_an_upload_is_linked_once_to_requests_below_its_end() -> None:
     for offset in (4, 9, 14):
         one.produced(TOPIC, 0, offset, SpanContext(offset, 1))
     one.produced(TOPIC, 1, 3, SpanContext(99, 1))
-    assert [link.trace_id for link in one.links(TOPIC, 0, 10)] == [4, 9]
+    for _ in range(2):
+        assert [link.trace_id for link in one.links(TOPIC, 0, 10)] == [4, 9], "until it has ended"
+    one.linked(TOPIC, 0, 10)
     assert [link.trace_id for link in one.links(TOPIC, 0, 20)] == [14]
+    one.linked(TOPIC, 0, 20)
     assert one.links(TOPIC, 0, 20) == ()
+    assert [link.trace_id for link in one.links(TOPIC, 1, 20)] == [99]
 
 
 def test_kept_requests_are_bounded_in_each_partition_and_in_all() -> None:

@@ -42,7 +42,9 @@ class TracedWork:
         context = tracer.begin() if links or tracer.chance() else None
         work = self._inner.upload_segment(job)
         if context is None:
-            return await work
+            uploaded = await work
+            tracer.linked(job.topic_id, job.partition, job.end_offset)
+            return uploaded
         attributes: Attributes = {
             OBJECT: job.key,
             "firn.topic_id": str(UUID(bytes=job.topic_id)),
@@ -51,7 +53,9 @@ class TracedWork:
             "firn.end_offset": job.end_offset,
             "firn.segment_bytes": job.log_bytes - job.start_position,
         }
-        return await self._timed("segment upload", context, None, attributes, work, links)
+        uploaded = await self._timed("segment upload", context, None, attributes, work, links)
+        tracer.linked(job.topic_id, job.partition, job.end_offset)  # not if it failed: its next try has the same links
+        return uploaded
 
     async def upload_progress(self) -> dict[bytes, int]:
         return await self._inner.upload_progress()
