@@ -13,7 +13,7 @@ from app.handlers.serving.traced import LEFT, TracedServer, TracedSession
 from app.transport.connection import Connection
 from app.wire.codec import decode_response
 from app.wire.header import parse_response_header
-from app.wire.produce import encode_produce_request
+from app.wire.produce import decode_produce, encode_produce_request
 from tests.handlers.conversation import SIZE, batch
 from tests.handlers.fakes import Bench
 from tests.support.waiting import until
@@ -134,7 +134,12 @@ async def test_requests_beyond_the_traces_of_a_second_are_not_decoded_again_and_
         pass
     skipped = bench.counter("firn_trace_requests_skipped_total")
     decoded: list[int] = []
-    monkeypatch.setattr(TracedSession, "_describe", lambda session, frame: decoded.append(len(frame)))
+
+    def counted(version: int, body: memoryview) -> Any:
+        decoded.append(len(body))
+        return decode_produce(version, body)
+
+    monkeypatch.setattr("app.handlers.serving.traced.decode_produce", counted)
     wire.send(*(wire.frame() for _ in range(5)))
     assert [error for _, error, _ in wire.answers()] == [0] * 5
     log = bench.logs.get("t", 0)
