@@ -126,7 +126,7 @@ def progress_of(
     return found
 
 
-async def _progress(
+async def move_progress(
     gateway: Gateway, moves: Sequence[ClusterMove], answering: Collection[BrokerId]
 ) -> list[MoveProgress]:
     """How far moves are, as the brokers tell that have answered before."""
@@ -188,6 +188,6 @@ async def list_brokers(request: Request) -> Response:
         numbers=numbers,
         silent=told.silent,
         versions=sorted(versions),
-        moves=await _progress(gateway, moves, told.answers),
+        moves=await move_progress(gateway, moves, told.answers),
         moves_left=standing.moves_count - len(moves),
     )

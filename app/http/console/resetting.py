@@ -6,7 +6,7 @@ preview. Tests: ``tests/http/console/test_resetting.py``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
@@ -98,7 +98,7 @@ def _offsets_in(found: Mapping[TopicPartition, Committed | ShareProgress]) -> St
     return offsets
 
 
-def _topics_in(committed: Mapping[TopicPartition, int]) -> Steps[set[str]]:
+def topics_in(committed: Iterable[TopicPartition]) -> Steps[set[str]]:
     """The topics of a group's offsets, as work in steps."""
     topics = set()
     for number, place in enumerate(committed):
@@ -201,7 +201,7 @@ async def _page(
     message: str,
     status: int,
 ) -> Response:
-    topics = (await ordered(await run(_topics_in(committed)), Portion(), str))[:PARTITIONS_MAX]
+    topics = (await ordered(await run(topics_in(committed)), Portion(), str))[:PARTITIONS_MAX]
     values: dict[str, Any] = {
         "group": view,
         "topics": topics,

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from app.core.units import BrokerId
-from app.http.console.brokers import MOVED_PARTITIONS_MAX, _progress, numbers_of, progress_of
+from app.http.console.brokers import MOVED_PARTITIONS_MAX, move_progress, numbers_of, progress_of
 from app.security.acls import Operation, ResourceType
 from app.wire.private import ClusterMove, MetricSample, PartitionTierStatus, TierStatusResponse
 from tests.http.secured import secured
@@ -108,12 +108,12 @@ class Many(tuple[Any, ...]):
 
 @pytest.mark.parametrize("topics", [{}, {"t": SimpleNamespace(partitions=Many(()))}])
 async def test_moves_of_topics_that_are_gone_have_no_progress(topics: dict[str, Any]) -> None:
-    assert [one.caught_up for one in await _progress(gateway_with(topics), [MOVE], [])] == [0]
+    assert [one.caught_up for one in await move_progress(gateway_with(topics), [MOVE], [])] == [0]
 
 
 async def test_the_progress_of_a_move_looks_at_the_partitions_that_move_alone() -> None:
     some = Many([SimpleNamespace(in_sync_replicas=(1, 2))] * (MOVED_PARTITIONS_MAX + 1))
-    (found,) = await _progress(gateway_with({"t": SimpleNamespace(partitions=some)}), [MOVE], [BrokerId(1)])
+    (found,) = await move_progress(gateway_with({"t": SimpleNamespace(partitions=some)}), [MOVE], [BrokerId(1)])
     assert (found.caught_up, found.left) == (1, None)
 
 

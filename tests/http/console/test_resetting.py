@@ -234,5 +234,5 @@ async def test_the_offsets_of_a_large_group_are_gone_through_in_portions(
     assert noted.turns.all == 1_000
     assert max(noted.turns.counts) <= STRIDE + 1
     again = Noted(1_000)
-    assert await run(resetting._topics_in(again)) == {"t"}
+    assert await run(resetting.topics_in(again)) == {"t"}
     assert max(again.turns.counts) <= STRIDE + 1
