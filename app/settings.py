@@ -60,7 +60,6 @@ from app.core.extras import install_hint
 from app.core.notices import FORMAT_VARIABLE
 from app.http.access import check_encrypted, check_origins, check_rights, parse_hosts, parse_origins
 from app.http.tls_settings import read_tls, texts_of
-from app.machine.span_export import is_installed
 
 ALIASES: Final[Mapping[str, str]] = {
     "broker.id": "node.id",
@@ -879,8 +878,11 @@ def _parse_tracing_endpoint(text: str) -> Mapping[str, Any]:
             "it is shown in lines and settings, so it may have no login and no @: put the login of the collector into "
             "OTEL_EXPORTER_OTLP_TRACES_HEADERS"
         )
-    if text.strip() and not is_installed():
-        raise ValueError(f"OpenTelemetry is not installed: run {install_hint('tracing')}")
+    if text.strip():
+        from app.machine.span_export import is_installed  # it brings asyncio in
+
+        if not is_installed():
+            raise ValueError(f"OpenTelemetry is not installed: run {install_hint('tracing')}")
     return {"firn_tracing_endpoint": text.strip()}
 
 

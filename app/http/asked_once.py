@@ -33,7 +33,7 @@ class AskedOnce(Generic[T]):
         """``keeps``: give an answer again for ``kept_s``, or for ``KEPT_S``. ``ask``: None if each caller has its own way."""
         self._ask = ask
         self._keeps = keeps
-        self._kept_s = KEPT_S if kept_s is None else kept_s
+        self._kept_s = kept_s
         self._asking: _Answer[T] | None = None
         self._kept: tuple[T] | None = None
         self._kept_until_s = 0.0
@@ -57,7 +57,10 @@ class AskedOnce(Generic[T]):
             found = await own()
             asking.found = (found,)
             if self._keeps:
-                self._kept, self._kept_until_s = (found,), loop.time() + self._kept_s
+                self._kept, self._kept_until_s = (
+                    (found,),
+                    loop.time() + (KEPT_S if self._kept_s is None else self._kept_s),
+                )
             return found
         finally:
             self._asking = None

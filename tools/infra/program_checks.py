@@ -50,7 +50,7 @@ _NOT_SETTINGS: Final = re.compile(
 _INSTANCE_TYPE: Final = re.compile(
     r"(?:cache\.|db\.)?[a-z][a-z0-9-]*[0-9][a-z0-9-]*\.(?:nano|micro|small|medium|large|[0-9]*xlarge|metal(?:-[0-9a-z]+)?)"
 )
-_COMMAND: Final = re.compile(r"(?:^|[\s`\"'/(])firn ((?:[a-z-]+)(?: [^`\"'\n|;&)]*)?)")
+_COMMAND: Final = re.compile(r"(?:^|[\s`\"'(]|/bin/)firn ((?:[a-z-]+)(?: [^`\"'\n|;&)]*)?)")
 _PLACEHOLDER: Final = re.compile(r"\$?\{[^}]*\}|<[^>]*>|…")
 
 
