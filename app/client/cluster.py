@@ -383,8 +383,10 @@ class ClusterClient:
         under_way.remove(asking)
         if not under_way:
             del self._refreshing[key]
-        if not asking.task.cancelled():
-            asking.task.exception()  # those who asked may have gone to another broker
+        task = asking.task
+        del asking.task  # A refusal holds frames that hold ``asking``, and the task holds the refusal.
+        if not task.cancelled():
+            task.exception()  # those who asked may have gone to another broker
 
     async def _refresh(self, topics: Collection[str] | None, *, create: bool, asking: _Asking | None = None) -> None:
         connection = await self.any_broker()

@@ -77,11 +77,17 @@ class Change(NamedTuple):
 _changes: Final = msgspec.json.Decoder(list[Change])
 
 
+async def _described(gateway: Gateway, name: str) -> tuple[BrokerId, GroupView]:
+    """The coordinator of a group, and the group. Raises: RequestRejected, BrokerUnavailable."""
+    groups = gateway.groups
+    coordinator = await soon(gateway, lambda: groups.coordinator_of(name))
+    return coordinator, await of_broker(gateway, coordinator, lambda _: groups.describe(name))
+
+
 async def _group(gateway: Gateway, name: str) -> tuple[GroupView, Mapping[TopicPartition, int]]:
     """A group and its offsets. Raises: RequestRejected, BrokerUnavailable."""
     groups = gateway.groups
-    coordinator = await soon(gateway, lambda: groups.coordinator_of(name))
-    view = await of_broker(gateway, coordinator, lambda _: groups.describe(name))
+    coordinator, view = await _described(gateway, name)
     if view.group_type == "share":
         progress = await of_broker(gateway, coordinator, lambda _: groups.share_progress(name))
         return view, await run(_offsets_in(progress))
@@ -217,6 +223,9 @@ async def _page(
 @router.post(RESET)
 async def reset(group_id: str, request: Request) -> Response:
     gateway = gateway_of(request)
+    await _described(
+        gateway, text_of(request, "group_id")
+    )  # a caller without a right to the group sends no form for it
     with bytes_of_body(request) as held:
         fields = await form_of(request, bytes_max=FORM_BYTES_MAX, held=held)
     # Read after the form, which may take minutes to come: members of the group may commit meanwhile.
