@@ -78,6 +78,7 @@ OF_EXTRAS = {
     ),
     "security": ("app/cli/tls.py", "app/machine/pkcs12.py", "app/security/tokens.py"),
     "spark": ("pyspark_firn/",),
+    "tracing": ("app/machine/span_export.py",),
 }
 """Which modules may import what is installed with an extra only. All others are part of the least installation."""
 
