@@ -90,7 +90,7 @@ def cost(
         typer.Option(
             "--with",
             metavar="NAME=COUNT",
-            help="What stands around Firn's broker: load_balancer, endpoint, nat, key, metric, alarm, http_machine, "
+            help="Resources around Firn's broker: load_balancer, endpoint, nat, key, metric, alarm, http_machine, "
             "http_load_balancer.",
         ),
     ] = None,
@@ -122,7 +122,7 @@ def cost(
     measured: Annotated[
         bool,
         typer.Option(
-            "--measured", help="Do not estimate: ask the brokers of --bootstrap what they counted in the last hour."
+            "--measured", help="Do not estimate: read the counters of the last hour from the brokers of --bootstrap."
         ),
     ] = False,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,

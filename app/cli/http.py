@@ -85,7 +85,7 @@ def http(
         ),
     ] = False,
     console_read_only: Annotated[
-        bool, typer.Option("--console-read-only", help="The console's pages only show, and refuse each change.")
+        bool, typer.Option("--console-read-only", help="The console shows pages, and refuses each change.")
     ] = False,
     console_mask: Annotated[
         str,
@@ -100,7 +100,7 @@ def http(
         typer.Option(
             "--trusted-proxies",
             metavar="NETWORK,…",
-            help="Addresses and networks of the proxies in front, whose header says for whom they ask.",
+            help="Addresses and networks of the proxies in front. Their header names the client.",
         ),
     ] = "",
     forwarded_header: Annotated[
@@ -130,7 +130,7 @@ def http(
             "--log-format",
             metavar="text|json",
             envvar="FIRN_LOG_FORMAT",
-            help="Format of the log: lines for people, or a JSON object a line for programs.",
+            help="Format of the log: text for people, or one JSON object in each line for programs.",
         ),
     ] = TEXT,
     worker: Annotated[str | None, typer.Option("--worker", hidden=True, help="One of these processes.")] = None,

@@ -49,7 +49,7 @@ def serve(
         typer.Option("--advertise", metavar="HOST:PORT", help="Address that clients connect to. [--listen]"),
     ] = None,
     http: Annotated[
-        str | None, typer.Option("--http", metavar="HOST:PORT|off", help="REST, metrics and health. [127.0.0.1:8080]")
+        str | None, typer.Option("--http", metavar="HOST:PORT|off", help="REST, console, metrics. [127.0.0.1:8080]")
     ] = None,
     http_allowed_hosts: Annotated[
         str | None,
@@ -148,7 +148,7 @@ def serve(
         typer.Option(
             "--log-format",
             metavar="text|json",
-            help="Format of the log: lines for people, or a JSON object a line for programs (docs/log-events.md). [text]",
+            help="Format of the log: text for people, or one JSON object in each line for programs (docs/log-events.md). [text]",
         ),
     ] = None,
     list_settings: Annotated[

@@ -312,7 +312,7 @@ class BrokerConfig:
         frozenset(),
         _LIST,
         "Addresses and networks (10.0.0.7, 10.1.0.0/24) of the proxies in front of HTTP. The header of "
-        "firn.http.forwarded.header says for whom they ask. Nobody else's header is believed.",
+        "firn.http.forwarded.header names the client. This header is ignored from all other addresses.",
     )
     firn_http_forwarded_header: str = setting(
         FORWARDED_HEADERS[0],

@@ -1,7 +1,7 @@
-"""Questions of pages to brokers: side by side, and none for longer than a reader waits.
+"""Requests of pages to brokers: sent side by side, each with a time limit.
 
-A broker may accept connections and respond to nothing. A page then comes without the part that this broker alone knows, and names
-the broker. ``PATIENCE_S`` and ``BROKER_S`` together are less than 2 s.
+A broker may accept connections and never respond. A page then leaves out the part that only this broker knows, and names the
+broker. ``PATIENCE_S`` and ``BROKER_S`` together are less than 2 s.
 
 Tests: ``tests/http/console/test_silent_brokers.py``.
 """

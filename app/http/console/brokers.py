@@ -1,4 +1,4 @@
-"""The page of brokers: each with its place, its version and its state, and the moves of partitions with their progress.
+"""The page of brokers: the address, version and state of each, and the progress of moves of partitions.
 
 Tests: ``tests/http/console/test_brokers.py``.
 """
@@ -100,7 +100,7 @@ def progress_of(
     in_sync: Mapping[tuple[str, int], Sequence[int]],
     status: Mapping[BrokerId, TierStatusResponse],
 ) -> list[MoveProgress]:
-    """How far moves are. ``status``: of brokers, with the partitions that they lead and follow."""
+    """The progress of moves. ``status``: of brokers, with the partitions that they lead and follow."""
     wanted = {(move.topic, move.partition) for move in moves}
     ends: dict[tuple[str, int], tuple[int, int]] = {}
     reached: dict[tuple[str, int, int], int] = {}
@@ -129,7 +129,7 @@ def progress_of(
 async def move_progress(
     gateway: Gateway, moves: Sequence[ClusterMove], answering: Collection[BrokerId]
 ) -> list[MoveProgress]:
-    """How far moves are, as the brokers tell that have answered before."""
+    """The progress of moves, from the responses that the brokers have sent before."""
     topics = sorted({move.topic for move in moves})
     if not topics:
         return []
@@ -153,7 +153,7 @@ async def move_progress(
 
 
 async def _drains(gateway: Gateway, brokers: Sequence[BrokerId]) -> dict[BrokerId, str]:
-    """How far the drains of some brokers are, in sentences."""
+    """The progress of the drains of some brokers, in sentences."""
 
     async def ask(_: BrokerId, connection: KafkaConnection) -> str:
         return (await gateway.admin.tier_status_by(connection, [NO_TOPIC])).drain

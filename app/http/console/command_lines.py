@@ -1,6 +1,6 @@
 """Command lines that read or produce a message, to copy into a shell. Pure.
 
-Each name is quoted for a shell. A line is empty if a name would be taken for an option, or has a character that shows nothing
+Each name is quoted for a shell. A line is empty if a name would be taken for an option, or has an invisible character
 (``formats.shell``). JSON is written in ASCII, so all of its characters show.
 
 Tests: ``tests/http/console/test_command_lines.py``.
@@ -32,7 +32,7 @@ class Line(NamedTuple):
 def reading(
     topic: str, partition: int, offset: int, *, base: str, cluster_id: str, broker: str, user: str
 ) -> list[Line]:
-    """Lines that read a message. ``base``: the URL of HTTP. ``broker``: HOST:PORT. ``user``: who is logged in, if one is."""
+    """Lines that read a message. ``base``: the URL of HTTP. ``broker``: HOST:PORT. ``user``: the name of the logged-in user."""
     url = f"{_records(base, cluster_id, topic, partition)}?offset={offset}&count=1"  # a shell would take & for its own
     return [
         Line("firn", shell(f"firn consume {{}} --partition {partition} --from {offset} --count 1", topic)),

@@ -1,4 +1,4 @@
-"""The state of the console in a process. Nothing of it is loaded before the first page.
+"""The state of the console in a process. Templates and files are loaded at the first page.
 
 Tests: ``tests/http/console/test_pages.py``.
 """

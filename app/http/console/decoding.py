@@ -3,7 +3,8 @@
 The id of a schema is in a header of the record, or before the payload (``app/registry/payloads/prefix.py``). The registry is read
 as the caller, who sees the schemas that a broker lets it read. Bytes that cannot be decoded are shown as they are, with the reason.
 
-A page looks up ``SCHEMAS_MAX`` schemas and decodes ``PAGE_BYTES_MAX``, because others wrote the records and the schemas.
+A page looks up ``SCHEMAS_MAX`` schemas at most, and decodes ``PAGE_BYTES_MAX`` at most. Clients choose the sizes of records and
+schemas, so a page needs these limits.
 
 Tests: ``tests/http/console/test_decoding.py``.
 """
@@ -52,7 +53,7 @@ class Decoded(NamedTuple):
 
 
 class _Named(NamedTuple):
-    """The id of a schema, and where the payload begins."""
+    """The id of a schema, and the start of the payload."""
 
     ref: SchemaRef
     content: bytes

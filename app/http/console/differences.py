@@ -1,7 +1,7 @@
 """The difference of two texts, line by line. Pure.
 
-``difflib`` works in one piece, for a time that grows with the square of the lines that are alike. These steps are bounded by the
-number of edits (Myers, "An O(ND) Difference Algorithm", 1986), and the loop goes on between them (INV-15).
+``difflib`` cannot yield, and its time grows with the square of the equal lines. The time of these steps is bounded by the number of
+edits (Myers, "An O(ND) Difference Algorithm", 1986). Other work of the loop runs between the steps (INV-15).
 """
 
 from __future__ import annotations

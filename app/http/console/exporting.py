@@ -1,6 +1,7 @@
-"""What a search of messages finds, as a file of lines of JSON (NDJSON), each in the form in which REST takes a record.
+"""The results of a search of messages, as a file of lines of JSON (NDJSON). REST accepts each line as a record.
 
-A file ends at the end that the partition had when it was asked for, or at a limit. Then its last line says where it ended and why.
+A file ends at the end offset that the partition had at the request, or at a limit. At a limit, its last line names the next offset
+and the reason.
 Tests: ``tests/http/console/test_exporting.py``.
 """
 
@@ -96,7 +97,7 @@ def _talk(
 
 
 async def _send(gateway: Gateway, found: AsyncIterator[bytes], write: Write) -> None:
-    """Send lines in pieces, whose bytes count until they are sent. Raises: RestError 429."""
+    """Send lines in pieces. The bytes of a piece count until the piece is sent. Raises: RestError 429."""
     budget = gateway.read_budget
 
     async def send(piece: list[bytes], size: int) -> None:

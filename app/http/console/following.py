@@ -1,8 +1,8 @@
-"""Messages as they come, for the script of the tab of messages: server-sent events, each with rows of the page's table.
+"""New messages for the script of the tab of messages: server-sent events, each with rows of the page's table.
 
-A stream has one of the places for endless reads of its caller (``Lanes``). It ends with the session or the credential, and with
-``rows`` after so many rows. A stream that would show more than ``ROWS_A_SECOND``, or look at more than ``BYTES_A_SECOND`` for its
-filter, goes on near the end, and says how much it has left out.
+A stream takes one of its caller's places for endless reads (``Lanes``). It ends with the session or the credential, or after
+``rows`` rows. A stream that would show more than ``ROWS_A_SECOND``, or filter more than ``BYTES_A_SECOND``, skips to near the
+partition's end. It then says how many records it has skipped.
 
 Tests: ``tests/http/console/test_following.py``.
 """
@@ -156,12 +156,12 @@ class _Following:
         await write(event(message, name="ended"))
 
     def _counts(self) -> bool:
-        """Whether the session of the stream is still there. A stream is no use of it."""
+        """Whether the session of the stream is still live. This check does not count as a use of the session."""
         session = session_of(self._request)
         return session is None or console_of(self._request).sessions.is_live(session)
 
     async def _send(self, write: Write) -> bool:
-        """Send rows until the session has ended, or until all are sent that were wanted. Returns: whether they were.
+        """Send rows until the session ends, or until all requested rows are sent. Returns: whether all were sent.
 
         Raises: RequestRejected, BrokerUnavailable, CorruptionError.
         """

@@ -1,7 +1,7 @@
-"""Forms of the console: who sent them, and their fields.
+"""Forms of the console: checks of their sender, and their fields.
 
-A form counts if its page is of the host that the request names, and if it has the token of its session (ADR 0047, CS6). Long fields
-are read in portions.
+A form is accepted if its page belongs to the host that the request names, and if it has the token of its session (ADR 0047, CS6).
+Long fields are read in portions.
 
 Tests: ``tests/http/console/test_forms.py``.
 """

@@ -1,4 +1,4 @@
-"""Pages of groups: the list, and of one group its members and how far it is behind.
+"""Pages of groups: the list, and the page of one group with its members and its lag.
 
 Tests: ``tests/http/console/test_groups.py``.
 """
@@ -141,7 +141,7 @@ async def _ends_of(
 
 
 class Lag(NamedTuple):
-    """How far a group is in a partition."""
+    """The progress of a group in a partition."""
 
     partition: TopicPartition
     offset: int
@@ -160,7 +160,10 @@ async def _lags(
     committed: Mapping[TopicPartition, Committed],
     partitions: Sequence[TopicPartition],
 ) -> tuple[list[Lag], list[BrokerId]]:
-    """How far a group is in at most ``LAGS_A_PAGE`` partitions, and the leaders that did not respond. Raises: RequestRejected."""
+    """The progress of a group in at most ``LAGS_A_PAGE`` partitions, and the leaders that did not respond.
+
+    Raises: RequestRejected.
+    """
     found = {one: Lag(one, committed[one].offset, owners.get(one)) for one in partitions}
     by_leader: dict[BrokerId, list[TopicPartition]] = {}
     for partition in partitions:

@@ -1,4 +1,4 @@
-"""The pages to log in and out. They are there only where callers log in.
+"""The pages to log in and out. They exist only if callers must log in.
 
 Tests: ``tests/http/console/test_logins.py``.
 """
@@ -33,14 +33,14 @@ IMMUTABLE: Final = "public, max-age=31536000, immutable"
 
 
 def next_of(text: str) -> str:
-    """Where to go after a login: a page of the console, or the first one."""
+    """The path after a login: a page of the console, or the first page."""
     path = text.partition("?")[0].partition("#")[0]
     safe = text.startswith("/") and "\\" not in text and text.isprintable() and is_console(path) and "//" not in path
     return text if safe else "/"
 
 
 def credential_of(fields: dict[str, str]) -> Credential | None:
-    """The credential that a form has, None if it cannot be one."""
+    """The credential of a form; None if its fields cannot be a credential."""
     if token := fields.get("token", "").strip():
         header = b"Bearer " + token.encode()
     else:

@@ -4,7 +4,7 @@ A rule names topics and a field: ``orders-*:customer.email`` hides that field of
 list, too. ``*`` stands for any field. ``@key`` hides whole keys, and ``@headers`` the values of headers.
 
 A value of a masked topic that is no JSON object or list, or that is long, is hidden as a whole: the field may be anywhere in it.
-So are values by an Avro or Protobuf schema, and keys whose schema a header names.
+Values of an Avro or Protobuf schema are hidden as a whole, too, and so are keys whose schema a header names.
 
 Tests: ``tests/http/console/test_masks.py``.
 """

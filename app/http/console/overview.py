@@ -1,4 +1,4 @@
-"""The first page: whether all is well, what needs attention, and the brokers.
+"""The first page: the state of the cluster, problems that need attention, and the brokers.
 
 Tests: ``tests/http/console/test_pages.py``.
 """
@@ -61,7 +61,7 @@ _NAMES: Final = frozenset((*_RATES, *_OF_BROKER, *_OF_TOPICS, *MEASURED_NAMES))
 
 
 class Attention(NamedTuple):
-    """A matter that needs attention."""
+    """A problem that needs attention."""
 
     hurts: bool
     """Whether it hurts now, or will."""
@@ -148,7 +148,7 @@ async def may_describe(gateway: Gateway) -> bool:
 
 
 def matters(standing: ClusterResponse, numbers: Numbers | None) -> list[Attention]:
-    """All that needs attention, the worst first."""
+    """All problems that need attention, the worst first."""
     found: list[Attention] = []
 
     def partitions(hurts: bool, count: int, which: Sequence[tuple[str, int]], text: str, runbook: str) -> None:

@@ -1,7 +1,7 @@
 """The tab of a topic with a form for a new message.
 
-The broker decides whether the caller may write, as for each other Produce. The response to a message that is stored leads to the
-form again, so that a page that is loaded once more stores nothing. Tests: ``tests/http/console/test_producing.py``.
+The broker decides whether the caller may write, as for each other Produce. After a message is stored, the response redirects to the
+form, so a reload stores no second message. Tests: ``tests/http/console/test_producing.py``.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ VALUE_KINDS: Final[Mapping[str, str]] = {
     "tombstone": "no value (tombstone)",
 }
 SHOWN_AGAIN_BYTES_MAX: Final = 64 * KIB
-"""Of each field that was typed. An escape on the page has up to five bytes for one."""
+"""Of each typed field. HTML escapes a byte by up to five bytes."""
 _FIELDS: Final = ("key_kind", "key", "value_kind", "value", "headers", "partition")
 _TYPED: Final = ("key", "value", "headers")
 _KEPT: Final = ("key_kind", "value_kind", "partition")
@@ -77,7 +77,7 @@ def check_json(data: bytes, what: str) -> bytes:
 
 
 async def part_of(kind: str, text: str, what: str) -> Part | SchemaPart:
-    """A key or a value that was typed. Raises: RestError 400, 413."""
+    """A typed key or value. Raises: RestError 400, 413."""
     data = text.replace("\r\n", "\n").encode()  # browsers send each line break of a form as two characters
     if len(data) > VALUE_BYTES_MAX:
         raise RestError(413, f"The {what} is larger than {VALUE_BYTES_MAX} bytes. Use `firn produce`.")

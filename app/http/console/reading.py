@@ -1,7 +1,7 @@
-"""Records for a page: so many that fit a filter, of which the beginning of each is kept.
+"""Records for a page: those that pass a filter, up to a number. The beginning of each value is kept.
 
-A page reads ``SCANNED_BYTES_MAX`` at most, for ``SCAN_MS_MAX`` and ``SCAN_PORTIONS_MAX`` at most, and then says how far it came. A
-record keeps ``PREVIEW_BYTES`` of its value, so a page of 200 records of any size has a bounded length.
+A page reads ``SCANNED_BYTES_MAX`` at most, for ``SCAN_MS_MAX`` and ``SCAN_PORTIONS_MAX`` at most. The page then says where the
+search stopped. A record keeps ``PREVIEW_BYTES`` of its value, so a page of 200 records of any size has a bounded length.
 
 Tests: ``tests/http/console/test_messages.py``.
 """

@@ -1,4 +1,4 @@
-"""A message of a topic, sent on to another topic as it is: a preview, and then the same key, value, headers and time.
+"""A copy of a message in another topic, with the same key, value, headers and time, after a preview.
 
 Tests: ``tests/http/console/test_resending.py``.
 """
@@ -34,7 +34,7 @@ NAME_CHARS_MAX: Final = 249
 
 
 async def _held_record(gateway: Gateway, partition: TopicPartition, offset: int, held: PageBytes) -> Record:
-    """The message, whose bytes are taken into ``held``. Raises: RestError 404, 429; RequestRejected, BrokerUnavailable."""
+    """The message. ``held`` counts its bytes. Raises: RestError 404, 429; RequestRejected, BrokerUnavailable."""
     first, end = await ends_of(gateway, partition)
     record = await record_at(gateway, partition, Offset(offset)) if first <= offset < end else None
     if record is None:

@@ -1,7 +1,7 @@
-"""The offsets of a group, put somewhere else: a preview for each partition, and then exactly what the preview has shown.
+"""Resets of a group's offsets. A preview shows the new offset of each partition. The reset then sets exactly these offsets.
 
-The group must have no member. The typed name of the group confirms the change. It is refused if the group has moved since its
-preview. Tests: ``tests/http/console/test_resetting.py``.
+The group must have no member. The caller types the group's name to confirm. The reset is refused if an offset of the group has
+changed since the preview. Tests: ``tests/http/console/test_resetting.py``.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _HAS_MEMBERS: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.NON_EMPT
 
 
 class Change(NamedTuple):
-    """A partition of a reset. The form has it as it was shown."""
+    """A partition of a reset. The form repeats it as the preview showed it."""
 
     topic: str
     partition: int
@@ -64,7 +64,7 @@ class Change(NamedTuple):
 
     @property
     def effect(self) -> str:
-        """What the group reads by it, in a phrase."""
+        """The effect of the change on the group, in a phrase."""
         if self.before < 0:
             return "begins there"
         if self.after == self.before:
@@ -152,7 +152,7 @@ async def _chosen(
 
 
 async def _aims(gateway: Gateway, places: Sequence[TopicPartition], to: str, at: str) -> Mapping[TopicPartition, int]:
-    """Where each partition is to go. Raises: RestError 400, RequestRejected, BrokerUnavailable."""
+    """The new offset of each partition. Raises: RestError 400, RequestRejected, BrokerUnavailable."""
     match to:
         case "earliest":
             return dict.fromkeys(places, 0)

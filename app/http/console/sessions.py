@@ -1,6 +1,6 @@
-"""Logins of browsers: a cookie names a session, and the session has the credential that its user typed (ADR 0047, CS).
+"""Logins of browsers: a cookie names a session, and the session has the credential that its user typed (ADR 0047, CS4 to CS7).
 
-The cookie counts for pages of the console alone, so no page elsewhere and no other program can use it for REST.
+The cookie is accepted for pages of the console alone, so no other page and no other program can use it for REST.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def is_console(path: str) -> bool:
 
 
 def is_open(path: str) -> bool:
-    """Whether the console serves this path to everybody."""
+    """Whether the console serves this path without a login."""
     return path.startswith(OPEN)
 
 
@@ -68,7 +68,7 @@ def cookie_name(scope: Any, *, encrypted: bool = False) -> str:
 
 
 def cookie_of(scope: Any, *, encrypted: bool = False) -> str | None:
-    """The name of the session that a request brings."""
+    """The name of the session in the cookie of a request."""
     wanted = cookie_name(scope, encrypted=encrypted)
     for name, value in scope["headers"]:
         if name == b"cookie" and len(value) <= _COOKIE_CHARS_MAX:
@@ -87,7 +87,7 @@ def set_cookie(scope: Any, name: str | None, *, encrypted: bool = False) -> str:
 
 
 class Sessions:
-    """All of a process, in memory: a restart ends them."""
+    """All sessions of a process, in memory: a restart ends them."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class Sessions:
         return session
 
     def is_live(self, session: Session) -> bool:
-        """Whether a session counts still. It is no use of it."""
+        """Whether a session is still live. This check does not count as a use of the session."""
         now_s = asyncio.get_running_loop().time()
         return self._known.get(session.key) is session and not self._has_ended(session, now_s)
 
@@ -154,7 +154,7 @@ class Sessions:
                 self.end(session)
 
     def end(self, session: Session) -> None:
-        """Its credential counts no more, or its user has left."""
+        """End a session: its credential was refused, or its user has logged out."""
         self._known.pop(session.key, None)
 
     # --- forms ----------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """The page of the object store: uploads, cold reads, write-ahead logs, and requests with their cost.
 
-Brokers count in their metrics. Numbers of the last hour are those of the bill. All others are since the start of a process.
+The metrics of brokers have the numbers. Requests and their cost are of the last hour, as the bill counts them. All other
+numbers are since the start of a broker's process.
 
 Tests: ``tests/http/console/test_store.py``.
 """
@@ -142,7 +143,7 @@ class StoreNumbers:
         return sum(one.failed for one in self.brokers.values())
 
     def waiting_topics(self) -> list[tuple[str, float, float]]:
-        """The topics with most bytes that wait: name, bytes, seconds."""
+        """The topics with the most bytes that wait for an upload: name, bytes, seconds."""
         found = [(name, values[0], values[1]) for name, values in self.topics.items() if values[0]]
         return sorted(found, key=lambda one: -one[1])[:TOPICS_SHOWN]
 

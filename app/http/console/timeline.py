@@ -1,4 +1,4 @@
-"""The drawing of where a partition's history lies: three lanes of blocks over time or over offsets. Pure.
+"""The drawing of the tiers that hold a partition's history: three lanes of blocks over time or over offsets. Pure.
 
 The lanes are the bucket, the write-ahead log and the local disk. Positions are parts of the width in percent.
 """

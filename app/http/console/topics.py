@@ -1,6 +1,6 @@
 """Pages of topics: the list, and of one topic its timeline, its partitions and its settings.
 
-A list asks for the numbers of the topics that it shows, and of no other. Tests: ``tests/http/console/test_topics.py``.
+A list asks brokers only for the numbers of the topics that it shows. Tests: ``tests/http/console/test_topics.py``.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def number_in(request: Request, name: str, default: int, most: int) -> int:
 
 
 async def _told(gateway: Gateway, topics: Sequence[TopicView]) -> Told[TierStatusResponse] | None:
-    """The state of the tiers of some topics, as the leaders of their partitions tell it; None if they have too many partitions, or
-    one was deleted meanwhile."""
+    """The state of the tiers of some topics, as their leaders report it; None if they have too many partitions, or one was deleted
+    meanwhile."""
     if sum(len(topic.partitions) for topic in topics) > PARTITIONS_SUMMED_MAX:
         return None
     leaders = {one.leader for topic in topics for one in topic.partitions if one.leader is not None}
@@ -102,7 +102,7 @@ async def _bytes_of(told: Told[TierStatusResponse]) -> Mapping[str, TopicBytes]:
 
 
 def state_of(topic: TopicView) -> str:
-    """What hurts in a topic, in a phrase; empty if all is well."""
+    """The problem of a topic, in a phrase; empty if there is none."""
     without = sum(one.leader is None for one in topic.partitions)
     if without:
         return f"{without:,} without a leader"

@@ -1,6 +1,7 @@
-"""Pages of transactions: the open ones by age, one with the records that it holds back, and the producers of a partition.
+"""Pages of transactions: open transactions by age, the records that a transaction holds back, the producers of a partition.
 
-Brokers are asked for ids first, and for the ages of so many at most. Of more open transactions the oldest are shown.
+A broker is first asked for the ids of its open transactions, and then for the ages of ``DESCRIBED_MAX`` at most. If a broker has
+more open transactions, the page shows the oldest.
 
 Tests: ``tests/http/console/test_transactions.py``.
 """
@@ -82,7 +83,7 @@ async def open_at(connection: KafkaConnection) -> OfBroker:
 async def _oldest_first(
     connection: KafkaConnection, listed: Sequence[ListedTransaction]
 ) -> Sequence[ListedTransaction]:
-    """``DESCRIBED_MAX`` of the listed ones, the oldest among them. Of each age at most that many are looked at."""
+    """At most ``DESCRIBED_MAX`` of the listed transactions, the oldest among them."""
     found: dict[str, ListedTransaction] = {}
     for older_ms in OLDER_MS:
         for one in await transactions_at(connection, older_ms=older_ms):

@@ -40,7 +40,7 @@ _LIMITS: Final[Mapping[str, tuple[str, str]]] = {
 
 
 class QuotaPart(NamedTuple):
-    """Whose limits: ``kind`` and ``name``."""
+    """A part of the entity that the limits apply to: its ``kind`` and its ``name``."""
 
     kind: str
     name: str
@@ -52,7 +52,7 @@ class QuotaRow(NamedTuple):
 
     parts: tuple[QuotaPart, ...]
     limits: tuple[tuple[str, str, str], ...]
-    """Of each: what its entity may do, how much, and the limit's name."""
+    """For each limit: the action, the amount, and the name of the limit."""
 
 
 def quota_row(entity: Mapping[str, str | None], limits: Mapping[str, float]) -> QuotaRow:
