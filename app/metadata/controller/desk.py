@@ -20,8 +20,10 @@ from app.core.errors import ErrorCode, FirnError, RequestRejected
 from app.core.faults import Faults
 from app.core.log_events import Event
 from app.core.seams import shared_wait_s
+from app.core.turns import run
 from app.core.units import BrokerId, TopicIdPartition
 from app.metadata.changes import reassignments
+from app.metadata.changes.allowed_elections import AllowedElections
 from app.metadata.changes.broker_changes import (
     AlteredSet,
     ProposedSet,
@@ -30,6 +32,7 @@ from app.metadata.changes.broker_changes import (
     allot_node_id,
     alter_in_sync,
     begin_stop,
+    elect_where_nobody_leads,
     fence_brokers,
     forget_broker,
     register_broker,
@@ -127,6 +130,8 @@ class Desk:
         """When the log could not be confirmed last."""
         self._clocks_ms: dict[int, int] = {}
         self._probing: dict[int, asyncio.Task[None]] = {}
+        self._allowed: AllowedElections | None = None
+        """None while this broker is not the controller."""
         self._away_since_s: dict[tuple[int, int], float] = {}
         """Ephemeral brokers that are fenced, by node id and broker epoch, and since when this controller knows of it."""
         self.unclean_elections = 0
@@ -184,6 +189,7 @@ class Desk:
         config = self._view.config
         comebacks = Comebacks(config.leader_imbalance_check_interval_seconds, loop.time())
         more_replicas = MoreReplicas()
+        allowed = self._allowed = AllowedElections()
         try:
             while self._in_office():
                 await self._wait(sessions)
@@ -196,6 +202,7 @@ class Desk:
                     sessions.tick(loop.time())
                 if self.serving:
                     await self._settle(sessions)
+                    await self._elect_where_allowed(allowed)
                     if config.auto_leader_rebalance_enable:
                         stable = comebacks.due(loop.time(), sessions.steady_since())
                         if stable:
@@ -203,7 +210,7 @@ class Desk:
                     await self._add_replicas(more_replicas)
                     await self._forget_ephemeral(loop.time())
         finally:
-            self._sessions = None
+            self._sessions = self._allowed = None
             self._away_since_s.clear()
             self._clocks_ms.clear()
             for task in self._probing.values():
@@ -290,6 +297,18 @@ class Desk:
         except FirnError as error:
             self._faults.met("fencing", "brokers", f"the controller cannot fence or unfence brokers now: {error}")
 
+    async def _elect_where_allowed(self, allowed: AllowedElections) -> None:
+        """Elect leaders of partitions without one, after a setting has allowed unclean elections (E3)."""
+        if not allowed.noted or not await run(allowed.due(self._view.image)):
+            return
+        try:
+            changed = await self.controller.submit(elect_where_nobody_leads.steps)
+        except FirnError as error:
+            allowed.again()
+            self._faults.met("electing", "leaders", f"partitions without a leader get none now: {error}")
+            return
+        self._count_unclean(changed.unclean)
+
     async def _forget_ephemeral(self, now_s: float) -> None:
         """Take brokers out of the cluster that had no disk, and have not been back for long (J48)."""
         brokers, before = self._view.image.brokers, self._away_since_s
@@ -372,6 +391,10 @@ class Desk:
         if delta.brokers and self._sessions is not None:
             self._sessions.follow(image.brokers, asyncio.get_running_loop().time())
             self._look.set()
+        if self._allowed is not None:
+            self._allowed.follow(image, delta)
+            if self._allowed.noted:
+                self._look.set()
 
     # --- requests of brokers ------------------------------------------------------------------------------------------
 
