@@ -14,7 +14,7 @@ from app.broker.partitions.leadership_lines import why_offline
 from app.broker.partitions.logs_in_image import is_to_lead, leader_epoch
 from app.broker.partitions.next_step import Stage
 from app.broker.partitions.opening import Opening
-from app.broker.partitions.unsettled import Unsettled
+from app.broker.partitions.unsettled import RETRY_S_MAX, RETRY_S_MIN, STARTED_AT_ONCE, Unsettled
 from app.core.errors import CorruptionError, FencedError, FirnError, StorageUnavailable
 from app.core.faults import Faults
 from app.core.log_events import Event
@@ -26,12 +26,8 @@ from app.metadata.view.view import ClusterView
 
 OPENING: Final = "opening"
 """Name of this work in log lines about faults."""
-RETRY_S_MIN: Final = 0.5
-RETRY_S_MAX: Final = 30.0
 OPENED_AT_ONCE: Final = 1024
 """Partitions of other brokers that are opened at the same time: those of one write-ahead log share its objects."""
-STARTED_AT_ONCE: Final = 16
-"""Attempts started before the event loop serves other work. Each takes about 0.1 ms."""
 OFFLINE_RETRY_S_MIN: Final = 5.0
 OFFLINE_RETRY_S_MAX: Final = 120.0
 """Pause between two attempts to open offline partitions. Each attempt reads their manifests."""

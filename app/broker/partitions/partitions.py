@@ -26,7 +26,7 @@ from app.broker.partitions.opener import Opener
 from app.broker.partitions.opening import Opened, Opening
 from app.broker.partitions.reading import ManifestReading
 from app.broker.partitions.start_report import StartReport
-from app.broker.partitions.unsettled import Unsettled
+from app.broker.partitions.unsettled import RETRY_S_MAX, RETRY_S_MIN, Unsettled
 from app.configs import BrokerConfig, TopicConfig
 from app.core.errors import (
     ConfigError,
@@ -69,8 +69,6 @@ if TYPE_CHECKING:
 
 SETTLED: Final = frozenset({Transition.STAY, Transition.RAISE})
 """Transitions that leave the role as it is: it is in line with the image."""
-RETRY_S_MIN: Final = 0.5
-RETRY_S_MAX: Final = 30.0
 WAITED_FOR_MAX: Final = 1_000
 """Partitions of a topic whose logs are all created before the request that creates it is answered."""
 LOGS_AT_ONCE: Final = 16

@@ -14,7 +14,7 @@ from app.broker.partitions.logs_in_image import leader_epoch
 from app.broker.partitions.manifests import MANIFESTS_AT_ONCE
 from app.broker.partitions.next_step import Stage
 from app.broker.partitions.opening import Opening
-from app.broker.partitions.unsettled import Unsettled
+from app.broker.partitions.unsettled import RETRY_S_MAX, RETRY_S_MIN, STARTED_AT_ONCE, Unsettled
 from app.core.errors import CorruptionError, FencedError, FirnError
 from app.core.faults import Faults
 from app.hot.log import PartitionLog
@@ -25,12 +25,8 @@ from app.tiering.upload.remote_log_manager import RemoteLogManager
 
 MANIFEST: Final = "reading the manifest of"
 """Name of this work in log lines about faults."""
-RETRY_S_MIN: Final = 0.5
-RETRY_S_MAX: Final = 30.0
 LISTED_AT_ONCE: Final = 2_048
 """New partitions whose manifests are listed together."""
-STARTED_AT_ONCE: Final = 16
-"""Reads started before the event loop serves other work. Each takes about 0.1 ms."""
 CACHE_WRITE_S: Final = 5.0
 """How long changed manifests wait, so that they are written to the data directory together."""
 TAKEN_OVER_MANY: Final = 16

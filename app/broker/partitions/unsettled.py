@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from app.replication.partition import Partition
 
 
+RETRY_S_MIN: Final = 0.5
+RETRY_S_MAX: Final = 30.0
+"""Pauses between two attempts to do the work that is left. Each is twice as long as the one before."""
+STARTED_AT_ONCE: Final = 16
+"""Attempts started before the event loop serves other work. Each takes about 0.1 ms."""
+
 _SETTLED: Final = {Role.LEADER: Stage.LEADING, Role.FOLLOWER: Stage.FOLLOWING, Role.OFFLINE: Stage.CONTRADICTED}
 """By role: the stage without a record."""
 
