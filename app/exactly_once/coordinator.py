@@ -16,7 +16,7 @@ from app.configs.resolving import resolve_topic_config
 from app.coordinator.partition import ProducerIdAndEpoch, until_at_hand
 from app.coordinator.shell import Coordinator, Turn
 from app.coordinator.topics import HTTP_REQUESTS, make_topic, strongest
-from app.core.errors import CorruptionError, DirectoryOffline, ErrorCode, FirnError, RequestRejected
+from app.core.errors import CorruptionError, DirectoryOffline, ErrorCode, FirnError, NotLeader, RequestRejected
 from app.core.faults import Faults
 from app.core.log_events import Event
 from app.core.metrics import Registry
@@ -418,10 +418,16 @@ class RequestCoordinator:
             try:
                 await self._advance(log.topic_id, log.partition, start)
             except FirnError as error:
-                self._faults.met_error("expiring results of", str(log.topic_partition), error)
+                self._tell("expiring results of", index, shard, error)
 
     def _is_current(self, index: PartitionIndex, shard: RequestShard) -> bool:
         return any(one is shard and at == index for at, one in self._coordinator.shards())
+
+    def _tell(self, kind: str, index: PartitionIndex, shard: RequestShard, error: FirnError) -> None:
+        """Work on one partition has failed. Another leader of it is no failure."""
+        if isinstance(error, DirectoryOffline) or (isinstance(error, NotLeader) and not self._is_current(index, shard)):
+            return  # that a directory is offline was told once for all
+        self._faults.met(kind, f"{TOPIC}-{index}", f"{kind} {TOPIC}-{index} fails: {error}")
 
     # --- transactions without an end ----------------------------------------------------------------------------------
 
@@ -446,7 +452,7 @@ class RequestCoordinator:
             try:
                 await self._decide(place)
             except FirnError as error:
-                self._faults.met_error("deciding a result of", f"{TOPIC}-{place.partition}", error)
+                self._tell("deciding a result of", place.partition, shard, error)
 
     async def _decide(self, place: _OpenSince) -> None:
         """Raises: FirnError if the fate of its records cannot be learned now, or the marker cannot be written."""

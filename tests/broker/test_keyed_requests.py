@@ -16,7 +16,7 @@ from app.client.transactions import end_transaction
 from app.configs import InternalDurability
 from app.configs.broker import STANDARD_AUTHORIZER
 from app.coordinator.partition import ProducerIdAndEpoch
-from app.core.errors import CorruptionError, ErrorCode, FencedError, FirnError, RequestRejected
+from app.core.errors import CorruptionError, ErrorCode, FencedError, FirnError, NotLeader, RequestRejected
 from app.core.units import PartitionIndex, ProducerEpoch, TopicPartition
 from app.exactly_once import coordinator as coordinators
 from app.exactly_once.records import PARTITIONS, TOPIC, Part, RequestKey, Result, Tick, encode_result
@@ -472,6 +472,77 @@ async def test_results_are_decided_later_and_the_failure_is_told(
     async with open_broker(tmp_path) as broker:
         await until(lambda: len(tries) > 1)
         assert any("It has failed once." in line for line in broker.lines)
+
+
+REFUSALS = [
+    RequestRejected(ErrorCode.INVALID_REQUEST, "It has failed once."),
+    FencedError("It has failed once."),
+    NotLeader("It has failed once.", -1, 0),
+]
+
+
+@pytest.mark.parametrize("failure", REFUSALS, ids=lambda failure: type(failure).__name__)
+async def test_a_result_that_cannot_be_decided_is_told_and_decided_later(
+    failure: FirnError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = MarkerWriter.write
+
+    def loses(self: MarkerWriter, marker: Any, partition: Any, *more: Any) -> Any:
+        return None if partition.topic == TOPIC else write(self, marker, partition, *more)
+
+    async def fate(*_: object) -> Any:
+        raise failure
+
+    monkeypatch.setattr(coordinators, "ABANDONED_S", 0.0)
+    key = RequestKey("User:ANONYMOUS", b"k")
+    async with open_broker(tmp_path) as broker, producer_of(broker) as producer:
+        monkeypatch.setattr(MarkerWriter, "write", loses)
+        await produced(producer)
+        monkeypatch.setattr(MarkerWriter, "write", write)
+        await until(lambda: not any(broker.log("t", index).producers.open_transactions for index in (0, 1)))
+        requests = broker.node.requests
+        with monkeypatch.context() as patch:
+            patch.setattr(requests, "fate_of", fate)
+            for _ in range(3):
+                await requests.decide_abandoned()
+        subject = f"deciding a result of {TOPIC}-{key.partition} fails: It has failed once."
+        assert [line for line in broker.lines if "It has failed once." in line] == [subject]
+        await requests.decide_abandoned()
+        assert not broker.log(TOPIC, key.partition).producers.open_transactions
+
+
+@pytest.mark.parametrize("failure", REFUSALS, ids=lambda failure: type(failure).__name__)
+@pytest.mark.parametrize("moved", [False, True])
+async def test_results_that_cannot_be_expired_are_told_unless_they_have_another_leader(
+    failure: FirnError, moved: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    key = RequestKey("User:ANONYMOUS", b"k")
+    async with (
+        open_broker(tmp_path, clock=clock, firn_http_idempotency_retention_ms=300_000) as broker,
+        producer_of(broker) as producer,
+    ):
+        await produced(producer)
+        await until(lambda: not broker.log(TOPIC, key.partition).producers.open_transactions)
+        pass_minutes(broker, key, clock, 6)
+        log = broker.log(TOPIC, key.partition)
+        await until(lambda: log.last_stable_offset == log.log_end_offset)
+        requests = broker.node.requests
+        with monkeypatch.context() as patch:
+
+            async def advance(*_: object) -> None:
+                if moved:
+                    patch.setattr(requests, "_is_current", lambda *_: False)
+                raise failure
+
+            patch.setattr(requests, "_advance", advance)
+            for _ in range(3):
+                await requests.expire()
+        subject = f"expiring results of {TOPIC}-{key.partition} fails: It has failed once."
+        told = [line for line in broker.lines if "It has failed once." in line]
+        assert told == ([] if moved and isinstance(failure, NotLeader) else [subject])
+        await requests.expire()
+        assert log.log_start_offset > 1
 
 
 async def test_a_result_whose_records_are_open_waits_for_its_own_marker(
