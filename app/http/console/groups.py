@@ -34,8 +34,8 @@ GROUPS_A_PAGE: Final = 50
 LAGS_A_PAGE: Final = 200
 LAGGING_PARTITIONS_MAX: Final = 2_000
 """Partitions of the groups of one page whose ends are asked for."""
-GROUPS_AT_ONCE: Final = 10
-"""Groups whose offsets are asked for at the same time."""
+GROUPS_AT_ONCE: Final = 3
+"""Groups whose offsets are asked for at the same time. The size of each is known only when its offsets have come."""
 SHARE: Final = "share"
 MEMBERS_SHOWN: Final = 100
 
@@ -79,30 +79,48 @@ async def list_groups(request: Request) -> Response:
     )
 
 
+class _Progress(NamedTuple):
+    """How far a share group is."""
+
+    lag: int
+    partitions: int
+
+
 async def _lags_of(gateway: Gateway, groups: Sequence[ListedGroup], silent: Collection[BrokerId]) -> dict[str, int]:
     """The records that some groups lack, all partitions together. A group is left out if a broker did not respond, if it has no
-    offsets, or if the groups before it and itself have more than ``LAGGING_PARTITIONS_MAX`` partitions."""
+    offsets, or if the groups before it and itself have more than ``LAGGING_PARTITIONS_MAX`` partitions. No group is asked for once
+    those before it have as many. A coordinator that did not respond once is not asked again."""
+    away = set(silent)
 
-    async def offsets_of(group: ListedGroup) -> Mapping[TopicPartition, Committed] | int | None:
+    async def offsets_of(group: ListedGroup) -> Mapping[TopicPartition, Committed] | _Progress | None:
+        if group.coordinator in away:
+            return None
         try:
             if group.group_type == SHARE:
                 progress = await of_broker(
                     gateway, group.coordinator, lambda _: gateway.groups.share_progress(group.group_id)
                 )
-                return sum(one.lag or 0 for one in progress.values()) if progress else None
+                return _Progress(sum(one.lag or 0 for one in progress.values()), len(progress)) if progress else None
             return await of_broker(gateway, group.coordinator, lambda _: gateway.groups.committed(group.group_id))
-        except (BrokerUnavailable, RequestRejected):
+        except BrokerUnavailable:
+            away.add(group.coordinator)
+            return None
+        except RequestRejected:
             return None
 
     found: dict[str, int] = {}
     offsets: dict[str, Mapping[TopicPartition, Committed]] = {}
     left = LAGGING_PARTITIONS_MAX
     for some in slices(groups, GROUPS_AT_ONCE):
+        if left <= 0:
+            break
         for group, told in zip(some, await together(*map(offsets_of, some)), strict=True):
-            if isinstance(told, int):
-                found[group.group_id] = told
-            elif told and len(told) <= left:
-                offsets[group.group_id] = told
+            if isinstance(told, _Progress):
+                found[group.group_id] = told.lag
+                left -= told.partitions
+            elif told:
+                if len(told) <= left:
+                    offsets[group.group_id] = told
                 left -= len(told)
     partitions = [*dict.fromkeys(partition for one in offsets.values() for partition in one)]
     ends = await _ends_of(gateway, partitions, silent)

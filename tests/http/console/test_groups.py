@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import re
 from urllib.parse import quote
 
@@ -7,7 +8,8 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from app.client.groups import GroupClient, ListedGroup, ShareProgress
+from app.client.groups import Committed, GroupClient, ListedGroup, ShareProgress
+from app.core.errors import BrokerUnavailable
 from app.core.units import BrokerId, Offset, PartitionIndex, TopicPartition
 from app.http.gateway import Gateway
 
@@ -56,6 +58,60 @@ async def test_the_list_has_the_lag_of_its_groups_as_far_as_a_page_asks(
     assert await lags() == {"behind": "3", "done": "0"}
     monkeypatch.setattr("app.http.console.groups.LAGGING_PARTITIONS_MAX", 1)
     assert await lags() == {"behind": "3", "done": "–"}
+
+
+def lists_groups(monkeypatch: pytest.MonkeyPatch, kind: str = "consumer") -> None:
+    async def listed(self: GroupClient, node_id: BrokerId, *_: object) -> list[ListedGroup]:
+        return [ListedGroup(f"g{number:02}", kind, kind, "Stable", node_id) for number in range(20)]
+
+    monkeypatch.setattr(GroupClient, "groups_at", listed)
+
+
+@pytest.mark.parametrize("kind", ["consumer", "share"])
+async def test_offsets_of_large_groups_come_a_few_at_a_time_until_the_page_has_enough(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    asked: list[str] = []
+    under_way = most = 0
+
+    async def came(group_id: str) -> None:
+        nonlocal under_way, most
+        asked.append(group_id)
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0)
+        under_way -= 1
+
+    async def committed(self: GroupClient, group_id: str) -> dict[TopicPartition, Committed]:
+        await came(group_id)
+        return {TopicPartition("t", PartitionIndex(index)): Committed(Offset(0), -1, "") for index in range(2_001)}
+
+    async def progress(self: GroupClient, group_id: str) -> dict[TopicPartition, ShareProgress]:
+        await came(group_id)
+        return {TopicPartition("t", PartitionIndex(index)): ShareProgress(Offset(0), 4) for index in range(2_001)}
+
+    lists_groups(monkeypatch, kind)
+    monkeypatch.setattr(GroupClient, "committed", committed)
+    monkeypatch.setattr(GroupClient, "share_progress", progress)
+    assert (await http.get("/console/groups")).status_code == 200
+    assert asked == ["g00", "g01", "g02"]
+    assert most == 3
+
+
+async def test_a_coordinator_that_does_not_respond_is_asked_for_few_groups(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    async def committed(self: GroupClient, group_id: str) -> dict[TopicPartition, Committed]:
+        asked.append(group_id)
+        raise BrokerUnavailable("It does not respond.")
+
+    lists_groups(monkeypatch)
+    monkeypatch.setattr(GroupClient, "committed", committed)
+    text = (await http.get("/console/groups")).text
+    assert "g19" in text
+    assert 1 <= len(asked) <= 3
 
 
 async def test_a_share_group_has_its_own_mark_and_lag(
