@@ -89,7 +89,7 @@ class Answering:
         match await read(reader):
             case PassedRequest() as request:
                 try:
-                    with self._places.place(console=request.console):
+                    with self._places.place(console=request.console, path=request.path):
                         await _Passed(request, reader, writer).serve(self._app)
                 except RestError as error:
                     _refuse(writer, error)

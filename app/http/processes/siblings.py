@@ -69,9 +69,9 @@ class Siblings:
         """Let another worker respond to a request. ``console``: it is for a page of the console.
 
         Raises: SiblingAway if it does not run, or ended before its response began: then nothing was sent. ProcessEnded if it
-        ended later. RestError 503 if this worker passes too many requests on.
+        ended later. RestError 503 if this worker passes too many requests on, 429 if too many of them are streams of records.
         """
-        with self._places.place(console=console):
+        with self._places.place(console=console, path=scope["path"]):
             async with self._connected(index) as (reader, writer):
                 writer.write(encode(_head_of(scope, console=console)))
                 telling = asyncio.ensure_future(_tell(receive, writer))

@@ -240,6 +240,16 @@ async def test_pages_of_the_console_that_wait_take_no_place_of_consumer_instance
     assert found.status_code == 404
 
 
+@pytest.mark.parametrize("word", ["follow", "export"])
+async def test_a_stream_of_records_past_its_share_is_refused_and_pages_are_served(
+    two: list[Served], monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    monkeypatch.setattr("app.http.processes.places.ENDLESS_PASSED_MAX", 0)
+    refused = await two[1].client.get(f"/console/topics/t/{word}")
+    assert (refused.status_code, refused.json()["error_code"]) == (429, 42901)
+    assert (await two[1].client.get("/console/topics")).status_code == 200
+
+
 async def test_metrics_of_one_worker_are_those_of_all(two: list[Served], broker: RunningBroker) -> None:
     rest = Rest(two[0].client, broker)
     made = await rest.instance("g", name_for(1, "g"))

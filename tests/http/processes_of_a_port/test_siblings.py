@@ -227,6 +227,34 @@ async def test_a_worker_passes_a_limited_number_of_requests_on(tmp_path: Path, m
     assert second.sent[0]["status"] == 200
 
 
+async def test_a_worker_takes_a_limited_number_of_streams_from_all_others_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "ENDLESS_PASSED_MAX", 1)
+    waits, go_on = asyncio.Event(), asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if not waits.is_set():
+            waits.set()
+            await go_on.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    path = "/console/topics/t/follow"
+    stream = {**SCOPE, "path": path, "raw_path": path.encode()}
+    first, second, third = Client(), Client(), Client()
+    async with answering(tmp_path, app) as one:
+        other = Siblings(Worker(2, 3, 0, str(tmp_path)))
+        passing = asyncio.create_task(one.pass_on(1, dict(stream), first.receive, first.send, console=True))
+        await waits.wait()
+        await other.pass_on(1, dict(stream), second.receive, second.send, console=True)
+        go_on.set()
+        assert second.sent[0]["status"] == 429
+        await passing
+        await other.pass_on(1, dict(stream), third.receive, third.send, console=True)
+    assert third.sent[0]["status"] == 200
+
+
 async def test_a_worker_takes_a_limited_number_of_requests_from_all_others_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
