@@ -1,4 +1,4 @@
-"""The names of the lines that a process writes for its operator.
+"""The names of the log lines that a process writes for its operator.
 
 A line is a text for people. ``Event.BROKER_READY.line("broker 1 serves …", broker_id=1)`` is the same text with a name and fields
 for programs, which the format ``json`` writes (``notices.py``). A name never changes its meaning; the text may change.
@@ -57,10 +57,14 @@ class Event(Enum):
     BROKER_STANDSTILL = (
         "broker.standstill",
         Level.WARNING,
-        "The process stood still, and checks that it still has its place",
+        "The process was suspended, and checks that it still owns its node id",
     )
     BROKER_ANSWERS_HELD = "broker.answers_held", Level.ERROR, "Responses wait, because the cluster log cannot be read"
-    BROKER_ANSWERS_RESUMED = "broker.answers_resumed", Level.INFO, "The broker has its place, and responds again"
+    BROKER_ANSWERS_RESUMED = (
+        "broker.answers_resumed",
+        Level.INFO,
+        "The broker is still the owner of its node id, and responds again",
+    )
     BROKER_NODE_ID = "broker.node_id", Level.INFO, "The broker has got a node id"
     BROKER_REGISTERED_AGAIN = "broker.registered_again", Level.WARNING, "The broker has a new broker epoch"
     BROKER_REGISTRATION_FAILED = "broker.registration_failed", Level.WARNING, "The broker cannot register again for now"
@@ -192,7 +196,7 @@ class Event(Enum):
     TRANSACTION_MARKERS_LOST = (
         "transaction.markers_lost",
         Level.ERROR,
-        "Transactions stay open, for their markers are lost",
+        "Transactions stay open, because their markers are lost",
     )
     COORDINATOR_RECORDS_LOST = "coordinator.records_lost", Level.ERROR, "An internal topic may lack its newest records"
     COORDINATOR_FAILED = "coordinator.failed", Level.ERROR, "A partition of an internal topic cannot be read or written"
@@ -213,7 +217,7 @@ class Event(Enum):
         Level.ERROR,
         "A new certificate or TLS setting cannot be used; the old one stays",
     )
-    LOGIN_IMPOSSIBLE = "login.impossible", Level.ERROR, "No caller can log in by some mechanism"
+    LOGIN_IMPOSSIBLE = "login.impossible", Level.ERROR, "Logins by a mechanism are impossible"
     TOKEN_KEYS_FAILED = "token_keys.failed", Level.ERROR, "The keys of OAuth tokens cannot be fetched"
     TOKENS_REMOVED = "tokens.removed", Level.INFO, "Delegation tokens had ended and were removed"
     USERS_MADE = "users.made", Level.INFO, "Users of `firn user add --offline` were made"
@@ -222,7 +226,11 @@ class Event(Enum):
     AUDIT_FAILED = "audit.failed", Level.ERROR, "Lines of the audit log cannot be written, or are lost"
     QUOTA_LEASE_FAILED = "quota.lease_failed", Level.WARNING, "Limits of the whole cluster are divided among brokers"
     SCHEMA_CHECK_FAILED = "schema.check_failed", Level.ERROR, "A check by schema failed, so records were refused"
-    REQUEST_FAILED = "request.failed", Level.ERROR, "A request met an error that has no code, or a fault of the disk"
+    REQUEST_FAILED = (
+        "request.failed",
+        Level.ERROR,
+        "A request failed by an error without a code, or by a fault of the disk",
+    )
 
     def __init__(self, label: str, level: Level, meaning: str) -> None:
         self.label = label

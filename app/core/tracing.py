@@ -1,6 +1,6 @@
 """Traces of sampled requests: which requests are sampled, and the spans that wait to be sent (ADR 0049).
 
-Pure: the owner gives times and randomness. It is imported without OpenTelemetry; ``app/machine/span_export.py`` sends the spans.
+Pure: the owner gives times and randomness. This module needs no OpenTelemetry. ``app/machine/span_export.py`` sends the spans.
 
 Tests: ``tests/core/test_tracing.py``.
 """

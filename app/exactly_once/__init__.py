@@ -2,13 +2,13 @@
 
 - ``records``: ``Result`` and ``RequestKey``, the records of `__http_requests`; pure
 - ``index``: ``KeyIndex``, from the hash of a key to the offset of its result; pure
-- ``ages``: ``Ages``, how old results are without trust in a clock, and how many each principal has; pure
-- ``bounds``: ``Usage`` and ``Bounds``, how many keys and bytes there may be; pure
+- ``ages``: ``Ages``, the ages of results without trust in a clock, and their number for each principal; pure
+- ``bounds``: ``Usage`` and ``Bounds``, limits of keys and bytes; pure
 - ``shard``: ``RequestShard``, the condition, open results and reservations of one partition; pure
 - ``keys``: the header with the key, and the digest of a request; pure
-- ``deciding``: which open results count in a partition that may have lost its end; pure
+- ``deciding``: decisions about open results of a partition that may have lost its newest records; pure
 - ``attempt``: ``Attempt``, the steps of one keyed request in an HTTP process; pure
-- ``transactional_ids``: ``TransactionalIds``, which id a keyed request may use now; pure
+- ``transactional_ids``: ``TransactionalIds``, which chooses the transactional id of a keyed request; pure
 - ``coordinator``: ``RequestCoordinator``, look-ups, appends and expiry on the broker that leads a partition
 - ``record_fates``: ``RecordFates``, which asks other brokers for the fate of a record
 - ``strength``: whether a result partition is at least as durable as the data; pure

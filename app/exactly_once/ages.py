@@ -1,8 +1,8 @@
 """The ages of results, without trust in any clock (ADR 0043, EO10). Pure.
 
-A result's age is the sum of the gaps between the appends after it. A gap counts as two minutes at most, and never as less than
-nothing. While there are results, the coordinator appends a tick each minute. So a clock that jumps ahead by a day adds two minutes,
-and the next leader's clock counts from its own first append on. A result may be kept for longer, and never for less.
+A result's age is the sum of the gaps between the appends after it. A gap counts as two minutes at most, and as zero if the clock
+went back. While there are results, the coordinator appends a tick each minute. So a clock that jumps ahead by a day adds two
+minutes, and the next leader's clock counts from its own first append on. A result may be kept for longer, and never for less.
 
 Results are counted in slices of a minute: a slice expires as a whole, and takes the counts of its principals along. Tests:
 ``tests/exactly_once/test_ages.py``.

@@ -17,8 +17,8 @@
      ▼
     the response
 
-A caller asks ``step`` for the next thing to do, does it, and tells the outcome. An attempt is good for one try: the response of a
-try that did not commit says that nothing was written, and another try has another id.
+A caller asks ``step`` for the next step, takes it, and reports the outcome. An attempt is for one try: the response of a try that
+did not commit says that nothing was written, and the next try has another id.
 
 Tests: ``tests/exactly_once/test_attempt.py``.
 """

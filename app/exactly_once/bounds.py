@@ -1,4 +1,4 @@
-"""How many keys and bytes of results a broker keeps, in all and for one principal (ADR 0043, EO12). Pure.
+"""Limits of the keys and bytes of results that a broker keeps, in all and for one principal (ADR 0043, EO12). Pure.
 
 Every request costs memory for as long as results are kept, and one principal could fill a shared bound. So a principal gets half
 of it at most, and the last tenth is kept for principals that have few keys. Tests: ``tests/exactly_once/test_bounds.py``.
@@ -20,7 +20,7 @@ PRINCIPAL_BYTES: Final = 200
 
 
 class Bounds(NamedTuple):
-    """How much a broker keeps."""
+    """The limits of a broker."""
 
     keys_max: int = KEYS_MAX
     bytes_max: int = BYTES_MAX

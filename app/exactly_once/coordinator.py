@@ -59,7 +59,7 @@ R = TypeVar("R")
 
 
 class LookedUp(NamedTuple):
-    """How a key stands."""
+    """The state of a key."""
 
     found: str
     """``known``, ``open``, ``reserved`` or ``unknown``."""
@@ -217,8 +217,8 @@ class RequestCoordinator:
     # --- look-up ------------------------------------------------------------------------------------------------------
 
     async def look(self, key: RequestKey, try_id: bytes, size_bytes: int | None) -> LookedUp:
-        """How a key stands (EO6). ``size_bytes``: of the result that a new key may get; the key is reserved for the try. None does
-        not reserve it.
+        """The state of a key (EO6). ``size_bytes``: of the result that a new key may get; the key is reserved for the try. None
+        does not reserve it.
 
         Raises: NotLeader; RequestRejected THROTTLING_QUOTA_EXCEEDED, or as ``Coordinator.perform``; FirnError.
         """

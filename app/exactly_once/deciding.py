@@ -1,4 +1,4 @@
-"""Which open results count, in a partition that may have lost its end (ADR 0043, EO11). Pure.
+"""Decisions about open results of a partition that may have lost its newest records (ADR 0043, EO11). Pure.
 
 The marker of a result may be lost while the transaction is complete. No coordinator sends it again, and the key would be open for
 ever. The result names its own records, and their partitions have markers of the same transaction. Tests:

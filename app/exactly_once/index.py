@@ -1,4 +1,4 @@
-"""From the 64-bit hash of a key to the offset of its result (ADR 0043, EO9). Pure.
+"""An index from the 64-bit hash of a key to the offset of its result (ADR 0043, EO9). Pure.
 
 10 million keys take about 26 bytes each. So the rows lie in arrays of two numbers, and never in objects. A bucket holds about
 twenty rows, and is searched by the array itself. Buckets grow one by one, so no call moves more than one of them. Tests:

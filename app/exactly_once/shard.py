@@ -5,7 +5,7 @@ look-up. ``accept`` is the condition: a result is appended only if its key has n
 turn of the append, after the transaction coordinator has agreed.
 
 Two keys may share a 64-bit hash. A committed result is known by its hash alone, and only its record says which key it has. So a
-caller reads the records of its hash before, and names the offsets that have other keys.
+caller first reads the records with the hash of its key, and names the offsets that have other keys.
 
 Tests: ``tests/exactly_once/test_shard.py``.
 """
@@ -47,7 +47,7 @@ class Open(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """How a key stands."""
+    """The state of a key."""
 
     open: Open | None
     """The open result of the key."""
@@ -159,7 +159,7 @@ class RequestShard:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def look(self, request: RequestKey, try_id: bytes, steady_ms: int) -> Standing:
-        """How a key stands, for a try."""
+        """The state of a key, for a try."""
         holder, until_ms = self._reserved.get(request, (try_id, 0))
         reserved_ms = 0 if holder == try_id else max(0, until_ms - steady_ms)
         return Standing(self._open.get(request), self._index.find(request.hash64), reserved_ms)

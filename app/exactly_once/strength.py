@@ -36,7 +36,7 @@ def strength_of(durability: Durability, min_insync_replicas: int, replicas: int)
 
 
 def weaker(result: Strength, data: Strength) -> str | None:
-    """Which failure the data survive and the result does not, as a phrase; None if there is none."""
+    """A failure that the data survive and the result does not, as a phrase; None if there is none."""
     if result.covers(data):
         return None
     if data.power and not result.power:

@@ -75,7 +75,7 @@ class TransactionalIds:
 
     @property
     def aside_until_ms(self) -> int | None:
-        """When the first id that is set aside may be taken again; None if none is."""
+        """The time at which the first set-aside id may be taken again; None if no id is set aside."""
         return self._aside[0].until_ms if self._aside else None
 
     def give_back(self, transactional_id: str, now_ms: int, *, complete: bool) -> None:

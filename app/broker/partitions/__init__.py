@@ -5,9 +5,9 @@
 - ``held``: ``HeldPartitions``, the partitions with a log and their parts; ``logs_in_image``: the image's leader of a log, pure
 - ``opener``: ``Opener``, attempts to lead named partitions; ``opening``: ``Opening``, the checks and repairs before a log is led
 - ``reading``: ``ManifestReading``, manifests of partitions that are led already; ``manifests``: ``Manifests`` makes and reads them
-- ``start_report``: ``StartReport``, the end of a start, and the lost and recovered offsets of a take-over
+- ``start_report``: ``StartReport``, the end of a start, and log lines about lost and recovered offsets
 - ``deleted_topics``: ``DeletedTopics``, partitions of deleted topics; ``leadership_lines``: log lines about leaderships
 - ``manifest_copies``: local copies of manifests; ``tier_views``: followers' views of manifests
 - ``sweeping``: deletes objects of deleted topics; ``lost_directory``: log lines for a start on a new directory
-- ``left_behind``: the last words of a broker that was replaced
+- ``left_behind``: the last log line of a replaced broker
 """

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class HeldPartitions:
-    """The partitions with a log here, and the changes of one that concern several of its parts. Belongs to the broker's loop."""
+    """The partitions with a log here. Each method changes several parts of a partition together. Belongs to the broker's loop."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class HeldPartitions:
         return self.write_ahead
 
     def lead(self, partition: Partition, epoch: LeaderEpoch) -> None:
-        """Take records and answer readers from now on. Raises: FencedError if its WAL is not the present one."""
+        """Accept records and serve readers from now on. Raises: FencedError if its WAL is not the present one."""
         image = self._cluster.image.partition(partition.topic_id, partition.index)
         if image is not None and image.is_journaled:
             self.journal().lead(partition.log, image)

@@ -1,4 +1,4 @@
-"""The last words of a broker that was replaced: the records that the new broker does not have.
+"""The last log line of a replaced broker: the records that the new broker does not have.
 
 Tests: ``tests/broker/test_replacing.py``.
 """

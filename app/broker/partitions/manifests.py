@@ -110,7 +110,7 @@ class Manifests:
         return lambda log: continues
 
     def is_ours(self, manifest: SegmentManifest) -> bool:
-        """Whether this data directory's broker was the last to write it."""
+        """Whether the last writer of the manifest was a broker with this data directory."""
         identity = self._cluster.identity
         return not manifest.sealed_by or manifest.sealed_by.startswith(f"{identity.broker_id}/{identity.directory_id}/")
 

@@ -731,7 +731,7 @@ class Partitions:
                 continue
 
     async def give_way(self, over: Sequence[UUID]) -> list[UUID]:
-        """Tell of the topics whose turn is over, and let others have the loop. Returns: no topics."""
+        """Notify listeners of the topics whose turn is over, and yield the loop. Returns: an empty list, for the next turn."""
         if over:
             self._tell_after(over)
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The end of a start: waits until all partitions are led, and tells the lost and recovered offsets of a take-over.
+"""The end of a start: waits until all partitions are led, and logs the lost and recovered offsets of a take-over.
 
 Tests: ``tests/broker/test_leading_again.py``, ``tests/broker/test_lost_directory.py``.
 """
@@ -31,7 +31,7 @@ LED_LOOK_LATE_S: Final = 2.0
 
 
 class StartReport:
-    """Waits until a start leads all partitions, and tells the lost and recovered offsets. Belongs to the broker's loop."""
+    """Waits until a start leads all partitions, and logs the lost and recovered offsets. Belongs to the broker's loop."""
 
     def __init__(
         self,
@@ -82,8 +82,8 @@ class StartReport:
             self._log_line(Event.LOG_DIRECTORY_LOST.line(line))
 
     async def until_led(self, *, new_directory: bool) -> None:
-        """Wait until this broker is unfenced, and leads every partition that the image says it leads, or has found out that it
-        cannot. For a broker that is alone and starts: it is not ready before. Tells the offsets that a take-over lost or recovered.
+        """Wait until this broker is unfenced, and leads every partition that the image says it leads, or has found a reason
+        against it. A single broker is not ready before this returns. Logs the offsets that a take-over has lost or recovered.
         """
         begun_s, before = loop_time_s(), self._cluster.image
         while True:

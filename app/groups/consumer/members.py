@@ -1,6 +1,6 @@
-"""The members of a consumer group, and an index of what they have in common. Pure.
+"""The members of a consumer group, and an index by topic, assignor and partition. Pure.
 
-Tests: ``tests/groups/test_consumer_model.py``, which compares the index with one that was made anew;
+Tests: ``tests/groups/test_consumer_model.py``, which compares the index with one that is built anew;
 ``tests/groups/test_large_groups.py``.
 """
 
@@ -37,7 +37,7 @@ class Member:
 
 
 class MemberIndex:
-    """Counts of subscriptions, and the holders of partitions. Each member is added once, and taken out before it changes."""
+    """Counts of subscriptions, and the holders of partitions. Each member is added once, and removed before it changes."""
 
     __slots__ = ("_holders", "_lists", "_static", "assignors", "list_topics", "member_topics", "names", "regexes")
 
@@ -51,7 +51,7 @@ class MemberIndex:
         self._static: dict[str, str] = {}
         """Member id by instance id."""
         self._lists: dict[frozenset[str], tuple[frozenset[str], int]] = {}
-        """The different lists of topic names, and how many members subscribe to each."""
+        """The different lists of topic names, and the number of members that subscribe to each."""
         self.list_topics = 0
         """Names in all different lists, each list counted once."""
         self.member_topics = 0
@@ -84,7 +84,7 @@ class MemberIndex:
         return member
 
     def remove(self, member: Member) -> None:
-        """Take a member out that was added."""
+        """Remove a member from the counts."""
         subscription = member.subscription
         names, users = self._lists.pop(subscription.topic_names)
         self.member_topics -= len(names)
@@ -117,7 +117,7 @@ class MemberIndex:
         return self._static.get(instance_id)
 
     def holders(self) -> dict[UUID, dict[int, str]]:
-        """Who holds each partition that is held."""
+        """The member id of each held partition's holder."""
         return self._holders
 
     def is_held(self, topic_id: UUID, partition: int) -> bool:

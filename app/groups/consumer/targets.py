@@ -1,4 +1,4 @@
-"""The target assignment of a consumer group: what it costs, and how it is computed in steps. Pure.
+"""The target assignment of a consumer group: an estimate of its cost, and its computation in steps. Pure.
 
 Tests: ``tests/groups/test_large_groups.py``.
 """
@@ -28,11 +28,11 @@ class Computed(NamedTuple):
     """A target that was computed in portions, while other requests changed the group."""
 
     group: object
-    """The group that it is for, which may have been loaded or made anew since."""
+    """The group of the target. A group may be loaded or made anew during the computation."""
     epoch: int
     """The group epoch for which it was computed."""
     subscriptions: Mapping[str, Subscription]
-    """Of the members of that epoch."""
+    """The subscriptions of the members in that epoch."""
     assigned: Mapping[str, Assignment]
 
 
