@@ -10,15 +10,10 @@ import pytest
 
 from app.core.tracing import TRACES_PER_S, Span, Tracer
 from app.handlers.serving.traced import LEFT, TracedServer, TracedSession
-from app.transport.connection import Connection
-from app.wire.codec import decode_response
-from app.wire.header import parse_response_header
-from app.wire.produce import decode_produce, encode_produce_request
-from tests.handlers.conversation import SIZE, batch
+from app.wire.produce import decode_produce
 from tests.handlers.fakes import Bench
+from tests.handlers.produce_wire import Wire
 from tests.support.waiting import until
-
-VERSION = 9
 
 
 class TracedBench(Bench):
@@ -36,62 +31,6 @@ class TracedBench(Bench):
 
     def spans(self, name: str) -> list[Span]:
         return [span for span in self.tracer.take(1000) if span.name == name]
-
-
-class Wire:
-    """The transport of a connection, and the client behind it."""
-
-    def __init__(self, bench: TracedBench) -> None:
-        self.written = bytearray()
-        self.correlation_id = 0
-        self.connection: Connection = bench.server.make()
-        self.connection.connection_made(self)  # type: ignore[arg-type]
-
-    # --- the transport ---
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return ("127.0.0.1", 1) if name == "peername" else default
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
-
-    def write(self, data: bytes) -> None:
-        self.written += data
-
-    def pause_reading(self) -> None: ...
-
-    def resume_reading(self) -> None: ...
-
-    def close(self) -> None: ...
-
-    abort = close
-
-    # --- the client ---
-
-    def send(self, *frames: bytes) -> None:
-        """These bytes come in one piece."""
-        data = b"".join(frames)
-        room = self.connection.get_buffer(-1)
-        room[: len(data)] = data
-        self.connection.buffer_updated(len(data))
-
-    def frame(self, topic: str = "t") -> bytes:
-        self.correlation_id += 1
-        topics = [(topic, [(0, batch())])]
-        pieces = encode_produce_request(VERSION, self.correlation_id, "c", topics, acks=1, timeout_ms=1000)
-        return b"".join(map(bytes, pieces))
-
-    def answers(self) -> list[tuple[int, int, int]]:
-        """Correlation id, error code and base offset of each Produce that was answered since the last call."""
-        found = []
-        while self.written:
-            (size,) = SIZE.unpack_from(self.written)
-            frame = memoryview(bytes(self.written[4 : 4 + size]))
-            del self.written[: 4 + size]
-            header = parse_response_header(frame, 0, VERSION)
-            (topic,) = decode_response(0, VERSION, frame[header.body_start :]).responses
-            (one,) = topic.partition_responses
-            found.append((header.correlation_id, one.error_code, one.base_offset))
-        return found
 
 
 @pytest.fixture

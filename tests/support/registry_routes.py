@@ -81,3 +81,11 @@ class Client:
         assert found.keys() == {"id"}
         number: int = found["id"]
         return number
+
+
+async def register(http: httpx.AsyncClient, subject: str, text: str, kind: str = "AVRO") -> int:
+    """Register a schema by any client of HTTP. Returns: its id."""
+    answer = await http.post(f"/subjects/{subject}/versions", json={"schema": text, "schemaType": kind})
+    assert answer.status_code == 200, answer.text
+    schema_id: int = answer.json()["id"]
+    return schema_id

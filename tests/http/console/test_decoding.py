@@ -26,6 +26,7 @@ from app.registry.payloads.prefix import Side
 from app.security.acls import Operation, ResourceType
 from tests.http.secured import Secured, secured
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.registry_routes import register
 from tests.support.silent_registry import SilentRegistry
 
 FLIGHT = json.dumps({"type": "record", "name": "Flight", "fields": [{"name": "gate", "type": "string"}]})
@@ -41,13 +42,6 @@ async def broker(tmp_path: Path) -> AsyncIterator[RunningBroker]:
     async with running_broker(tmp_path, num_partitions=1, new_level=REGISTRY_LEVEL) as running:
         await running.create_topic("flights", 1)
         yield running
-
-
-async def register(http: httpx.AsyncClient, subject: str, text: str, kind: str = "AVRO") -> int:
-    answer = await http.post(f"/subjects/{subject}/versions", json={"schema": text, "schemaType": kind})
-    assert answer.status_code == 200, answer.text
-    schema_id: int = answer.json()["id"]
-    return schema_id
 
 
 def binary(content: bytes) -> dict[str, str]:

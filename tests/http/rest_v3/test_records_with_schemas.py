@@ -16,6 +16,7 @@ import pytest
 from app.http.registry import record_schemas
 from app.metadata.image.records import REGISTRY_LEVEL
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.registry_routes import register
 
 FLIGHT = {"type": "record", "name": "Flight", "namespace": "air", "fields": [{"name": "n", "type": "int"}]}
 FLIGHT_TEXT = json.dumps(FLIGHT)
@@ -28,13 +29,6 @@ async def broker(tmp_path: Path) -> AsyncIterator[RunningBroker]:
     async with running_broker(tmp_path, num_partitions=1, new_level=REGISTRY_LEVEL) as running:
         await running.create_topic("flights", 1)
         yield running
-
-
-async def register(http: httpx.AsyncClient, subject: str, text: str, kind: str = "AVRO") -> int:
-    answer = await http.post(f"/subjects/{subject}/versions", json={"schema": text, "schemaType": kind})
-    assert answer.status_code == 200, answer.text
-    schema_id: int = answer.json()["id"]
-    return schema_id
 
 
 async def produce(http: httpx.AsyncClient, cluster: str, **record: Any) -> httpx.Response:
