@@ -204,6 +204,8 @@ class AdminClient:
             placed.append(CreatableReplicaAssignment(partition_index=partition, broker_ids=list(brokers)))
             if portion.spent_by(len(brokers)):
                 await portion.rest()
+        if placed:
+            await portion.rest()  # the request is encoded at once
         topic = CreatableTopic(
             name=name,
             num_partitions=partitions_count,

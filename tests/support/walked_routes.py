@@ -338,6 +338,13 @@ def _assignments(count: int, replicas: int = 1) -> Callable[[], bytes]:
     ).encode()
 
 
+def _short_assignments(count: int) -> Callable[[], bytes]:
+    """The most lists that a body may have, under names of their own."""
+    return lambda: (
+        b'{"topic_name":"new","replicas_assignments":{%s}}' % b",".join(b'"%x":[9]' % index for index in range(count))
+    )
+
+
 CLUSTER: Final = "/v3/clusters/{cluster_id}"
 BROKER: Final = CLUSTER + "/brokers/{broker_id}"
 _BROKER: Final = CLUSTER + "/brokers/{broker}"
@@ -359,6 +366,10 @@ def _schema(text: Callable[[], str], **more: Any) -> Callable[[], bytes]:
     return lambda: json.dumps({"schema": text(), **more}).encode()
 
 
+def _lists(member: str, count: int) -> Callable[[], bytes]:
+    return _whole(b"[],", 3 * count, b'{"%s":{"properties":{},"a":[' % member.encode(), b"[]]}}")
+
+
 def _schemas(path: str) -> Entry:
     fields = [{"name": f"f{index}", "type": ["null", "string"], "default": None} for index in range(5_000)]
     record = {"type": "record", "name": "R", "fields": fields}
@@ -373,6 +384,8 @@ def _schemas(path: str) -> Entry:
         ("levels", _schema(lambda: "[" * 500_000)),
         ("a long text", _schema(lambda: "x" * 900_000)),
         ("references", _schema(lambda: '"R"', references=[{"name": "R", "subject": "a", "version": 1}] * 10_000)),
+        ("lists in metadata", _lists("metadata", 30_000)),
+        ("more lists in metadata", _lists("metadata", 340_000)),
     )
 
 
@@ -424,7 +437,15 @@ def _registry() -> Iterator[tuple[Route, Entry]]:
         yield ("POST", path), _schemas(_filled(path))
     yield ("POST", f"/compatibility{SUBJECT}/versions/{{version}}"), _schemas(f"/compatibility{_SUBJECT}/versions/1")
     for path in ("/config", "/config/{subject}"):
-        yield ("PUT", path), _admin(_filled(path), ("a level", lambda: b'{"compatibility":"NONE"}'))
+        yield (
+            ("PUT", path),
+            _admin(
+                _filled(path),
+                ("a level", lambda: b'{"compatibility":"NONE"}'),
+                ("lists in metadata", _lists("defaultMetadata", 30_000)),
+                ("more lists in metadata", _lists("defaultMetadata", 340_000)),
+            ),
+        )
     for path in ("/mode", "/mode/{subject}"):
         yield ("PUT", path), _admin(_filled(path), ("a mode", lambda: b'{"mode":"READWRITE"}'))
     for path in ("/exporters", "/exporters/{rest:path}", "/dek-registry", "/dek-registry/{rest:path}"):
@@ -569,6 +590,7 @@ WALKED_ROUTES: Final[Mapping[Route, Entry]] = {
         ("a long name", lambda: json.dumps({"topic_name": "n" * 1_000_000}).encode()),
         ("assignments", _assignments(10_000)), ("more assignments", _assignments(50_000)),
         ("assignments to many brokers", _assignments(10_000, 20)),
+        ("short assignments", _short_assignments(90_000)),
     ),
     ("GET", f"{CLUSTER}/topics/-/configs"): _get(CLUSTER + "/topics/-/configs"),
     ("GET", f"{TOPIC}/default-configs"): _get(CLUSTER + "/topics/not-there/default-configs"),

@@ -222,6 +222,7 @@ async def _assignments(wanted: CreateTopicBody) -> Mapping[int, list[int]] | Non
     found: dict[int, list[int]] = {}
     replicas = 0
     portion = Portion()
+    await portion.rest()  # the body was decoded at once
     for text, brokers in wanted.replicas_assignments.items():
         if not (text.isascii() and text.isdecimal() and len(text) < 10):
             raise RestError(422, f"In replicas_assignments, {text[:20]!r} is not the number of a partition.")

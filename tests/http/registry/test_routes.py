@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
+from app.http.bodies import CONTAINERS_MAX
 from app.registry.record_json import Key, KeyType, write_key
 from tests.support.registry import schema_record
 from tests.support.registry_routes import Client
@@ -55,6 +56,11 @@ async def test_a_schema_is_registered_got_listed_and_found(client: Client) -> No
     assert (await client.good("GET", "/schemas/ids/1?fetchMaxId=true"))["maxId"] == 1
     assert await client.good("GET", "/schemas/types") == ["JSON", "PROTOBUF", "AVRO"]
     assert client.log.subjects == ["orders-value"]
+
+
+async def test_brackets_in_the_text_of_a_schema_are_no_arrays_of_the_body(client: Client) -> None:
+    text = json.dumps({"type": "object", "description": '["{' * 2 * CONTAINERS_MAX})
+    assert await client.good("POST", "/subjects/s/versions", {"schemaType": "JSON", "schema": text}) == {"id": 1}
 
 
 async def test_lists_are_filtered_and_paged(client: Client) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import httpx
 import pytest
 
+from app.core.turns import Portion
+from app.http import bodies
+from app.wire import codec
 from tests.handlers.conversation import batch, talk
 from tests.support.broker import RunningBroker
 
@@ -66,6 +69,29 @@ async def test_a_topic_is_made_with_the_replicas_that_the_request_assigns(
     assert (made.status_code, made.json()["partitions_count"], made.json()["replication_factor"]) == (201, 2, 1)
     away = await http.post(f"{cluster}/topics", json={"topic_name": "u", "replicas_assignments": {"0": [7]}})
     assert (away.status_code, away.json()["error_code"]) == (400, 40002)
+
+
+async def test_assignments_are_decoded_read_and_encoded_in_portions_of_their_own(
+    http: httpx.AsyncClient, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+
+    def told(place: object, name: str) -> None:
+        work = getattr(place, name)
+
+        def tell(*args: object) -> object:
+            steps.append(name)
+            return work(*args)
+
+        monkeypatch.setattr(place, name, tell)
+
+    told(bodies, "decoded")
+    told(Portion, "rest")
+    told(codec, "encode_request")
+    made = await http.post(f"{cluster}/topics", json={"topic_name": "t", "replicas_assignments": {"0": [1], "1": [1]}})
+    assert made.status_code == 201
+    first = steps.index("decoded")
+    assert steps[first : first + 4] == ["decoded", "rest", "rest", "encode_request"]
 
 
 @pytest.mark.parametrize(
