@@ -16,6 +16,7 @@ from app.client.transactions import end_transaction
 from app.configs import InternalDurability
 from app.configs.broker import STANDARD_AUTHORIZER
 from app.coordinator.partition import ProducerIdAndEpoch
+from app.coordinator.shell import Coordinator
 from app.core.errors import CorruptionError, ErrorCode, FencedError, FirnError, NotLeader, RequestRejected
 from app.core.units import PartitionIndex, ProducerEpoch, TopicPartition
 from app.exactly_once import coordinator as coordinators
@@ -27,6 +28,7 @@ from app.machine.runtime import SystemClock
 from app.metadata.image.records import REQUESTS_LEVEL
 from app.replication.reading import PartitionReads
 from app.security.acls import Operation, ResourceType
+from app.tiering.upload.remote_log_manager import RemoteLogManager
 from app.transactions.markers import MarkerWriter
 from app.wire.apikeys import ApiKey
 from app.wire.apis.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
@@ -518,30 +520,35 @@ async def test_results_that_cannot_be_expired_are_told_unless_they_have_another_
 ) -> None:
     clock = Clock()
     key = RequestKey("User:ANONYMOUS", b"k")
+    advance = RemoteLogManager.advance_log_start
+    fails = False
+
+    async def advances(self: RemoteLogManager, *asked: Any) -> None:
+        if not fails:
+            return await advance(self, *asked)
+        if moved:
+            patch.setattr(Coordinator, "shards", lambda _: [])
+        raise failure
+
+    monkeypatch.setattr(RemoteLogManager, "advance_log_start", advances)
     async with (
         open_broker(tmp_path, clock=clock, firn_http_idempotency_retention_ms=300_000) as broker,
         producer_of(broker) as producer,
     ):
         await produced(producer)
-        await until(lambda: not broker.log(TOPIC, key.partition).producers.open_transactions)
-        pass_minutes(broker, key, clock, 6)
         log = broker.log(TOPIC, key.partition)
+        await until(lambda: not log.producers.open_transactions)
+        pass_minutes(broker, key, clock, 6)
         await until(lambda: log.last_stable_offset == log.log_end_offset)
-        requests = broker.node.requests
+        fails = True
         with monkeypatch.context() as patch:
-
-            async def advance(*_: object) -> None:
-                if moved:
-                    patch.setattr(requests, "_is_current", lambda *_: False)
-                raise failure
-
-            patch.setattr(requests, "_advance", advance)
             for _ in range(3):
-                await requests.expire()
+                await broker.node.requests.expire()
+        fails = False
         subject = f"expiring results of {TOPIC}-{key.partition} fails: It has failed once."
         told = [line for line in broker.lines if "It has failed once." in line]
         assert told == ([] if moved and isinstance(failure, NotLeader) else [subject])
-        await requests.expire()
+        await broker.node.requests.expire()
         assert log.log_start_offset > 1
 
 
