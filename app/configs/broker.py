@@ -300,13 +300,13 @@ class BrokerConfig:
         frozenset(),
         _LIST,
         "Fields of messages that the console's pages and files hide: TOPICS:FIELD.FIELD, TOPICS:@key or TOPICS:@headers, "
-        "such as orders-*:customer.email. Kafka's clients and HTTP's other paths show them.",
+        "such as orders-*:customer.email. Kafka clients and HTTP's other paths still show these fields.",
     )
     firn_console_read_only: bool = setting(
         False,
         _BOOLEAN,
-        "Whether the console's pages only show: they offer no change, and refuse each one. Rights and HTTP's other paths "
-        "are as they are.",
+        "Whether the console is read-only: its pages offer no change, and refuse each one. The setting affects neither the "
+        "rights of callers nor HTTP's other paths.",
     )
     firn_http_trusted_proxies: frozenset[str] = setting(
         frozenset(),
@@ -846,7 +846,7 @@ class BrokerConfig:
     firn_tracing_endpoint: str = setting(
         "",
         _STRING,
-        "URL to which this broker sends traces of sampled requests by OTLP over HTTP, as http://localhost:4318/v1/traces. "
+        "URL to which this broker sends traces of sampled requests by OTLP over HTTP, such as http://localhost:4318/v1/traces. "
         "It needs the extra tracing. Empty: nothing is traced.",
     )
     firn_tracing_sample_ratio: float = setting(
