@@ -367,7 +367,8 @@ def _schema(text: Callable[[], str], **more: Any) -> Callable[[], bytes]:
 
 
 def _lists(member: str, count: int) -> Callable[[], bytes]:
-    return _whole(b"[],", 3 * count, b'{"%s":{"properties":{},"a":[' % member.encode(), b"[]]}}")
+    start = b'{"schema":"\\"string\\"","%s":{"properties":{},"a":[' % member.encode()
+    return _whole(b"[],", 3 * count, start, b"[]]}}")
 
 
 def _schemas(path: str) -> Entry:
