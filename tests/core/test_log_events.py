@@ -21,7 +21,7 @@ ROW: Final = re.compile(r"^\| `(?P<name>[a-z_.]+)` \| (?P<level>\w+) \| (?P<mean
 WRITERS: Final = {"log_line", "_log_line", "client_line"}
 KINDS_OF_EXPRESSIONS: Final = {
     "self._name": [STORE, WAL_STORE],
-    "kind": ["expiring results of", "deciding results of"],
+    "kind": ["expiring results of", "deciding results of", "deciding a result of"],
 }
 """Kinds that are no constants where a fault is reported."""
 FAULTY: Final = ("met", "met_error")
