@@ -192,8 +192,8 @@ function follow(place) {
     own.addEventListener("left-out", left_out)
     own.addEventListener("ended", (event) => end(event.data))
     own.onerror = () => {
-      if (own.readyState === EventSource.CLOSED) end("This page follows no more. Load it again.")
-      else state.textContent = "The server is away. Trying again."
+      if (own.readyState === EventSource.CLOSED) end("No new messages are shown any more. Load it again.")
+      else state.textContent = "The server does not respond. Trying again."
     }
   }
   // A browser has six connections to a server for all of its tabs, so a hidden tab keeps none.
