@@ -844,7 +844,7 @@ def _parse_allowed_origins(text: str) -> Mapping[str, Any]:
 
 
 def _parse_console_mask(text: str) -> Mapping[str, Any]:
-    from app.http.console.masks import parse_masks
+    from app.http.console.records.masks import parse_masks
 
     return {"firn_console_mask": frozenset(f"{topics}:{field}" for topics, field in parse_masks(text.split(",")))}
 

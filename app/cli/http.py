@@ -148,7 +148,7 @@ def http(
         raise ConfigError(f"--log-format {log_format} is not {' or '.join(FORMATS)}.")
     address = parse_address(listen, what="--listen")
     brokers = parse_bootstrap(bootstrap)
-    from app.http.console.masks import parse_masks
+    from app.http.console.records.masks import parse_masks
     from app.http.gateway import HttpSettings
     from app.http.server import run
 

@@ -54,7 +54,7 @@ def client_of_environment() -> Mapping[str, str]:
 
 
 def _masks(text: str) -> tuple[tuple[str, str], ...]:
-    from app.http.console.masks import parse_masks
+    from app.http.console.records.masks import parse_masks
 
     return parse_masks(text.split(","))
 

@@ -26,24 +26,24 @@ from app.http.access import Access
 from app.http.asked_once import AskedOnce
 from app.http.bodies import JSON_TYPE, ClientLeft, json_response
 from app.http.body_budget import BodyBudget
-from app.http.console import brokers as console_brokers
-from app.http.console import cost as console_cost
-from app.http.console import exporting as console_exporting
-from app.http.console import following as console_following
-from app.http.console import groups as console_groups
-from app.http.console import logins as console_logins
-from app.http.console import messages as console_messages
-from app.http.console import overview as console_overview
-from app.http.console import producing as console_producing
-from app.http.console import resending as console_resending
-from app.http.console import resetting as console_resetting
-from app.http.console import rules as console_rules
-from app.http.console import schemas as console_schemas
-from app.http.console import store as console_store
-from app.http.console import topics as console_topics
-from app.http.console import transactions as console_transactions
-from app.http.console import users as console_users
+from app.http.console.acts import exporting as console_exporting
+from app.http.console.acts import following as console_following
+from app.http.console.acts import producing as console_producing
+from app.http.console.acts import resending as console_resending
+from app.http.console.acts import resetting as console_resetting
 from app.http.console.console import Console
+from app.http.console.pages import brokers as console_brokers
+from app.http.console.pages import cost as console_cost
+from app.http.console.pages import groups as console_groups
+from app.http.console.pages import logins as console_logins
+from app.http.console.pages import messages as console_messages
+from app.http.console.pages import overview as console_overview
+from app.http.console.pages import rules as console_rules
+from app.http.console.pages import schemas as console_schemas
+from app.http.console.pages import store as console_store
+from app.http.console.pages import topics as console_topics
+from app.http.console.pages import transactions as console_transactions
+from app.http.console.pages import users as console_users
 from app.http.console.rendering import ConsoleRoute
 from app.http.console.sessions import accepts_html
 from app.http.consumers.table import ConsumerInstances, InstanceLimits

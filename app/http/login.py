@@ -18,7 +18,7 @@ from app.http.access import HEALTH_PATHS
 from app.http.bodies import JSON_TYPE
 from app.http.callers import TOKENS, CallerRefused, Callers
 from app.http.console.console import Console
-from app.http.console.logins import ADDRESS
+from app.http.console.pages.logins import ADDRESS
 from app.http.console.rendering import SESSION, once_more, refused, to_login
 from app.http.console.sessions import Session, accepts_html, is_console, is_open
 from app.http.credentials import NotACredential, read_authorization

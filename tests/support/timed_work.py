@@ -33,7 +33,7 @@ TIMED_WORK: Final[Mapping[str, str]] = {
     "http/processes/accepting.py::Accepting._accept": ONE,
     "http/keyed/producing.py::_Try._settle": ONE,
     "http/keyed/producing.py::KeyedProducer._wake_when_due": FEW,
-    "http/console/following.py::_Following._send": PORTIONS,
+    "http/console/acts/following.py::_Following._send": PORTIONS,
     "exactly_once/coordinator.py::RequestCoordinator._repeat": PORTIONS,
     "broker/security/listener_doors.py::Doors._watch": FEW,
     "broker/write_ahead/switching.py::DurabilityChanges._refused": ONE,

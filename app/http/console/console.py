@@ -17,9 +17,9 @@ from urllib.parse import quote
 
 from app.core.seams import Clock
 from app.http.asked_once import AskedOnce
-from app.http.console import formats
-from app.http.console.masks import Masks
+from app.http.console.records.masks import Masks
 from app.http.console.sessions import Sessions
+from app.http.console.texts import formats
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -9,8 +9,8 @@ import pytest
 
 from app.cost.bill import Line
 from app.cost.measured import MeasuredBill, TopicBill
-from app.http.console.overview import Numbers
-from app.http.console.rules import sentence_of
+from app.http.console.pages.overview import Numbers
+from app.http.console.pages.rules import sentence_of
 from app.security.acls import Acl, Operation, Pattern, PatternType, Permission, ResourceType, Rule
 from tests.http.secured import secured
 
@@ -86,7 +86,7 @@ async def test_the_cost_is_told_by_kind_and_by_topic(http: httpx.AsyncClient, mo
     async def counted(*_: object) -> Numbers:
         return Numbers(bill=bill, silent=[2])
 
-    monkeypatch.setattr("app.http.console.cost.numbers_of", counted)
+    monkeypatch.setattr("app.http.console.pages.cost.numbers_of", counted)
     text = (await http.get("/console/cost")).text
     assert "$4.00 a month" in text
     assert text.index("segments") < text.index("S3 storage")

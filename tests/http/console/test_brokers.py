@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from app.core.units import BrokerId
-from app.http.console.brokers import MOVED_PARTITIONS_MAX, move_progress, numbers_of, progress_of
+from app.http.console.pages.brokers import MOVED_PARTITIONS_MAX, move_progress, numbers_of, progress_of
 from app.security.acls import Operation, ResourceType
 from app.wire.private import ClusterMove, MetricSample, PartitionTierStatus, TierStatusResponse
 from tests.http.secured import secured

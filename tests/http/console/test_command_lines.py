@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from app.core.units import Offset, TimestampMs
-from app.http.console.command_lines import PRODUCED_BYTES_MAX, PRODUCED_HEADERS_MAX, producing, reading
+from app.http.console.texts.command_lines import PRODUCED_BYTES_MAX, PRODUCED_HEADERS_MAX, producing, reading
 from app.records.record import Record
 
 EVIL = "x'; touch taken; echo \"$(id)`id`\\"

@@ -16,9 +16,9 @@ from fastapi import FastAPI
 
 from app.core.turns import Portion
 from app.core.units import Offset, TimestampMs
-from app.http.console import decoding
-from app.http.console.decoding import Decoding, named_in
-from app.http.console.masks import MASK, Masks
+from app.http.console.records import decoding
+from app.http.console.records.decoding import Decoding, named_in
+from app.http.console.records.masks import MASK, Masks
 from app.http.registry.record_schemas import RecordSchemas, SchemaUnknown
 from app.metadata.image.records import REGISTRY_LEVEL
 from app.records.record import Record

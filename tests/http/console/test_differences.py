@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.core.turns import whole
-from app.http.console import differences
-from app.http.console.differences import DifferenceLine, difference
+from app.http.console.texts import differences
+from app.http.console.texts.differences import DifferenceLine, difference
 
 LINES = st.lists(st.sampled_from("abc"), max_size=12).map("\n".join)
 

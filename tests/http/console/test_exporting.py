@@ -7,7 +7,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from app.http.console import exporting
+from app.http.console.acts import exporting
 from tests.support.broker import RunningBroker
 
 EXPORT = "/console/topics/t/export"

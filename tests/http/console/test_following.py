@@ -11,8 +11,8 @@ import pytest
 from fastapi import FastAPI
 
 from app.core.units import Offset, TimestampMs
-from app.http.console import following
-from app.http.console.following import Pace, event
+from app.http.console.acts import following
+from app.http.console.acts.following import Pace, event
 from app.records.record import Record
 from app.security.acls import Operation, ResourceType
 from tests.http.secured import secured

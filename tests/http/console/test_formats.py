@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from app.http.console.formats import ago, duration, instant, many, number, readable, setting, shell, size
+from app.http.console.texts.formats import ago, duration, instant, many, number, readable, setting, shell, size
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ async def test_the_list_has_the_lag_of_its_groups_as_far_as_a_page_asks(
         return {name: re.sub("<[^>]+>", "", lag) for name, lag in rows}
 
     assert await lags() == {"behind": "3", "done": "0"}
-    monkeypatch.setattr("app.http.console.groups.LAGGING_PARTITIONS_MAX", 1)
+    monkeypatch.setattr("app.http.console.pages.groups.LAGGING_PARTITIONS_MAX", 1)
     assert await lags() == {"behind": "3", "done": "–"}
 
 

@@ -49,7 +49,7 @@ async def test_callers_share_the_numbers_and_each_needs_the_right(
 async def test_a_cluster_with_too_many_partitions_says_that_its_rates_are_not_shown(
     http: httpx.AsyncClient, application: FastAPI, cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.http.console.overview.PARTITIONS_SUMMED_MAX", 1)
+    monkeypatch.setattr("app.http.console.pages.overview.PARTITIONS_SUMMED_MAX", 1)
     asked = Asked(monkeypatch)
     made = await http.post(f"{cluster}/topics", json={"topic_name": "t", "partitions_count": 2})
     assert made.status_code == 201

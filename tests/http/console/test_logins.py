@@ -11,7 +11,7 @@ import pytest
 
 from app.core.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected
 from app.http.callers import CallerLimits
-from app.http.console.logins import UNAVAILABLE, UNCHECKED, credential_of, next_of
+from app.http.console.pages.logins import UNAVAILABLE, UNCHECKED, credential_of, next_of
 from app.http.credentials import Basic, Bearer
 from app.security.acls import Operation, ResourceType
 from tests.http.secured import Secured, basic, secured

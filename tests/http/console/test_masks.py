@@ -12,9 +12,9 @@ import pytest
 from app.core.turns import whole
 from app.core.units import Offset, TimestampMs
 from app.http.application import create_app
-from app.http.console.decoding import Decoded
-from app.http.console.masks import HIDDEN, MASK, MASKED_BYTES_MAX, Mask, Masks, masked, parse_masks
-from app.http.console.reading import masked_by_schema
+from app.http.console.records.decoding import Decoded
+from app.http.console.records.masks import HIDDEN, MASK, MASKED_BYTES_MAX, Mask, Masks, masked, parse_masks
+from app.http.console.records.reading import masked_by_schema
 from app.http.gateway import HttpSettings
 from app.machine.runtime import SystemClock
 from app.records.record import Record

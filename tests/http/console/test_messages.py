@@ -11,9 +11,9 @@ from fastapi import FastAPI
 
 from app.core.turns import Portion
 from app.core.units import Offset, PartitionIndex, TimestampMs, TopicPartition
-from app.http.console.masks import Masks
-from app.http.console.messages import moment_of
-from app.http.console.reading import (
+from app.http.console.pages.messages import moment_of
+from app.http.console.records.masks import Masks
+from app.http.console.records.reading import (
     FILTERED_HEADERS_MAX,
     FORMATTED_BYTES_MAX,
     HEX_BYTES,
@@ -110,7 +110,7 @@ async def test_a_search_ends_after_so_many_portions_and_goes_on_by_a_link(
     http: httpx.AsyncClient, cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await write(http, cluster, *(string("x") for _ in range(10)))
-    monkeypatch.setattr("app.http.console.reading.SCAN_PORTIONS_MAX", 4)
+    monkeypatch.setattr("app.http.console.records.reading.SCAN_PORTIONS_MAX", 4)
     monkeypatch.setattr(Portion, "spent_by", lambda _: True)
     page = (await http.get(f"{TOPIC}/messages?offset=0&key=none")).text
     following = re.search(r'rel="next" href="[^"]*offset=(\d+)">Search on<', page)
@@ -128,7 +128,7 @@ async def test_portions_that_masks_use_up_count_for_the_search(
 ) -> None:
     await write(http, cluster, *(string('{"card": 1}') for _ in range(10)))
     application.state.console.masks = Masks([("t", "card")])
-    monkeypatch.setattr("app.http.console.reading.SCAN_PORTIONS_MAX", 4)
+    monkeypatch.setattr("app.http.console.records.reading.SCAN_PORTIONS_MAX", 4)
     monkeypatch.setattr("app.core.turns.PORTION_S", 0.0)
     assert 0 < _searched_to((await http.get(f"{TOPIC}/messages?offset=0&contains=none")).text) < 10
 
@@ -138,9 +138,9 @@ async def test_a_search_ends_within_a_response_of_the_broker(
 ) -> None:
     await write(http, cluster, *(string("four") for _ in range(10)))
     url = f"{TOPIC}/messages?offset=0&contains=none"
-    monkeypatch.setattr("app.http.console.reading.SCANNED_BYTES_MAX", 12)
+    monkeypatch.setattr("app.http.console.records.reading.SCANNED_BYTES_MAX", 12)
     assert _searched_to((await http.get(url)).text) == 3
-    monkeypatch.setattr("app.http.console.reading.SCAN_MS_MAX", 0)
+    monkeypatch.setattr("app.http.console.records.reading.SCAN_MS_MAX", 0)
     assert _searched_to((await http.get(url)).text) == 1
 
 

@@ -14,8 +14,8 @@ from app.client.cluster import PartitionView, TopicView
 from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId
 from app.http.application import create_app
 from app.http.console.console import Console
-from app.http.console.overview import Attention, Numbers, headline, matters
-from app.http.console.topics import state_of
+from app.http.console.pages.overview import Attention, Numbers, headline, matters
+from app.http.console.pages.topics import state_of
 from app.http.gateway import HttpSettings
 from app.machine.runtime import SystemClock
 from app.wire.private import ClusterBroker, ClusterResponse

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from app.http.application import create_app
-from app.http.console.producing import HEADERS_BYTES_MAX, SHOWN_AGAIN_BYTES_MAX, VALUE_BYTES_MAX, headers_of
+from app.http.console.acts.producing import HEADERS_BYTES_MAX, SHOWN_AGAIN_BYTES_MAX, VALUE_BYTES_MAX, headers_of
 from app.http.errors import RestError
 from app.http.gateway import HttpSettings
 from app.machine.runtime import SystemClock

@@ -14,8 +14,8 @@ from fastapi import FastAPI
 from app.client.groups import Committed, GroupMember, GroupView
 from app.core.turns import STRIDE, run
 from app.core.units import Offset, PartitionIndex, TopicPartition
-from app.http.console import resetting
-from app.http.console.resetting import PARTITIONS_MAX, Change
+from app.http.console.acts import resetting
+from app.http.console.acts.resetting import PARTITIONS_MAX, Change
 from app.http.gateway import Gateway
 from app.security.acls import Operation, ResourceType
 from tests.http.secured import basic, secured

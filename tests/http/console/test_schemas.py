@@ -41,7 +41,7 @@ async def test_the_list_has_pages_that_together_have_each_subject_once(
     empty = (await registry.get("/console/schemas")).text
     assert "There is no subject that you may see." in empty
     assert "firn schema register" in empty
-    monkeypatch.setattr("app.http.console.schemas.SUBJECTS_A_PAGE", 2)
+    monkeypatch.setattr("app.http.console.pages.schemas.SUBJECTS_A_PAGE", 2)
     wanted = ["a-value", "b-value", "c-value", "other-value", "other.two-value"]
     for name in wanted:
         await register(registry, name, "origin")
@@ -153,7 +153,7 @@ async def test_pages_build_no_list_of_all_referrers(
         raise AssertionError("A list of all referrers was built.")
 
     monkeypatch.setattr("app.registry.view.View.referrers", referrers)
-    monkeypatch.setattr("app.http.console.schemas.NAMED_MAX", 2)
+    monkeypatch.setattr("app.http.console.pages.schemas.NAMED_MAX", 2)
     assert '<td data-label="Referred to by" class="n">3</td>' in (await registry.get("/console/schemas/base")).text
     version = (await registry.get("/console/schemas/base/versions/1")).text
     assert "1 more." in version

@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 
 from app.core.units import BrokerId
-from app.http.console.store import StoreNumbers, store_numbers
+from app.http.console.pages.store import StoreNumbers, store_numbers
 from app.security.acls import Operation, ResourceType
 from app.wire.private import MetricSample
 from tests.http.secured import secured

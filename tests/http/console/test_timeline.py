@@ -4,7 +4,7 @@ from itertools import pairwise
 from typing import Any
 
 from app.core.turns import whole
-from app.http.console.timeline import BLOCKS_MAX, Timeline, timeline_steps
+from app.http.console.texts.timeline import BLOCKS_MAX, Timeline, timeline_steps
 from app.wire.private import PartitionTierStatus, SegmentInfo
 
 HOUR = 3_600_000

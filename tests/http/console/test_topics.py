@@ -7,7 +7,7 @@ import pytest
 
 from app.client.cluster import TopicView
 from app.core.turns import Portion
-from app.http.console import topics
+from app.http.console.pages import topics
 
 HTML = {"accept": "text/html"}
 
@@ -25,7 +25,7 @@ def named(text: str) -> list[str]:
 async def test_the_list_has_pages_that_together_have_each_topic_once(
     http: httpx.AsyncClient, cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.http.console.topics.TOPICS_A_PAGE", 3)
+    monkeypatch.setattr("app.http.console.pages.topics.TOPICS_A_PAGE", 3)
     wanted = [f"t{index}" for index in range(7)]
     await made(http, cluster, *wanted)
     found: list[str] = []

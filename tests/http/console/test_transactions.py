@@ -24,7 +24,7 @@ from app.client.transactions import (
     end_transaction,
 )
 from app.core.units import PartitionIndex, TimestampMs, TopicPartition
-from app.http.console import transactions
+from app.http.console.pages import transactions
 from app.http.gateway import Gateway
 from app.security.acls import Operation, ResourceType
 from tests.http.secured import secured
@@ -60,7 +60,7 @@ async def test_open_transactions_are_listed_the_longest_first_until_they_end(
     await opened(application, "m<second>")
     await opened(application, "a-third")
     assert named((await http.get("/console/transactions")).text) == ["z-first", "m%3Csecond%3E", "a-third"]
-    monkeypatch.setattr("app.http.console.transactions.TRANSACTIONS_A_PAGE", 2)
+    monkeypatch.setattr("app.http.console.pages.transactions.TRANSACTIONS_A_PAGE", 2)
     page = (await http.get("/console/transactions")).text
     assert named(page) == ["z-first", "m%3Csecond%3E"]
     assert "m&lt;second&gt;" in page
@@ -76,7 +76,7 @@ async def test_of_more_transactions_than_are_described_the_page_says_so(
     await made(http, cluster)
     for name in ("a", "b", "c"):
         await opened(application, name)
-    monkeypatch.setattr("app.http.console.transactions.DESCRIBED_MAX", 2)
+    monkeypatch.setattr("app.http.console.pages.transactions.DESCRIBED_MAX", 2)
     text = (await http.get("/console/transactions")).text
     assert 'Open transactions <span class="quiet">3</span>' in text
     assert len(named(text)) == 2

@@ -9,7 +9,7 @@ import pytest
 
 from app.client.admin import AdminClient
 from app.client.cluster import ClusterClient
-from app.http.console.users import quota_row
+from app.http.console.pages.users import quota_row
 from app.metadata.image.records import SECURITY_LEVEL
 from app.security.acls import Operation, ResourceType
 from app.security.scram import ScramMechanism
@@ -58,7 +58,7 @@ async def test_users_and_quotas_are_listed_for_those_who_may_see_them(
         filtered = (await http.ask("dave", "/console/users?q=caro")).text
         assert "1 user of 3" in filtered
         assert "a&lt;b&gt;" not in filtered
-        monkeypatch.setattr("app.http.console.users.USERS_A_PAGE", 2)
+        monkeypatch.setattr("app.http.console.pages.users.USERS_A_PAGE", 2)
         assert "carol" in (await http.ask("dave", "/console/users")).text
         assert "dave" in (await http.ask("dave", "/console/users?from=2")).text
         empty = (await http.ask("dave", "/console/quotas")).text

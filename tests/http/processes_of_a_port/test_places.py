@@ -6,8 +6,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from app.http.console.exporting import EXPORT
-from app.http.console.following import FOLLOW
+from app.http.console.acts.exporting import EXPORT
+from app.http.console.acts.following import FOLLOW
 from app.http.errors import RestError
 from app.http.processes.places import (
     CONSOLE_PASSED_MAX,

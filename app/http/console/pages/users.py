@@ -13,9 +13,9 @@ from starlette.responses import Response
 
 from app.core.turns import Portion, ordered
 from app.http.console.asking import soon
-from app.http.console.formats import number, size
+from app.http.console.pages.topics import QUERY_CHARS_MAX, number_in
 from app.http.console.rendering import ConsoleRoute, page
-from app.http.console.topics import QUERY_CHARS_MAX, number_in
+from app.http.console.texts.formats import number, size
 from app.http.errors import RestError
 from app.http.serving import gateway_of
 from app.security.scram import ScramMechanism

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from app.core.limits import KIB
-from app.http.console.formats import shell
+from app.http.console.texts.formats import shell
 from app.records.record import Record
 
 PRODUCED_BYTES_MAX: Final = 4 * KIB

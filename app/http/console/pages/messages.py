@@ -18,12 +18,12 @@ from app.core.errors import BrokerUnavailable, RequestRejected
 from app.core.turns import Portion
 from app.core.units import Offset, PartitionIndex, TopicPartition
 from app.http.console.asking import of_broker, together
-from app.http.console.command_lines import Line, producing, reading
-from app.http.console.decoding import Decoding
-from app.http.console.formats import shell
-from app.http.console.reading import Browse, Header, browse
+from app.http.console.pages.topics import found_topic, number_in, topic_page
+from app.http.console.records.decoding import Decoding
+from app.http.console.records.reading import Browse, Header, browse
 from app.http.console.rendering import GUARDED, ConsoleRoute, console_of, session_of
-from app.http.console.topics import found_topic, number_in, topic_page
+from app.http.console.texts.command_lines import Line, producing, reading
+from app.http.console.texts.formats import shell
 from app.http.errors import RestError
 from app.http.gateway import Gateway
 from app.http.pages import batch_records, reader

@@ -23,9 +23,9 @@ from app.cost.prices import AS_OF, REGION, SECONDS_PER_MONTH, Prices, store_pric
 from app.cost.requests import READS, billed
 from app.http import gateway as gateways
 from app.http.console.asking import Told, side_by_side, soon
-from app.http.console.formats import many
-from app.http.console.overview import PARTITIONS_SUMMED_MAX
+from app.http.console.pages.overview import PARTITIONS_SUMMED_MAX
 from app.http.console.rendering import ConsoleRoute, page
+from app.http.console.texts.formats import many
 from app.http.gateway import Gateway
 from app.http.serving import gateway_of
 from app.security.acls import Operation

@@ -15,12 +15,12 @@ from app.client.cluster import TopicView
 from app.core.errors import FirnError
 from app.core.turns import run
 from app.core.units import Offset, TopicPartition
+from app.http.console.acts.producing import stored, stored_in, stored_query, tell
 from app.http.console.forms import form_of
-from app.http.console.messages import ends_of, found_message, record_at
-from app.http.console.producing import stored, stored_in, stored_query, tell
-from app.http.console.reading import shown_of
+from app.http.console.pages.messages import ends_of, found_message, record_at
+from app.http.console.pages.topics import topic_page
+from app.http.console.records.reading import shown_of
 from app.http.console.rendering import GUARDED, ConsoleRoute, console_of
-from app.http.console.topics import topic_page
 from app.http.errors import RestError
 from app.http.gateway import Gateway
 from app.http.read_budget import PageBytes

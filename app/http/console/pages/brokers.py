@@ -18,7 +18,7 @@ from app.core.turns import Portion
 from app.core.units import BrokerId
 from app.http import gateway as gateways
 from app.http.console.asking import side_by_side, soon
-from app.http.console.overview import may_describe
+from app.http.console.pages.overview import may_describe
 from app.http.console.rendering import ConsoleRoute, page
 from app.http.gateway import Gateway
 from app.http.serving import gateway_of

@@ -25,11 +25,11 @@ from app.core.limits import KIB, MIB
 from app.core.turns import Portion
 from app.core.units import Offset
 from app.http.bodies import Streamed, Write
-from app.http.console.decoding import Decoding
-from app.http.console.messages import OFFSET_MAX, asked_in
-from app.http.console.reading import FILTERED_HEADERS_MAX, MANY_HEADERS, Browse, shown_if_fits
+from app.http.console.pages.messages import OFFSET_MAX, asked_in
+from app.http.console.pages.topics import found_topic, number_in
+from app.http.console.records.decoding import Decoding
+from app.http.console.records.reading import FILTERED_HEADERS_MAX, MANY_HEADERS, Browse, shown_if_fits
 from app.http.console.rendering import GUARDED, ConsoleRoute, console_of, session_of
-from app.http.console.topics import found_topic, number_in
 from app.http.conventions import HEAD
 from app.http.errors import REFUSED, RestError, answer_of
 from app.http.gateway import Gateway

@@ -31,10 +31,10 @@ from app.core.errors import BrokerUnavailable, ErrorCode, RequestRejected
 from app.core.turns import Portion, ordered
 from app.core.units import BrokerId, PartitionIndex, TopicPartition
 from app.http.console.asking import of_broker, side_by_side, soon
-from app.http.console.formats import shell
-from app.http.console.overview import OPEN_TOO_LONG_S
+from app.http.console.pages.overview import OPEN_TOO_LONG_S
+from app.http.console.pages.topics import found_topic, number_in, topic_page
 from app.http.console.rendering import ConsoleRoute, console_of, page
-from app.http.console.topics import found_topic, number_in, topic_page
+from app.http.console.texts.formats import shell
 from app.http.errors import RestError
 from app.http.gateway import Gateway
 from app.http.rest_v3.resources import text_of

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 from app.core.turns import Steps
-from app.http.console.formats import instant, many, size
+from app.http.console.texts.formats import instant, many, size
 from app.wire.private import PartitionTierStatus, SegmentInfo
 
 BLOCKS_MAX: Final = 240

@@ -19,9 +19,9 @@ import msgspec
 from app.core.limits import KIB, MIB
 from app.core.turns import Portion, Steps, Stepwise, run, slices
 from app.core.units import Offset, TopicPartition
-from app.http.console.decoding import Decoded, Decoding
-from app.http.console.formats import readable
-from app.http.console.masks import Mask, masked
+from app.http.console.records.decoding import Decoded, Decoding
+from app.http.console.records.masks import Mask, masked
+from app.http.console.texts.formats import readable
 from app.http.gateway import Gateway
 from app.http.pages import FETCH_WAIT_MS_MAX, batch_records, reader
 from app.records.record import Record

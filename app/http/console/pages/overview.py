@@ -22,8 +22,8 @@ from app.cost.prices import Prices
 from app.http import gateway as gateways
 from app.http.bodies import json_response
 from app.http.console.asking import BROKER_S, side_by_side, soon
-from app.http.console.formats import duration, many, size
 from app.http.console.rendering import GUARDED, ConsoleRoute, console_of, page
+from app.http.console.texts.formats import duration, many, size
 from app.http.gateway import Gateway
 from app.http.serving import gateway_of
 from app.security.acls import Operation

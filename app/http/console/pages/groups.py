@@ -20,8 +20,8 @@ from app.core.turns import Portion, ordered, slices
 from app.core.units import BrokerId, TopicPartition
 from app.http.console.asking import of_broker, side_by_side, soon, together
 from app.http.console.forms import is_done
+from app.http.console.pages.topics import QUERY_CHARS_MAX, number_in
 from app.http.console.rendering import ConsoleRoute, page
-from app.http.console.topics import QUERY_CHARS_MAX, number_in
 from app.http.errors import RestError
 from app.http.gateway import Gateway
 from app.http.rest_v3.groups import behind, owners_in, present

@@ -22,10 +22,10 @@ from app.core.limits import KIB
 from app.core.turns import STRIDE, Portion, Steps, ordered, run
 from app.core.units import BrokerId, PartitionIndex, TopicPartition
 from app.http.body_budget import bytes_of_body
+from app.http.console.acts.producing import tell
 from app.http.console.asking import of_broker, soon, together
 from app.http.console.forms import done_token, form_of
-from app.http.console.messages import OFFSET_MAX, moment_of
-from app.http.console.producing import tell
+from app.http.console.pages.messages import OFFSET_MAX, moment_of
 from app.http.console.rendering import GUARDED, ConsoleRoute, page
 from app.http.errors import RestError
 from app.http.gateway import Gateway

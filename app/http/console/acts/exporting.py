@@ -23,11 +23,11 @@ from app.core.limits import KIB, MIB
 from app.core.turns import Portion, run
 from app.core.units import Offset
 from app.http.bodies import Streamed, Write
-from app.http.console.masks import masked
-from app.http.console.messages import asked_in
-from app.http.console.reading import Browse, fits
+from app.http.console.pages.messages import asked_in
+from app.http.console.pages.topics import found_topic
+from app.http.console.records.masks import masked
+from app.http.console.records.reading import Browse, fits
 from app.http.console.rendering import GUARDED, ConsoleRoute
-from app.http.console.topics import found_topic
 from app.http.conventions import HEAD
 from app.http.errors import REFUSED, RestError, answer_of
 from app.http.gateway import Gateway

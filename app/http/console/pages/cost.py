@@ -11,7 +11,7 @@ from starlette.responses import Response
 from app.cost.measured import MEASURED_NAMES, NOT_MEASURED, OTHERS
 from app.cost.prices import AS_OF, REGION
 from app.http.console.asking import soon
-from app.http.console.overview import numbers_of
+from app.http.console.pages.overview import numbers_of
 from app.http.console.rendering import ConsoleRoute, page
 from app.http.serving import gateway_of
 from app.security.acls import Operation

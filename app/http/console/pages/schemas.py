@@ -17,10 +17,10 @@ from app.core.errors import BrokerUnavailable, ErrorCode, RequestRejected
 from app.core.limits import MIB
 from app.core.turns import Portion, ordered, run
 from app.http.console.asking import in_time, soon
-from app.http.console.differences import EDITS_MAX, difference
-from app.http.console.reading import Text, text_of
+from app.http.console.pages.topics import QUERY_CHARS_MAX, number_in
+from app.http.console.records.reading import Text, text_of
 from app.http.console.rendering import ConsoleRoute, page
-from app.http.console.topics import QUERY_CHARS_MAX, number_in
+from app.http.console.texts.differences import EDITS_MAX, difference
 from app.http.errors import RestError
 from app.http.gateway import Gateway
 from app.http.registry.requests import service_of, version_in

@@ -19,9 +19,9 @@ from app.core.errors import RequestRejected
 from app.core.turns import Portion, ordered, run
 from app.core.units import BrokerId, PartitionIndex, TopicPartition
 from app.http.console.asking import ANY_S, Told, of_broker, side_by_side, soon
-from app.http.console.formats import setting
 from app.http.console.rendering import ConsoleRoute, console_of, page
-from app.http.console.timeline import Axis, timeline_steps
+from app.http.console.texts.formats import setting
+from app.http.console.texts.timeline import Axis, timeline_steps
 from app.http.errors import RestError
 from app.http.gateway import Gateway
 from app.http.serving import gateway_of

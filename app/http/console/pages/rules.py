@@ -15,8 +15,8 @@ from starlette.responses import Response
 from app.core.errors import ErrorCode, RequestRejected
 from app.core.turns import Portion, ordered
 from app.http.console.asking import soon
+from app.http.console.pages.topics import QUERY_CHARS_MAX, number_in
 from app.http.console.rendering import ConsoleRoute, page
-from app.http.console.topics import QUERY_CHARS_MAX, number_in
 from app.http.errors import RestError
 from app.http.serving import gateway_of
 from app.security.acls import WILDCARD, Acl, AclFilter, Operation, PatternType, Permission, ResourceType, Rule

@@ -23,8 +23,8 @@ from app.core.turns import run
 from app.core.units import TimestampMs
 from app.http.body_budget import bytes_of_body
 from app.http.console.forms import done_token, form_of, is_done
+from app.http.console.pages.topics import found_topic, topic_page
 from app.http.console.rendering import GUARDED, ConsoleRoute
-from app.http.console.topics import found_topic, topic_page
 from app.http.errors import RestError, answer_of
 from app.http.gateway import Gateway
 from app.http.record_json import NewRecord, Part, SchemaPart, SchemaRecord, Strategy, base64_steps

@@ -1,0 +1,7 @@
+"""Pages that show something, and the page to log in.
+
+- ``overview``: the first page and its live numbers
+- ``topics``, ``messages``, ``groups``, ``brokers``, ``store``: lists and their details
+- ``schemas``, ``transactions``, ``cost``; ``rules``, ``users``: pages about access
+- ``logins``: the pages to log in and out
+"""
