@@ -7,7 +7,7 @@ import json
 import math
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -505,22 +505,37 @@ async def test_a_broker_that_has_not_read_of_the_controllers_user_yet_starts_all
     salted = salted_password(ScramMechanism.SCRAM_SHA_512, "broker-secret", b"s" * 24, 4096)
     credential = credential_of(ScramMechanism.SCRAM_SHA_512, salted, b"s" * 24, 4096)
     user = ScramAsked("broker", 2, False, credential=credential)
-    asked = 0
-    poll = NumberedLog.poll
+    asked = reading = 0
+    ways = {"poll": NumberedLog.poll, "take": NumberedLog.take}
 
     async with broker_on(tmp_path, "b1", node_id=1, new_level=2, places=KafkaPlaces(dial=dial), **doors) as first:
 
-        async def poll_later(log: NumberedLog) -> bool:
-            """The other broker reads nothing new until it was refused."""
-            return (log is first.node.cluster.log or asked != 1) and await poll(log)
+        def read_later(way: Callable[..., Awaitable[bool]]) -> Callable[..., Awaitable[bool]]:
+            """The other broker reads nothing new, from the store or from the controller, until it was refused."""
 
-        monkeypatch.setattr(NumberedLog, "poll", poll_later)
+            async def read(log: NumberedLog, *entry: Any) -> bool:
+                nonlocal reading
+                if log is first.node.cluster.log:
+                    return await way(log, *entry)
+                if asked == 1:
+                    return False
+                reading += 1
+                try:
+                    return await way(log, *entry)
+                finally:
+                    reading -= 1
+
+            return read
+
+        for name, way in ways.items():
+            monkeypatch.setattr(NumberedLog, name, read_later(way))
 
         class Link(KafkaControlLink):
             async def register(self, to: BrokerImage, wanted: RegisterRequest) -> RegisterResponse:
                 nonlocal asked
                 asked += 1
                 if asked == 1:  # the log was read a moment ago
+                    await until(lambda: reading == 0)
                     await alter_scram_users(first.node.membership.controller, [user], b"r" * 32)
                 return await super().register(to, wanted)
 
