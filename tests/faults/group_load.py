@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -79,6 +80,7 @@ class Member:
             }
         )
         self._stop = threading.Event()
+        self._call = ("has not begun", time.monotonic())
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -88,6 +90,7 @@ class Member:
             self._consumer.subscribe(["t"])
             rounds = 0
             while not self._stop.is_set():
+                self._begins("reads")
                 messages = [one for one in self._consumer.consume(500, 0.2) if one.error() is None]
                 ends: dict[int, int] = {}
                 for message in messages:
@@ -107,6 +110,7 @@ class Member:
     def _commit(self, ends: dict[int, int]) -> None:
         for partition, end in ends.items():
             self._group.is_tried(partition, end)
+        self._begins(f"commits {ends}")
         try:
             done = self._consumer.commit(
                 offsets=[TopicPartition("t", partition, end) for partition, end in ends.items()], asynchronous=False
@@ -121,6 +125,7 @@ class Member:
         group = self._group
         with group.lock:
             least = list(group.committed)
+        self._begins("asks for committed offsets")
         try:
             found = self._consumer.committed([TopicPartition("t", index) for index in range(PARTITIONS)], timeout=5)
         except KafkaException:
@@ -128,6 +133,14 @@ class Member:
         for one in found:
             if one.error is None:
                 group.check(one, least[one.partition])
+
+    def _begins(self, call: str) -> None:
+        self._call = (call, time.monotonic())
+
+    def doing(self) -> str:
+        """The call of the client library that the thread is in, and since when."""
+        call, since_s = self._call
+        return f"{self._group.name}-{self._number} {call} since {time.monotonic() - since_s:.1f} s"
 
     def stop(self) -> None:
         self._stop.set()
@@ -153,6 +166,23 @@ class Groups:
         self._bootstrap = bootstrap
         self._writing = writing
         self._members = [Member(bootstrap, group, number, client or {}) for group in self.groups for number in (1, 2)]
+
+    def doings(self) -> list[str]:
+        """For each member: the call of its client library that it is in."""
+        return [member.doing() for member in self._members]
+
+    def described(self, name: str) -> str:
+        """The state of a group and the partitions of its members, as its coordinator tells, or why it does not."""
+        admin = AdminClient({"bootstrap.servers": self._bootstrap})
+        try:
+            told = admin.describe_consumer_groups([name], request_timeout=5)[name].result(10)
+        except KafkaException as error:
+            return f"{name}: {error}"
+        members = {
+            f"{one.client_id} ({one.group_instance_id})": sorted(at.partition for at in one.assignment.topic_partitions)
+            for one in told.members
+        }
+        return f"{name}: {told.state.name} at broker {told.coordinator.id}, members {members}"
 
     def more(self) -> Callable[[], bool]:
         """Whether every group has committed more of every partition since this call."""

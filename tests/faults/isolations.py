@@ -153,7 +153,12 @@ class Clients:
         try:
             block_until(all_have, what)
         except AssertionError:
-            raise AssertionError(f"{what}: {sorted(waiting.keys() - took_s.keys())} did not get on; {took_s}") from None
+            stuck = sorted(waiting.keys() - took_s.keys())
+            told = [self.groups.described(one.name) for one in self.groups.groups if one.name in stuck]
+            raise AssertionError(
+                f"{what}: {stuck} did not get on; {took_s}; {told}; committed"
+                f" { {one.name: one.committed for one in self.groups.groups} }; members: {self.groups.doings()}"
+            ) from None
         return took_s
 
     def finish(self) -> None:
