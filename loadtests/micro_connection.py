@@ -79,7 +79,7 @@ class Sink:
         """Nothing is open."""
 
 
-def _fetches(topic: str, version: int) -> list[bytearray]:
+def fetches(topic: str, version: int) -> list[bytearray]:
     """Requests of a consumer without a session, which reads one batch of about 1 KB after the other."""
     return [
         bytearray(
@@ -145,7 +145,7 @@ async def _measure_fetches(node: Node, topic: str, rounds: int) -> None:
     for version in (11, 12):
         connection, sink = node.server.make(), Sink()
         connection.connection_made(sink)  # type: ignore[arg-type]
-        requests, costs = _fetches(topic, version), []
+        requests, costs = fetches(topic, version), []
         for _ in range(rounds + 1):
             spent, count = 0.0, 0
             for one in requests:

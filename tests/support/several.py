@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,12 @@ async def cluster_on(path: Path, count: int = 3, **more: Any) -> AsyncIterator[l
     async with AsyncExitStack() as stack:
         brokers = [await stack.enter_async_context(broker_on(path, f"b{one}", **more)) for one in range(1, count + 1)]
         for broker in brokers:
-            await until(lambda broker=broker: len(unfenced(broker)) == count)
+            await until(partial(_sees, broker, count))
         yield brokers
+
+
+def _sees(broker: RunningBroker, count: int) -> bool:
+    return len(unfenced(broker)) == count
 
 
 async def image_of(path: Path) -> ClusterImage:
