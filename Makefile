@@ -12,6 +12,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 KAFKA_LIBS := $(CURDIR)/.cache/kafka/libs
 export FIRN_KAFKA_LIBS ?= $(KAFKA_LIBS)
 
+# Python keeps its bytecode, wherever the environment forbids it: each of the hundreds of processes that tests start would else compile
+# Firn again, and each of their workers all tests.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help run spark-demo test test-ci test-slow test-new lint bench bench-quick soak soak-short clean system-packages quickstart-packages kafka-libs spark-connector s3-servers axe package wheelhouse install-size image rehearse infra-check alerts-check kubernetes-check hashes sbom audit hooks docs
 
 help: ## Show this list
