@@ -35,6 +35,7 @@ FOREIGN = (
     "report.html", "s3.", "firn.archive.", "ns.table", "delivery.timeout.ms", "schema.registry.",
     "topic.metadata.refresh.", "v0.1.0", "auto.offset.reset", "auto.commit.enable", "enable.auto.commit", "fetch.min.bytes",
     "consumer.request.timeout.ms", "isolation.level", "org.apache.kafka.", "google.protobuf", "messaging.",
+    "http.request.", "http.response.", "http.route", "server.address", "server.port", "service.name",
 )  # fmt: skip
 """How dotted names begin that are no settings: of Spark, Python, Iceberg, OpenTelemetry and clients, files, and keys in files."""
 OF_OTHERS = {"app.py", "app/", "dist/", "path.properties", "URL/TOPIC_bad/", "_firn/"}

@@ -6,5 +6,6 @@
 - ``transactional_batches``: one batch for each partition in a transaction, with an offset each
 - ``admin``, ``groups``: ``AdminClient``, ``GroupClient``; ``group_member``: ``ActiveMember``, a member of a group
 - ``offset_targets``: the offsets to which a group is reset
+- ``traced``: spans of requests, in a process that traces
 - ``schema_log``: ``BrokerSchemaLog``, the log of schemas
 """

@@ -133,8 +133,10 @@ class ClusterClient:
         retry_budget_ms: int = RETRY_BUDGET_MS,
         patience_s: float | None = None,
         dial: Dialer = dial_tcp,
+        kind: type[KafkaConnection] = KafkaConnection,
     ) -> None:
-        """``patience_s``: a broker that has not responded for so long is the last one that a request to any broker goes to."""
+        """``patience_s``: a broker that has not responded for so long is the last one that a request to any broker goes to.
+        ``kind``: of its connections."""
         assert bootstrap, "at least one address is needed"
         self.view = KnownCluster()
         self.rng = rng
@@ -144,6 +146,7 @@ class ClusterClient:
         self._client_id = client_id
         self._patience_s = patience_s
         self._dial = dial
+        self._kind = kind
         self._tried_s: dict[tuple[str, int], float] = {}
         """Loop time at which a connection began to be opened, of addresses that have neither taken nor refused one yet."""
         self._connections: dict[tuple[str, int, str], KafkaConnection] = {}
@@ -254,7 +257,7 @@ class ClusterClient:
 
     async def _open(self, host: str, port: int) -> KafkaConnection:
         return await open_connection(
-            host, port, client_id=self._client_id, software_version=__version__, dial=self._dial
+            host, port, client_id=self._client_id, software_version=__version__, dial=self._dial, new=self._kind
         )
 
     async def broker(self, node_id: BrokerId, lane: str = MAIN_LANE) -> KafkaConnection:

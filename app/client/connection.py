@@ -31,7 +31,7 @@ from app.wire.versions import PRIVATE, SERVED
 
 T = TypeVar("T")
 
-_SIZE: Final = Struct(">i")
+FRAME_BYTES: Final = Struct(">i")
 _RECEIVE_BYTES: Final = 64 * KIB
 RESPONSE_BYTES_MAX: Final = 256 * MIB
 """Largest answer that is accepted. A Fetch may exceed the size asked for by one batch."""
@@ -183,7 +183,7 @@ class KafkaConnection:
             raise
 
     def _unreadable(self, key: int, error: ProtocolError) -> None:
-        self._fail(BrokerUnavailable(f"{self} sent an answer to {_name(key)} that cannot be read: {clause(error)}."))
+        self._fail(BrokerUnavailable(f"{self} sent an answer to {api_name(key)} that cannot be read: {clause(error)}."))
 
     async def _answer_to(self, key: int, version: int, body: bytes, timeout_ms: int) -> memoryview:
         """The answer to an encoded request body. Raises: BrokerUnavailable."""
@@ -203,7 +203,7 @@ class KafkaConnection:
                 await self._wire.drained()
                 return await entry.answer
         except TimeoutError:
-            failure = BrokerUnavailable(f"{self} did not answer {_name(key)} within {timeout_ms} ms.")
+            failure = BrokerUnavailable(f"{self} did not answer {api_name(key)} within {timeout_ms} ms.")
             self._fail(failure)
             if entry.answer.cancelled():
                 raise BrokerUnavailable(str(failure)) from None
@@ -217,7 +217,7 @@ class KafkaConnection:
     def _check_answered(self, correlation_id: int, key: int, timeout_ms: int) -> None:
         """Close the connection if a request still has no answer."""
         if any(entry.correlation_id == correlation_id for entry in self._in_flight):
-            self._fail(BrokerUnavailable(f"{self} did not answer {_name(key)} within {timeout_ms} ms."))
+            self._fail(BrokerUnavailable(f"{self} did not answer {api_name(key)} within {timeout_ms} ms."))
 
     async def send_only(self, key: int, version: int, body: bytes) -> None:
         """Send a request that is never answered (Produce with acks=0). Raises: BrokerUnavailable."""
@@ -281,7 +281,7 @@ class KafkaConnection:
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) & 0x7FFF_FFFF
         header = encode_request_header(key, version, correlation_id, self._client_id)
-        self._wire.write(_SIZE.pack(len(header) + len(body)) + header, body)
+        self._wire.write(FRAME_BYTES.pack(len(header) + len(body)) + header, body)
         return correlation_id
 
     def _frame_received(self, frame: memoryview) -> None:
@@ -390,7 +390,7 @@ class _Wire(asyncio.BufferedProtocol):
         position = 0
         scratch = self._scratch
         while self._scratch_end - position >= 4:
-            (size,) = _SIZE.unpack_from(scratch, position)
+            (size,) = FRAME_BYTES.unpack_from(scratch, position)
             if not 4 <= size <= RESPONSE_BYTES_MAX:
                 self._owner._fail(
                     BrokerUnavailable(f"{self._owner} sent a frame of {size} bytes; is it a Kafka broker?")
@@ -418,12 +418,13 @@ async def open_connection(
     in_flight_max: int = IN_FLIGHT_MAX,
     timeout_ms: int = CONNECT_TIMEOUT_MS,
     dial: Dialer = dial_tcp,
+    new: type[KafkaConnection] = KafkaConnection,
 ) -> KafkaConnection:
-    """Connect and negotiate versions.
+    """Connect and negotiate versions. ``new``: the class of the connection.
 
     Raises: BrokerUnavailable (nothing listens there, or it does not speak Kafka in time), NotTrusted, RequestRejected.
     """
-    connection = KafkaConnection(host, port, client_id=client_id, in_flight_max=in_flight_max)
+    connection = new(host, port, client_id=client_id, in_flight_max=in_flight_max)
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             await dial(lambda: connection._wire, host, port)
@@ -445,7 +446,8 @@ async def open_connection(
     return connection
 
 
-def _name(key: int) -> str:
+def api_name(key: int) -> str:
+    """The name of an API as Kafka writes it."""
     return ApiKey(key).name.replace("_", " ").title().replace(" ", "")
 
 

@@ -8,9 +8,11 @@ Tests: ``tests/core/test_tracing.py``.
 from __future__ import annotations
 
 import math
+import re
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from enum import Enum, auto
 from random import Random
 from typing import Final, NamedTuple, TypeAlias
 
@@ -40,6 +42,50 @@ class SpanContext(NamedTuple):
     span_id: int
 
 
+class Kind(Enum):
+    """The place of a span among processes, as OpenTelemetry has it."""
+
+    INTERNAL = auto()
+    SERVER = auto()
+    """A request of another process, as the process that serves it sees it."""
+    CLIENT = auto()
+    """A request to another process, as the process that sends it sees it."""
+
+
+class Caller(NamedTuple):
+    """A span of another process that has caused a request."""
+
+    context: SpanContext
+    sampled: bool
+    """Whether that process keeps its span."""
+
+
+TRACEPARENT_BYTES: Final = 55
+"""Of version 00. Later versions may append more."""
+TRACEPARENT_BYTES_MAX: Final = 512
+"""A longer value is ignored."""
+_TRACEPARENT: Final = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+
+
+def parse_traceparent(text: bytes) -> Caller | None:
+    """The content of W3C Trace Context's ``traceparent``; None for a malformed value. Takes the same small time for each value."""
+    if not TRACEPARENT_BYTES <= len(text) <= TRACEPARENT_BYTES_MAX:
+        return None
+    found = _TRACEPARENT.match(text)
+    if found is None:
+        return None
+    version, trace_id, span_id, flags = (int(one, 16) for one in found.groups())
+    more = text[TRACEPARENT_BYTES : TRACEPARENT_BYTES + 1]
+    if version == 0xFF or (more and (version == 0 or more != b"-")) or not trace_id or not span_id:
+        return None
+    return Caller(SpanContext(trace_id, span_id), bool(flags & 1))
+
+
+def traceparent(context: SpanContext) -> bytes:
+    """The ``traceparent`` of a span that is kept."""
+    return b"00-%032x-%016x-01" % context
+
+
 class Span(NamedTuple):
     """One finished piece of work."""
 
@@ -55,6 +101,7 @@ class Span(NamedTuple):
     """Spans of other traces that this work belongs to."""
     error: str = ""
     """A sentence that says why the work failed; empty if it did not."""
+    kind: Kind = Kind.INTERNAL
 
 
 PASSING_MAX: Final = 1 << 62
@@ -129,12 +176,15 @@ class Tracer:
         """Count a sampled request that gets no trace, because there is no room."""
         self._skipped.value += 1
 
-    def begin(self) -> SpanContext | None:
-        """The root of a new trace; None if ``TRACES_PER_S`` have begun within this second."""
+    def begin(self, caller: SpanContext | None = None) -> SpanContext | None:
+        """The root of a new trace, or the first span of this process in the trace of ``caller``; None if ``TRACES_PER_S`` have
+        begun within this second."""
         if not self.has_room():
             self.skip()
             return None
         self._begun += 1
+        if caller is not None:
+            return self.child(caller)
         return SpanContext(self._rng.getrandbits(128) or 1, self._rng.getrandbits(64) or 1)
 
     def child(self, parent: SpanContext) -> SpanContext:
@@ -152,6 +202,7 @@ class Tracer:
         *,
         links: tuple[SpanContext, ...] = (),
         error: str = "",
+        kind: Kind = Kind.INTERNAL,
     ) -> None:
         """Keep a finished span until it is sent, or drop and count it if there is no room. Times: of ``elapsed_s``."""
         if len(self._queue) >= QUEUE_MAX:
@@ -160,7 +211,7 @@ class Tracer:
         start_ns = int(started_s * NS_PER_S) + self._offset_ns
         end_ns = int(ended_s * NS_PER_S) + self._offset_ns
         parent_id = None if parent is None else parent.span_id
-        self._queue.append(Span(name, context, parent_id, start_ns, end_ns, attributes, links, error))
+        self._queue.append(Span(name, context, parent_id, start_ns, end_ns, attributes, links, error, kind))
 
     def take(self, count_max: int) -> list[Span]:
         """The oldest spans that wait. May be called by another thread."""

@@ -5,6 +5,7 @@
 - ``keyed/``: requests with an `Idempotency-Key`
 - ``compactions``, ``costs``, ``drains``, ``metrics``, ``documentation``: other routes; ``health``: the broker's health
 - ``asked_once``: readiness is asked once for all callers
+- ``traced``: spans of requests, in a process that traces
 - ``front``: before all routes; ``direct_routes``: frequent requests, past FastAPI's router
 - ``console/``: pages for people
 - ``processes/``: several processes of one port; ``passing_on``: to the process that has a consumer instance

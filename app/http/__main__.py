@@ -92,6 +92,9 @@ def main() -> int:
     parser.add_argument("--trusted-proxies", type=parse_networks, default=(), help="NETWORK,… of proxies in front")
     parser.add_argument("--forwarded-header", choices=FORWARDED_HEADERS, default=FORWARDED_HEADERS[0])
     parser.add_argument("--name-callers", action="store_true", help="tell brokers the addresses of callers")
+    parser.add_argument("--tracing-endpoint", default="", help="URL of the collector of spans")
+    parser.add_argument("--tracing-sample-ratio", type=float, default=0.0)
+    parser.add_argument("--tracing-instance", default="", help="node id of the broker, in spans")
     parser.add_argument("--processes", type=int, default=1, choices=range(1, HTTP_PROCESSES_MAX + 1), metavar="N")
     parser.add_argument("--worker", type=Worker.of_argument, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -120,6 +123,9 @@ def main() -> int:
         forwarded_header=arguments.forwarded_header,
         names_callers=arguments.name_callers,
         worker=arguments.worker,
+        tracing_endpoint=arguments.tracing_endpoint,
+        tracing_sample_ratio=arguments.tracing_sample_ratio,
+        tracing_instance=arguments.tracing_instance,
     )
     try:
         settings = replace(settings, client=client_of_environment(), tls=tls_of_environment())

@@ -76,6 +76,7 @@ from app.http.serving import caller_of, counts_no_more, gateway_of
 if TYPE_CHECKING:
     from app.http.callers import CallerLimits, Callers
     from app.http.processes.siblings import Siblings
+    from app.http.traced import HttpTracing
 
 _ROUTES: Final = (
     records,
@@ -150,6 +151,11 @@ def create_app(
         check_reach(settings)
         log_in = callers_log_in(settings.client)
     has_gateway = settings.anonymous or not log_in
+    tracing: HttpTracing | None = None
+    if settings.tracing_endpoint:
+        from app.http.traced import HttpTracing
+
+        tracing = HttpTracing(settings, clock=clock, rng=rng, registry=registry, faults=told)
     siblings = None
     if settings.worker is not None:
         from app.http.processes.siblings import Siblings
@@ -161,6 +167,8 @@ def create_app(
         app.state.gateway = app.state.callers = None
         read_budget = ReadBudget()
         async with AsyncExitStack() as stack:
+            if tracing is not None:
+                await stack.enter_async_context(tracing)
             if has_gateway:
                 opening = open_gateway(
                     settings, clock=clock, rng=rng, registry=registry, faults=told, read_budget=read_budget
@@ -234,6 +242,10 @@ def create_app(
 
         app.add_middleware(PassingOn, siblings=siblings)
     app.add_middleware(Front, access=access, registry=registry)
+    if tracing is not None:
+        from app.http.traced import TracedRequests
+
+        app.add_middleware(TracedRequests, tracer=tracing.tracer)
     _complete_openapi(app)
     app.state.documents = documentation.Documents(app.openapi)
     return app

@@ -31,7 +31,7 @@ from app.core.seams import Clock
 from app.http.access import check_origins, check_rights
 from app.http.credentials import DIGEST_BYTES, Basic, Credential, digest_of
 from app.http.errors import REFUSED, RestAnswer
-from app.http.gateway import CLIENT_ID, PATIENCE_S, READY_TIMEOUT_S, Gateway, HttpSettings
+from app.http.gateway import CLIENT_ID, PATIENCE_S, READY_TIMEOUT_S, Gateway, HttpSettings, connection_kind
 from app.http.read_budget import ReadBudget
 
 CALLERS_MAX: Final = 200
@@ -267,6 +267,7 @@ class Callers:
                 retry_budget_ms=self._settings.retry_budget_ms,
                 patience_s=PATIENCE_S,
                 dial=dialer,
+                kind=connection_kind(self._settings),
             )
             gateway = Gateway(
                 self._settings,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from app.client.admin import AdminClient
 from app.client.cluster import ClusterClient, TopicView
-from app.client.connection import Dialer, dial_tcp
+from app.client.connection import Dialer, KafkaConnection, dial_tcp
 from app.client.groups import GroupClient
 from app.client.producer import Producer
 from app.client.retry import retrying
@@ -99,11 +99,35 @@ class HttpSettings:
     """Whether brokers are told the addresses of callers who log in. The brokers must trust this process (ADR 0034, HF)."""
     tls: TlsSettings | None = None
     """None for plain HTTP."""
+    tracing_endpoint: str = ""
+    """The collector of spans; empty if nothing is traced."""
+    tracing_sample_ratio: float = 0.0
+    """The share of requests without a ``traceparent`` that are traced."""
+    tracing_instance: str = ""
+    """The node id of the broker beside this process, in spans."""
 
     @property
     def process(self) -> str:
         """The name of this process in metrics."""
         return "http" if self.worker is None else self.worker.name
+
+
+def connection_kind(settings: HttpSettings) -> type[KafkaConnection]:
+    """The class of connections to brokers."""
+    if not settings.tracing_endpoint:
+        return KafkaConnection
+    from app.client.traced import TracedConnection
+
+    return TracedConnection
+
+
+def producer_kind(settings: HttpSettings) -> type[Producer]:
+    """The class of producers."""
+    if not settings.tracing_endpoint:
+        return Producer
+    from app.client.traced import TracedProducer
+
+    return TracedProducer
 
 
 class Lanes:
@@ -182,7 +206,7 @@ class Gateway:
     def producer(self) -> Producer:
         """Started when it is first asked for."""
         if self._producer is None:
-            self._producer = Producer(
+            self._producer = producer_kind(self.settings)(
                 self.cluster,
                 self._clock,
                 linger_ms=self.settings.linger_ms,
@@ -356,6 +380,7 @@ async def open_gateway(
         retry_budget_ms=settings.retry_budget_ms,
         patience_s=PATIENCE_S,
         dial=dial,
+        kind=connection_kind(settings),
     )
     gateway = Gateway(settings, cluster, clock, registry, faults, of_caller=settings.anonymous, read_budget=read_budget)
     try:

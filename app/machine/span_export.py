@@ -125,7 +125,7 @@ def _readable(spans: Sequence[Span], resource: Any) -> list[ReadableSpan]:
             resource=resource,
             attributes=dict(span.attributes),
             links=[Link(context(*one)) for one in span.links],
-            kind=SpanKind.SERVER if span.name in SERVED else SpanKind.INTERNAL,
+            kind=SpanKind[span.kind.name],
             status=Status(StatusCode.ERROR, span.error) if span.error else Status(StatusCode.UNSET),
             start_time=span.start_ns,
             end_time=span.end_ns,
@@ -133,7 +133,3 @@ def _readable(spans: Sequence[Span], resource: Any) -> list[ReadableSpan]:
         )
         for span in spans
     ]
-
-
-SERVED: Final = frozenset({"Produce", "Fetch"})
-"""Names of spans that stand for a request of a client."""

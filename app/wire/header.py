@@ -14,13 +14,19 @@ from app.core.errors import ErrorCode, ProtocolError
 from app.core.limits import CLIENT_ID_BYTES_MAX
 from app.wire.apikeys import ApiKey
 from app.wire.apis import APIS
-from app.wire.primitives import TROUBLES, Buffer, explain, refuse_length, skip_tagged_fields
+from app.wire.primitives import TROUBLES, Buffer, explain, refuse_length, skip_tagged_fields, uvarint
 from app.wire.versions import OPAQUE
 
 REQUEST: Final = Struct(">hhih")
 """API key, version, correlation id, length of the client id."""
 RESPONSE: Final = Struct(">i")
 RESPONSE_FLEXIBLE: Final = Struct(">ix")
+
+TRACE_TAG: Final = 20_000
+"""Firn's own tagged field of request headers: W3C Trace Context's ``traceparent``. Brokers ignore tags that they do not know."""
+TRACE_BYTES: Final = 55
+_TRACED: Final = b"\x01" + uvarint(TRACE_TAG) + uvarint(TRACE_BYTES)
+"""The beginning of a section that has only this field."""
 
 FLEXIBLE_FIRST: Final[dict[int, int]] = {key: api.flexible_first for key, api in APIS.items()} | dict.fromkeys(
     OPAQUE, 0
@@ -79,6 +85,34 @@ def encode_request_header(api_key: int, api_version: int, correlation_id: int, c
         raise ValueError(f"a client id of {len(encoded)} bytes")
     fixed = REQUEST.pack(api_key, api_version, correlation_id, -1 if client_id is None else len(encoded))
     return fixed + encoded + (b"\0" if api_version >= FLEXIBLE_FIRST[api_key] else b"")
+
+
+def encode_traced_header(
+    api_key: int, api_version: int, correlation_id: int, client_id: str | None, traceparent: bytes
+) -> bytes:
+    """As ``encode_request_header``, with a ``traceparent`` of ``TRACE_BYTES`` if the version has tagged fields."""
+    header = encode_request_header(api_key, api_version, correlation_id, client_id)
+    if api_version < FLEXIBLE_FIRST[api_key]:
+        return header
+    assert len(traceparent) == TRACE_BYTES, traceparent
+    return header[:-1] + _TRACED + traceparent
+
+
+def tags_start(frame: Buffer, start: int) -> int:
+    """Where the tagged fields of a flexible request's header begin. ``start``: of the frame, after its size. The frame may end
+    before."""
+    return start + REQUEST.size + max(int.from_bytes(frame[start + 8 : start + 10], "big", signed=True), 0)
+
+
+def traceparent_of(frame: Buffer, start: int, end: int) -> bytes | None:
+    """The ``traceparent`` in the header of a flexible request that lies in ``frame`` from ``start``, after its size, to ``end``.
+
+    None if the header has none, or other tagged fields besides. The value is not checked."""
+    place = tags_start(frame, start)
+    value = place + len(_TRACED)
+    if value + TRACE_BYTES > end or frame[place : place + 1] == b"\0" or bytes(frame[place:value]) != _TRACED:
+        return None
+    return bytes(frame[value : value + TRACE_BYTES])
 
 
 def has_flexible_response_header(api_key: int, api_version: int) -> bool:

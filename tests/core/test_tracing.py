@@ -7,7 +7,17 @@ import random
 import pytest
 
 from app.core.metrics import Registry
-from app.core.tracing import LINKS_MAX, PARTITIONS_MAX, QUEUE_MAX, TRACES_PER_S, SpanContext, Tracer
+from app.core.tracing import (
+    LINKS_MAX,
+    PARTITIONS_MAX,
+    QUEUE_MAX,
+    TRACES_PER_S,
+    Caller,
+    SpanContext,
+    Tracer,
+    parse_traceparent,
+    traceparent,
+)
 
 TOPIC = bytes(16)
 
@@ -114,3 +124,46 @@ def test_kept_requests_are_bounded_in_each_partition_and_in_all() -> None:
     for partition in range(PARTITIONS_MAX + 5):
         one.produced(TOPIC, partition, 0, SpanContext(1, 1))
     assert sum(len(one.links(TOPIC, partition, 1)) for partition in range(PARTITIONS_MAX + 5)) == PARTITIONS_MAX
+
+
+SAMPLED = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+IDS = SpanContext(0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331)
+
+
+@pytest.mark.parametrize(
+    ("text", "sampled"),
+    [
+        (SAMPLED, True),
+        (SAMPLED[:-1] + b"0", False),
+        (SAMPLED[:-2] + b"ff", True),
+        (b"cc" + SAMPLED[2:], True),
+        (b"cc" + SAMPLED[2:] + b"-what-the-future-holds", True),
+    ],
+)
+def test_a_traceparent_names_the_caller_and_whether_it_is_kept(text: bytes, sampled: bool) -> None:
+    assert parse_traceparent(text) == Caller(IDS, sampled)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        SAMPLED[:-1],
+        SAMPLED + b"-more",
+        b"cc" + SAMPLED[2:] + b".more",
+        b"cc" + SAMPLED[2:] + b"-" + b"x" * 500,
+        b"ff" + SAMPLED[2:],
+        SAMPLED.upper(),
+        SAMPLED.replace(b"-", b"_"),
+        SAMPLED.replace(b"0af7651916cd43dd8448eb211c80319c", b"0" * 32),
+        SAMPLED.replace(b"b7ad6b7169203331", b"0" * 16),
+        "00-0af7651916cd43dd8448eb211c80319c-b7ad6b716920333é-1".encode(),
+    ],
+)
+def test_a_malformed_traceparent_names_no_caller(text: bytes) -> None:
+    assert parse_traceparent(text) is None
+
+
+def test_the_traceparent_of_a_span_is_read_as_its_ids() -> None:
+    assert traceparent(IDS) == SAMPLED
+    assert traceparent(SpanContext(1, 2)) == b"00-%031d1-%015d2-01" % (0, 0)

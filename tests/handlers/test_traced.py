@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from app.core.tracing import TRACES_PER_S, Span, Tracer
+from app.core.tracing import TRACES_PER_S, Kind, Span, SpanContext, Tracer, traceparent
 from app.handlers.serving.traced import LEFT, TracedServer, TracedSession
+from app.wire.header import TRACE_BYTES, encode_traced_header, parse_request_header
 from app.wire.produce import decode_produce
 from tests.handlers.fakes import Bench
 from tests.handlers.produce_wire import Wire
@@ -118,3 +119,49 @@ async def test_a_sampled_request_whose_client_leaves_before_its_turn_has_a_span_
     wire.send(wire.frame())
     wire.connection.connection_lost(None)
     assert [span.error for span in bench.spans("Produce")] == [LEFT]
+
+
+CALLER = SpanContext(0xA1, 0xB2)
+
+
+def caused(frame: bytes, cause: bytes) -> bytes:
+    """The request of a client that has sampled it."""
+    header = parse_request_header(frame[4:])
+    traced = encode_traced_header(*header[:4], cause) + frame[4 + header.body_start :]
+    return len(traced).to_bytes(4, "big") + traced
+
+
+async def test_a_request_that_its_client_has_sampled_is_a_child_of_the_clients_span(bench: TracedBench) -> None:
+    bench.tracer.left = 2
+    wire = Wire(bench)
+    frames = [wire.frame() for _ in range(4)]
+    frames[1] = caused(frames[1], traceparent(CALLER))
+    wire.send(*frames)
+    bench.server.gathering.flush()
+    assert wire.answers() == [(number, 0, number - 1) for number in range(1, 5)]
+    first, second = bench.spans("Produce")
+    assert (first.context.trace_id, first.parent_id, first.kind) == (*CALLER, Kind.SERVER)
+    assert (second.parent_id, bench.tracer.left) == (None, 0), "it does not count down to the next sample"
+    assert len(bench.server.produce_shapes) == 1, "its prefix, which no other request has, is not kept"
+
+
+async def test_a_trace_that_cannot_be_read_is_ignored(bench: TracedBench) -> None:
+    bench.tracer.left = 100
+    wire = Wire(bench)
+    for cause in (b"x" * TRACE_BYTES, traceparent(CALLER)[:-1] + b"0", b"\xff" * TRACE_BYTES):
+        wire.send(caused(wire.frame(), cause))
+    assert [error for _, error, _ in wire.answers()] == [0, 0, 0]
+    assert (bench.tracer.take(10), bench.tracer.left) == ([], 97)
+
+
+async def test_clients_that_sample_each_request_are_served_together_beyond_the_traces_of_a_second(
+    bench: TracedBench,
+) -> None:
+    bench.tracer.left = 1000
+    wire = Wire(bench)
+    for _ in range(TRACES_PER_S):
+        wire.send(*(caused(wire.frame(), traceparent(CALLER)) for _ in range(3)))
+    assert [error for _, error, _ in wire.answers()] == [0] * 3 * TRACES_PER_S
+    assert len(bench.spans("Produce")) == TRACES_PER_S
+    assert bench.counter("firn_trace_requests_skipped_total") == 2 * TRACES_PER_S
+    assert bench.tracer.left == 1000

@@ -21,11 +21,13 @@ from app.wire.apis import APIS
 from app.wire.apis.metadata import MetadataRequest
 from app.wire.header import (
     encode_request_header,
+    encode_traced_header,
     has_flexible_response_header,
     parse_correlation_id,
     parse_request_header,
     parse_response_header,
     response_header,
+    traceparent_of,
 )
 from app.wire.versions import ADVERTISED, BETWEEN_BROKERS, OPAQUE, PRIVATE, SERVED
 from tests.wire import reference
@@ -228,3 +230,25 @@ def test_importing_the_codec_imports_no_messages() -> None:
 def test_reference_messages_of_one_seed_are_the_same() -> None:
     subject = next(reference.all_subjects())
     assert reference.make(subject, random.Random(5)) == reference.make(subject, random.Random(5))
+
+
+def test_a_trace_is_a_tagged_field_that_every_parser_skips() -> None:
+    traceparent = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    for client_id in (None, "", "c"):
+        traced = encode_traced_header(0, 9, 7, client_id, traceparent)
+        plain = parse_request_header(encode_request_header(0, 9, 7, client_id))
+        assert parse_request_header(traced)[:4] == plain[:4]
+        assert parse_request_header(traced).body_start == len(traced)
+        assert traceparent_of(b"size" + traced + b"body", 4, 4 + len(traced)) == traceparent
+    assert encode_traced_header(0, 8, 7, "c", traceparent) == encode_request_header(0, 8, 7, "c"), "it has no tags"
+
+
+@pytest.mark.parametrize("client_id_bytes", [-32768, -1, 0, 1, 32767])
+def test_a_trace_is_found_in_no_other_bytes(client_id_bytes: int) -> None:
+    traced = bytearray(encode_traced_header(0, 9, 7, "c", b"x" * 55))
+    traced[8:10] = client_id_bytes.to_bytes(2, "big", signed=True)
+    for end in range(len(traced) + 1):
+        found = traceparent_of(bytes(traced[:end]), 0, end)
+        assert found == (b"x" * 55 if client_id_bytes == 1 and end == len(traced) else None)
+    two = bytes(encode_traced_header(0, 9, 7, "c", b"x" * 55)).replace(b"\x01\xa0", b"\x02\xa0") + b"\xff\x01\0"
+    assert traceparent_of(two, 0, len(two)) is None

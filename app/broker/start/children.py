@@ -19,7 +19,18 @@ from app.machine.interpreter import python_command, python_environment
 OF_THE_STORE: Final = "AWS_"
 """How variables begin that let a process into the bucket."""
 OF_TRACES: Final = "OTEL_"
-"""How variables of OpenTelemetry begin, the login at the collector among them. The broker alone sends traces."""
+"""How variables of OpenTelemetry begin, the login at the collector among them. A child inherits none."""
+OF_COLLECTOR: Final = tuple(
+    f"OTEL_EXPORTER_OTLP_{signal}{name}"
+    for signal in ("", "TRACES_")
+    for name in ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY", "HEADERS")
+)
+"""Variables by which spans reach the collector. The HTTP process is given these if the broker traces."""
+
+
+def collector_environment(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """The part of the broker's environment that a child needs to send spans."""
+    return {name: environment[name] for name in OF_COLLECTOR if environment.get(name)}
 
 
 def inherited_environment(environment: Mapping[str, str], *, opens_store: bool) -> Mapping[str, str]:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from app import __version__
-from app.broker.start.children import broker_child
+from app.broker.start.children import broker_child, collector_environment
 from app.broker.start.http_address import HTTP_MODULE, check_http_address
 from app.broker.start.late_tls import came_too_late
 from app.broker.start.running import find_running, forget_running, note_running
@@ -546,7 +546,16 @@ def http_options(config: BrokerConfig) -> Sequence[str]:
         f"--header-timeout-ms={config.firn_http_header_timeout_ms}",
         f"--body-timeout-ms={config.firn_http_body_timeout_ms}",
         f"--instance-timeout-ms={config.firn_http_consumer_instance_timeout_ms}",
+        *(_tracing_options(config) if config.firn_tracing_endpoint else []),
         *([f"--processes={config.firn_http_processes}"] if config.firn_http_processes > 1 else []),
+    )
+
+
+def _tracing_options(config: BrokerConfig) -> Sequence[str]:
+    return (
+        f"--tracing-endpoint={config.firn_tracing_endpoint}",
+        f"--tracing-sample-ratio={config.firn_tracing_sample_ratio}",
+        f"--tracing-instance={config.node_id}",
     )
 
 
@@ -593,6 +602,8 @@ def http_environment(config: BrokerConfig) -> Mapping[str, str]:
         security = client_security({**client, **given}, needs_user=config.firn_http_anonymous_enable)
         check_rights(by_certificate=security.by_certificate, anonymous=config.firn_http_anonymous_enable)
         Reach(security.tls)
+    if config.firn_tracing_endpoint:
+        found |= collector_environment(os.environ)
     for name, text in found.items():
         if len(os.fsencode(f"{name}={text}")) >= VARIABLE_BYTES_MAX:
             raise ConfigError(

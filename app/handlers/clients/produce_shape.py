@@ -16,6 +16,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from app.handlers.policy.callers import UNKNOWN
+from app.wire.header import tags_start
 from app.wire.primitives import uvarint
 from app.wire.produce import FLEXIBLE, TopicRef, encode_produce_success
 
@@ -224,6 +225,9 @@ def learn(
     """
     size = len(records)
     if version >= FLEXIBLE:
+        tags = tags_start(frame, 0)
+        if frame[tags]:  # a trace, which no other request has
+            return None
         length = uvarint(size + 1)
         if bytes(frame[-len(NO_TAGS) :]) != NO_TAGS:
             return None

@@ -14,7 +14,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from app.core.errors import ProtocolError
-from app.core.tracing import CURRENT, SpanContext, Tracer
+from app.core.tracing import CURRENT, Kind, SpanContext, Tracer, parse_traceparent
 from app.handlers.base.partitions import topic_name
 from app.handlers.base.portions import LONG_FRAME_BYTES
 from app.handlers.clients.produce_shape import PREFIX_START
@@ -25,7 +25,7 @@ from app.handlers.serving.server import KafkaServer
 from app.handlers.serving.session import FRAME_HEAD_BYTES, Session
 from app.transport.core import FRAME_SIZE, REQUEST_BYTES_MIN, Slot
 from app.wire.fetch import decode_fetch
-from app.wire.header import RequestHeader, parse_request_header
+from app.wire.header import FLEXIBLE_FIRST, RequestHeader, parse_request_header, traceparent_of
 from app.wire.produce import decode_produce
 
 if TYPE_CHECKING:
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
 HEAD: Final = Struct(">ihh")
 """Size of a frame, API key and version."""
+CLIENT_ID: Final = Struct(">h")
+"""Length of the client id."""
+CLIENT_ID_POSITION: Final = 12
 DECODED_BYTES_MAX: Final = 64 * 1024
 """A sampled Produce is decoded a second time up to this size, which takes a few milliseconds at most. A longer one names its
 partition only if its connection has sent such requests before."""
@@ -63,11 +66,24 @@ class Asked(NamedTuple):
     """Whether reads of the object store that it causes become children."""
 
 
+class Chosen(NamedTuple):
+    """A request that is sampled, in the bytes that a client sent."""
+
+    start: int
+    """-1 if there is none."""
+    end: int
+    passed: int
+    """Produce and Fetch requests before it that count down to the next sample."""
+    caller: SpanContext | None = None
+    """The span of the client that sampled it; None if this broker did."""
+
+
 class Begun(NamedTuple):
     """A sampled request that has a trace."""
 
     asked: Asked
     context: SpanContext
+    caller: SpanContext | None
     started_s: float
     """When it was found. It may have to wait for its turn on its connection."""
 
@@ -102,42 +118,45 @@ class TracedSession(Session):
         tracer = self.server.tracer
         while True:
             if not self._begun:
-                chosen, chosen_end, passed = _find(view, position, end, tracer.left)
+                chosen = _find(view, position, end, tracer.left)
             else:
-                chosen, passed = position, 0
-                chosen_end = position + FRAME_SIZE.size + FRAME_SIZE.unpack_from(view, position)[0]
-            if chosen >= 0 and not self._begun and not tracer.has_room():
+                frame_end = position + FRAME_SIZE.size + FRAME_SIZE.unpack_from(view, position)[0]
+                chosen = Chosen(position, frame_end, 0)
+            if chosen.start >= 0 and not self._begun and not tracer.has_room():
                 served = super().serve(view, position, end)
                 _pass_over(tracer, view, position, served)
                 return served
-            if chosen < 0:
+            if chosen.start < 0:
                 served = super().serve(view, position, end)
-                tracer.left -= passed if served == end else _find(view, position, served, passed)[2]
+                tracer.left -= chosen.passed if served == end else _find(view, position, served, chosen.passed).passed
                 return served
-            if chosen > position:
-                served = super().serve(view[:], position, chosen)
-                tracer.left -= passed if served == chosen else _find(view, position, served, passed)[2]
-                if served < chosen or self.ending is not None or self.logging_in:
+            if chosen.start > position:
+                served = super().serve(view[:], position, chosen.start)
+                whole = served == chosen.start
+                tracer.left -= chosen.passed if whole else _find(view, position, served, chosen.passed).passed
+                if not whole or self.ending is not None or self.logging_in:
                     return served
-            served = self._serve_sampled(tracer, view, chosen, chosen_end)
-            if served < chosen_end or chosen_end == end or self.ending is not None or self.logging_in:
+            served = self._serve_sampled(tracer, view, chosen)
+            if served < chosen.end or chosen.end == end or self.ending is not None or self.logging_in:
                 return served
-            position = chosen_end
+            position = chosen.end
 
-    def _serve_sampled(self, tracer: Tracer, view: memoryview, start: int, end: int) -> int:
+    def _serve_sampled(self, tracer: Tracer, view: memoryview, chosen: Chosen) -> int:
         """Serve one frame, and keep its spans. Returns: as ``serve``."""
+        start, end, _, caller = chosen
         if self.gathered:
             self.server.gathering.flush(self)  # so that only this request is timed
         if self._begun:
             begun = self._begun.pop()
         else:
-            tracer.draw()
+            if caller is None:
+                tracer.draw()
             asked = self._describe(view[start + 4 : end])
-            context = None if asked is None else tracer.begin()
+            context = None if asked is None else tracer.begin(caller)
             if asked is None or context is None:
                 return super().serve(view[:], start, end)
-            begun = Begun(asked, context, tracer.elapsed_s())
-        asked, context, _ = begun
+            begun = Begun(asked, context, caller, tracer.elapsed_s())
+        asked, context = begun.asked, begun.context
         slots, out_bytes = len(self._slots), self._answered_bytes()
         log_ends = [log.log_end_offset for log in asked.logs]
         served_s = tracer.elapsed_s()
@@ -240,13 +259,14 @@ class TracedSession(Session):
 
     def _keep_spans(self, waiting: Waiting, now_s: float, error: str = "") -> None:
         """Keep the spans of a request that ends now."""
-        tracer, ((asked, context, started_s), served_s, parked_s) = self.server.tracer, waiting
+        tracer, (begun, served_s, parked_s) = self.server.tracer, waiting
+        asked, context = begun.asked, begun.context
         if asked.name == PRODUCE_SPAN:
             tracer.ended("append", tracer.child(context), context, served_s, parked_s, {})
         if now_s > parked_s:
             wait = "commit wait" if asked.name == PRODUCE_SPAN else "fetch wait"
             tracer.ended(wait, tracer.child(context), context, parked_s, now_s, {})
-        tracer.ended(asked.name, context, None, started_s, now_s, asked.attributes, error=error)
+        _keep_request(tracer, begun, now_s, error)
 
     def lost(self) -> None:
         super().lost()
@@ -254,39 +274,59 @@ class TracedSession(Session):
             self._keep_spans(waiting, self.server.tracer.elapsed_s(), LEFT)
         self._traced.clear()
         tracer = self.server.tracer
-        for asked, context, started_s in self._begun:
-            tracer.ended(asked.name, context, None, started_s, tracer.elapsed_s(), asked.attributes, error=LEFT)
+        for begun in self._begun:
+            _keep_request(tracer, begun, tracer.elapsed_s(), LEFT)
         self._begun.clear()
 
 
-def _find(view: memoryview, position: int, end: int, left: int) -> tuple[int, int, int]:
-    """Walk over whole frames until ``left`` Produce and Fetch requests have passed.
+def _keep_request(tracer: Tracer, begun: Begun, now_s: float, error: str) -> None:
+    asked = begun.asked
+    tracer.ended(
+        asked.name, begun.context, begun.caller, begun.started_s, now_s, asked.attributes, error=error, kind=Kind.SERVER
+    )
 
-    Returns: start and end of the next such request, -1 if it is not there, and how many have passed."""
+
+def _find(view: memoryview, position: int, end: int, left: int) -> Chosen:
+    """Walk over whole frames until ``left`` Produce and Fetch requests have passed, or until one that its client has sampled."""
     passed = 0
     while end - position >= FRAME_HEAD_BYTES:
-        size, api_key, _ = HEAD.unpack_from(view, position)
+        size, api_key, version = HEAD.unpack_from(view, position)
         frame_end = position + 4 + size
         if size < REQUEST_BYTES_MIN or frame_end > end:
             break
         if api_key in (PRODUCE, FETCH):
+            if version >= FLEXIBLE_FIRST[api_key]:
+                (client_id_bytes,) = CLIENT_ID.unpack_from(view, position + CLIENT_ID_POSITION)
+                tags = position + CLIENT_ID_POSITION + CLIENT_ID.size + max(client_id_bytes, 0)
+                if tags < frame_end and view[tags] and (caller := _caller_of(view, position, frame_end)) is not None:
+                    return Chosen(position, frame_end, passed, caller)
             if passed == left:
-                return position, frame_end, passed
+                return Chosen(position, frame_end, passed)
             passed += 1
         position = frame_end
-    return -1, -1, passed
+    return Chosen(-1, -1, passed)
+
+
+def _caller_of(view: memoryview, position: int, end: int) -> SpanContext | None:
+    """The span of the client that has sampled the request in a frame with tagged fields."""
+    told = traceparent_of(view, position + FRAME_SIZE.size, end)
+    caller = None if told is None else parse_traceparent(told)
+    return caller.context if caller is not None and caller.sampled else None
 
 
 def _pass_over(tracer: Tracer, view: memoryview, position: int, end: int) -> None:
     """Count whole frames, of which the sampled ones were served without a trace."""
     while True:
-        chosen, chosen_end, passed = _find(view, position, end, tracer.left)
-        if chosen < 0:
-            tracer.left -= passed
+        chosen = _find(view, position, end, tracer.left)
+        if chosen.start < 0:
+            tracer.left -= chosen.passed
             return
         tracer.skip()
-        tracer.draw()
-        position = chosen_end
+        if chosen.caller is None:
+            tracer.draw()
+        else:
+            tracer.left -= chosen.passed
+        position = chosen.end
 
 
 def _begins_with(frame: memoryview, prefix: bytes) -> bool:
