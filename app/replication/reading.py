@@ -223,9 +223,14 @@ class PartitionReads:
     # --- leader epochs ------------------------------------------------------------------------------------------------
 
     def epoch_end(self, log: PartitionLog, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:
-        """The greatest epoch not above ``epoch``, and the offset at which it ended; (-1, -1) if there is none."""
+        """The greatest epoch not above ``epoch``, and the offset at which it ended; (-1, -1) if there is none.
+
+        A log whose checkpoint of epochs was rebuilt from its batches knows the epochs of the local records alone. The manifest is
+        asked until its epochs are in the log (ADR 0024, T7). Raises: RequestRejected if this broker knows no manifest.
+        """
         found = log.epoch_end_offset(epoch)
-        if found[0] < 0 and log.local_log_start_offset > log.log_start_offset:
+        start = log.log_start_offset
+        if log.local_log_start_offset > start and (found[0] < 0 or log.epoch_of(start) < 0):
             remote = self._remote.lookups.epoch_end_offset(log.topic_id, log.partition, epoch)
             if remote is not None:
                 return remote

@@ -10,6 +10,7 @@ import pytest
 
 from app.core.errors import CorruptionError, StorageUnavailable
 from app.core.units import LeaderEpoch, Offset, TimestampMs
+from app.hot.checkpoints import EpochStart
 from app.hot.descriptors import DescriptorCache, FileHandle
 from app.hot.log import PartitionLog
 from app.hot.reads import PageMiss
@@ -259,3 +260,19 @@ async def test_an_epoch_that_only_the_store_knows_is_asked_of_it(monkeypatch: py
     assert world.reads.epoch_end(world.log, LeaderEpoch(3)) == (3, 17)
     assert world.reads.epoch_end(world.log, LeaderEpoch(4)) == (-1, -1)
     assert asked == [3, 4]
+
+
+async def test_the_manifest_answers_for_epochs_below_those_of_the_local_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = Tiered()
+    monkeypatch.setattr(world.remote, "epoch_end_offset", lambda *at: (LeaderEpoch(3), Offset(17)))
+    await world.move_away()
+    world.log.restore_lineage(
+        [EpochStart(LeaderEpoch(0), Offset(0)), EpochStart(LeaderEpoch(5), Offset(world.tiered_end))]
+    )
+    assert world.reads.epoch_end(world.log, LeaderEpoch(3)) == (0, world.tiered_end), (
+        "the log knows its epochs from its start on"
+    )
+    world.log.restore_lineage([EpochStart(LeaderEpoch(5), Offset(world.tiered_end))])
+    assert world.reads.epoch_end(world.log, LeaderEpoch(3)) == (3, 17)

@@ -326,6 +326,26 @@ class Checkers:
 
     # --- the tier -----------------------------------------------------------------------------------------------------
 
+    def told_divergence(
+        self, broker: int, index: int, epoch: int, log: ReplicaLog, last_epoch: int, told: tuple[int, int]
+    ) -> None:
+        """A leader tells a follower the greatest epoch that is at most ``last_epoch``, and where it ends.
+
+        Both are those of its whole history: that of the tier up to its local start, and its own from there on.
+        """
+        history = self.history(index)
+        if epoch < history.era_epoch or history.excused_above is not None or self._is_stale(index, epoch):
+            return
+        whole = [record_epoch for record_epoch, _ in history.tiered_records()[: log.start] + log.records]
+        end = next((offset for offset, each in enumerate(whole) if each > last_epoch), len(whole))
+        true = (whole[end - 1] if end else -1, end)
+        if told != true:
+            raise Violation(
+                "INV-4",
+                f"partition {index}: leader {broker} of epoch {epoch} says that {told} is the end of epoch {last_epoch}, and"
+                f" with the tier it is {true}",
+            )
+
     def manifest_stored(self, index: int, entry: LogEntry) -> None:
         """An entry of a manifest is durable."""
         history = self.history(index)

@@ -472,6 +472,9 @@ class Replicas:
                 replica.learn_tier()
                 return Fetched(ErrorCode.OFFSET_NOT_AVAILABLE)
             if epoch < asked.last_epoch or end < asked.offset:
+                self.process.world.checkers.told_divergence(
+                    self.process.node_id, replica.index, replica.epoch, log, asked.last_epoch, (epoch, end)
+                )
                 return Fetched(diverging=(epoch, end))
         if asked.offset > log.end:
             return Fetched(ErrorCode.OFFSET_OUT_OF_RANGE)
