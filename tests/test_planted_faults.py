@@ -7,6 +7,7 @@ measures a sample, with a seed that it prints.
 from __future__ import annotations
 
 import ast
+import importlib.util
 import random
 import tomllib
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tools.named_tests import found_tests
-from tools.planted_faults import FAULTS_MAX, Copy, Outcome, drawn, faults_of, measure
+from tools.planted_faults import FAULTS_MAX, Copy, Outcome, Report, add_to_list, drawn, faults_of, measure, read_list
 
 ROOT = Path(__file__).parents[1]
 LIST = ROOT / "tests" / "modules_without_found_faults.toml"
@@ -122,10 +123,40 @@ def test_a_module_is_judged_by_its_tests_and_the_tree_is_left_alone(
     assert (copy.root / "app" / "small.py").read_text() == SOURCE
 
 
+def test_results_are_added_to_the_list_and_broken_modules_stay_to_be_measured(tmp_path: Path) -> None:
+    path = tmp_path / "list.toml"
+    path.write_text('# A list.\nmeasured = [\n  "app/b.py",\n]\nnothing_fails = []\nunmeasured = []\n')
+    for name, outcome in (
+        ("app/c.py", Outcome.NOT_FOUND),
+        ("app/a.py", Outcome.FOUND),
+        ("app/d.py", Outcome.LEFT_OUT),
+        ("app/e.py", Outcome.BROKEN),
+    ):
+        add_to_list(path, Report(name, outcome))
+    assert read_list(path) == {
+        "measured": ["app/a.py", "app/b.py", "app/c.py"],
+        "nothing_fails": ["app/c.py"],
+        "unmeasured": ["app/d.py"],
+    }
+    assert path.read_text().startswith("# A list.\nmeasured = [\n")
+    add_to_list(path, Report("app/c.py", Outcome.FOUND))
+    assert read_list(path)["nothing_fails"] == []
+
+
+def test_a_text_of_the_same_size_and_second_is_compiled_anew(tmp_path: Path) -> None:
+    copy = small_tree(tmp_path, TEST)
+    cached = Path(importlib.util.cache_from_source(str(copy.root / "app" / "small.py")))
+    cached.parent.mkdir()
+    cached.touch()
+    copy.write("app/small.py", SOURCE.replace("one > other", "one < other"))
+    assert not cached.exists()
+
+
 def test_listed_modules_are_there_and_name_tests() -> None:
     known = listed()
     assert set(known["nothing_fails"]) <= set(known["measured"])
-    gone = [name for name in known["measured"] if not (ROOT / name).is_file()]
+    assert not set(known["unmeasured"]) & set(known["measured"])
+    gone = [name for name in [*known["measured"], *known["unmeasured"]] if not (ROOT / name).is_file()]
     assert gone == [], f"take these out of {LIST.name}, or follow their new names"
     assert [name for name in known["measured"] if not found_tests(ROOT / name)] == []
 

@@ -2,6 +2,7 @@
 
     python tools/planted_faults.py --modules app/core app/wal/writer.py
     python tools/planted_faults.py --seconds-max 600
+    python tools/planted_faults.py --go-on --modules app/hot app/records app
 
 A fault turns a comparison, leaves a return out, shifts a constant or negates a condition. The faults of a module are drawn with the
 seed; the first one that makes a test fail ends the module. The program prints the modules where no fault makes a test fail: either
@@ -11,6 +12,9 @@ and ``tests/test_planted_faults.py`` holds the list.
 The faults are planted in a copy of the tree, never in the tree itself. A run that takes five times the CPU of one without a fault
 counts as failed: a fault can make an endless loop. A run that only waits is ended, and says nothing. Tests that are marked as
 ``slow``, ``interop`` or ``faults`` are left out.
+
+``--go-on`` takes the modules that the list lacks, in the order of the given folders, those with short tests first. It writes each
+result to the list at once, so that the program can be ended at any time and goes on where it ended.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import importlib.util
 import os
 import random
 import resource
@@ -27,6 +32,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
@@ -45,8 +51,9 @@ CPU_S_MAX: Final = 60
 CPU_TIMES: Final = 5
 """The CPU of a run with a fault at most, in runs without one."""
 CPU_S_MIN: Final = 20
-WAIT_S_MAX: Final = 600.0
-"""A run that waits longer is ended."""
+WAIT_S_MAX: Final = 1800.0
+"""A run that waits longer is ended. On a machine with other work, a run of 60 s of CPU waits long."""
+LIST: Final = ROOT / "tests" / "modules_without_found_faults.toml"
 COPIED: Final = ("app", "firn_broker", "pyspark_firn", "tests", "tools", "loadtests", "infra", "docs")
 LEFT_OUT: Final = shutil.ignore_patterns("__pycache__", "*.pyc", ".git", ".terraform", "target")
 NO_TESTS_RAN: Final = 5
@@ -70,6 +77,10 @@ class Outcome(Enum):
     LEFT_OUT = "all its tests are left out by their markers"
     BROKEN = "its tests fail without a fault"
     TOO_LONG = "its tests take too long"
+
+
+UNMEASURED: Final = (Outcome.NOTHING_TO_PLANT, Outcome.LEFT_OUT, Outcome.TOO_LONG)
+"""Outcomes of modules that this program cannot measure."""
 
 
 class Report(NamedTuple):
@@ -199,15 +210,29 @@ class Copy:
         for path in root.iterdir():
             if path.is_file():
                 shutil.copy2(path, folder / path.name)
+        self._clean_runs: dict[tuple[str, ...], Run] = {}
+
+    def write(self, module: str, source: str) -> None:
+        """Give a module another source text. Its compiled file goes: the next text may have the same size and second."""
+        path = self.root / module
+        path.write_text(source)
+        Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
+
+    def run_clean(self, tests: Sequence[str]) -> Run:
+        """Run tests without a fault. Modules that name the same tests share one run."""
+        key = tuple(tests)
+        if key not in self._clean_runs:
+            self._clean_runs[key] = self.run(tests, CPU_S_MAX)
+        return self._clean_runs[key]
 
     def run(self, tests: Sequence[str], cpu_s_max: int) -> Run:
         """Run tests in the copy until the first one fails."""
         environment = {
             **os.environ,
             "PYTHONPATH": str(self.root),
-            "PYTHONDONTWRITEBYTECODE": "1",
             "CI": "true",
         }
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # compiling the program is most of a short run
         command = [
             sys.executable,
             "-m",
@@ -219,6 +244,8 @@ class Copy:
             "no:cacheprovider",
             "-p",
             "no:xdist",
+            "-p",
+            "no:anyio",
         ]
 
         def limit() -> None:
@@ -268,14 +295,13 @@ def measure(copy: Copy, module: str, tests: Sequence[str], *, count: int, seed: 
         count: faults at most.
         seed: of the draw.
     """
-    path = copy.root / module
-    source = path.read_text()
+    source = (copy.root / module).read_text()
     faults = drawn(faults_of(source), count, seed, module)
     if not tests:
         return Report(module, Outcome.NO_TESTS)
     if not faults:
         return Report(module, Outcome.NOTHING_TO_PLANT)
-    clean = copy.run(tests, CPU_S_MAX)
+    clean = copy.run_clean(tests)
     if clean.code is None or clean.out_of_cpu:
         return Report(module, Outcome.TOO_LONG)
     if clean.code == NO_TESTS_RAN:
@@ -285,34 +311,49 @@ def measure(copy: Copy, module: str, tests: Sequence[str], *, count: int, seed: 
     cpu_s_max = max(CPU_S_MIN, int(CPU_TIMES * clean.cpu_s))
     try:
         for number, fault in enumerate(faults, 1):
-            path.write_text(fault.text)
+            copy.write(module, fault.text)
             run = copy.run(tests, cpu_s_max)
             if run.code not in (0, None):
                 end = f"more than {cpu_s_max} s of CPU" if run.out_of_cpu else run.last
                 return Report(module, Outcome.FOUND, number, f"{fault.kind} in line {fault.line}: {end}")
     finally:
-        path.write_text(source)
+        copy.write(module, source)
     tried = ", ".join(f"{fault.kind} in line {fault.line}" for fault in faults)
     return Report(module, Outcome.NOT_FOUND, len(faults), tried)
 
 
+def chosen_modules(places: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """The modules at these places, with their tests, in the order of the places; in a place, those with short tests first."""
+    found: dict[str, list[str]] = {}
+    by_path = {path.relative_to(ROOT).as_posix(): path for _, path in modules()}
+    for place in places:
+        names = [name for name in by_path if name == place or name.startswith(place.rstrip("/") + "/")]
+        tests = {name: found_tests(by_path[name]) for name in names}
+        for name in sorted(names, key=lambda one: (_length(tests[one]), one)):
+            found.setdefault(name, tests[name])
+    return list(found.items())
+
+
+def _length(tests: Sequence[str]) -> int:
+    return sum((ROOT / test).stat().st_size for test in tests)
+
+
 def measure_all(
-    places: Sequence[str], *, count: int, seed: int, seconds_max: float, told: Callable[[Report], None]
+    chosen: Sequence[tuple[str, list[str]]],
+    *,
+    count: int,
+    seed: int,
+    seconds_max: float,
+    told: Callable[[Report], None],
 ) -> list[Report]:
-    """Measure modules, in an order that the seed draws, until none is left or the time is over.
+    """Measure modules in their order, until none is left or the time is over.
 
     Args:
-        places: paths of modules or folders in the tree.
+        chosen: modules with their tests.
         count: faults a module, at most.
         seconds_max: no module begins after that.
         told: called with each report.
     """
-    chosen = []
-    for _, path in modules():
-        name = path.relative_to(ROOT).as_posix()
-        if any(name == place or name.startswith(place.rstrip("/") + "/") for place in places):
-            chosen.append((name, found_tests(path)))
-    random.Random(seed).shuffle(chosen)
     end = time.monotonic() + seconds_max
     reports = []
     with tempfile.TemporaryDirectory(prefix="planted-") as folder:
@@ -323,6 +364,27 @@ def measure_all(
             reports.append(measure(copy, name, tests, count=count, seed=seed))
             told(reports[-1])
     return reports
+
+
+def read_list(path: Path) -> dict[str, list[str]]:
+    """The lists ``measured``, ``nothing_fails`` and ``unmeasured`` of the file."""
+    return tomllib.loads(path.read_text())
+
+
+def add_to_list(path: Path, report: Report) -> None:
+    """Write a report to the file. Modules whose tests fail without a fault are not written: they are measured again."""
+    lists = read_list(path)
+    for name, outcomes in (
+        ("measured", (Outcome.FOUND, Outcome.NOT_FOUND)),
+        ("nothing_fails", (Outcome.NOT_FOUND,)),
+        ("unmeasured", UNMEASURED),
+    ):
+        kept = set(lists[name]) - {report.module}
+        lists[name] = sorted(kept | {report.module} if report.outcome in outcomes else kept)
+    head = [line for line in path.read_text().splitlines() if line.startswith("#")]
+    for name, known in lists.items():
+        head += [f"{name} = [", *(f'  "{one}",' for one in known), "]"] if known else [f"{name} = []"]
+    path.write_text("\n".join(head) + "\n")
 
 
 def _tell(report: Report) -> None:
@@ -337,14 +399,28 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--modules", nargs="+", default=["app"], metavar="PATH", help="modules or folders (app)")
     parser.add_argument("--faults-per-module", type=int, default=FAULTS_MAX, metavar="N", help="at most (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="draws faults and the order of modules (%(default)s)")
+    parser.add_argument("--go-on", action="store_true", help="measure what the list lacks, and write results to it")
     parser.add_argument("--seconds-max", type=float, default=float("inf"), help="begin no module after that")
     options = parser.parse_args(arguments)
+    chosen = chosen_modules(options.modules)
+    if options.go_on:
+        lists = read_list(LIST)
+        known = {*lists["measured"], *lists["unmeasured"]}
+        chosen = [(name, tests) for name, tests in chosen if name not in known]
+    else:
+        random.Random(options.seed).shuffle(chosen)
+
+    def told(report: Report) -> None:
+        _tell(report)
+        if options.go_on:
+            add_to_list(LIST, report)
+
     reports = measure_all(
-        options.modules,
+        chosen,
         count=options.faults_per_module,
         seed=options.seed,
         seconds_max=options.seconds_max,
-        told=_tell,
+        told=told,
     )
     counts = {outcome: sum(report.outcome is outcome for report in reports) for outcome in Outcome}
     sys.stdout.write("".join(f"{count:4} {outcome.value}\n" for outcome, count in counts.items() if count))
