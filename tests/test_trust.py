@@ -274,6 +274,20 @@ PRIVATE_APIS = {
             "cli/test_cluster_commands.py::test_status_and_brokers_are_the_same_by_any_broker_and_by_the_store",
         ),
     ),
+    ApiKey.FIRN_TOPICS: Private(
+        private.TopicsRequest,
+        {
+            "contains": "compared with names; at most 300 characters",
+            "after": "compared with names; at most 300 characters",
+            "limit": "from 1 to 1,000",
+            "internal": "trusted: the right to each topic decides",
+        },
+        (
+            NO_REQUEST,
+            "broker/test_topic_names.py::test_names_come_in_pages_in_their_order",
+            "broker/test_topic_names.py::test_only_topics_that_the_caller_may_describe_are_listed_and_counted",
+        ),
+    ),
     ApiKey.FIRN_CHANGE: Private(
         control.ChangeRequest,
         {

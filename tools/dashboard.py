@@ -136,6 +136,20 @@ ROWS: Final = (
                 ((f"sum by (node_id) (firn_wal_held_bytes{{{NODES}}})", "waits for the store, {{node_id}}"),),
                 "Only with topics of firn.durability=object.",
             ),
+            Panel(
+                "Take-overs of write-ahead logs", "short",
+                (
+                    (
+                        f"sum by (node_id) (increase(firn_wal_take_overs_total{{{NODES}}}[$__rate_interval]))",
+                        "partitions, {{node_id}}",
+                    ),
+                    (
+                        f"sum by (node_id) (increase(firn_wal_take_over_failures_total{{{NODES}}}[$__rate_interval]))",
+                        "failed attempts, {{node_id}}",
+                    ),
+                ),
+                "Partitions of firn.durability=object that a broker continued from ended write-ahead logs.",
+            ),
         ),
     ),
     Row(

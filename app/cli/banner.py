@@ -56,11 +56,12 @@ def banner(
         "",
     ]
     option = "" if kafka == "127.0.0.1:9092" else f" -b {kafka}"
+    firn = "firn"
     if config.served[shown_listener(config)].protocol is not SecurityProtocol.PLAINTEXT:
-        option += f" --client-config {CLIENT_CONFIG}"
+        firn += f" --client-config {CLIENT_CONFIG}"
     lines += [
-        f"  echo hello | firn produce greetings{option}",
-        f"  firn consume greetings{option}",
+        f"  echo hello | {firn} produce greetings{option}",
+        f"  {firn} consume greetings{option}",
     ]
     if config.http_address != OFF:
         lines.append(f"  open {scheme}://{config.http_address}/docs")

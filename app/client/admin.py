@@ -17,6 +17,7 @@ from app.client.retry import retrying
 from app.core.errors import RETRIABLE, BrokerUnavailable, ErrorCode, FirnError, RequestRejected
 from app.core.turns import Portion, run, slices
 from app.core.units import NO_TOPIC_ID, BrokerId, Offset, PartitionIndex, TopicId, TopicPartition
+from app.metadata.image.records import LEVEL_FEATURE, REQUESTS_LEVEL
 from app.security.acls import Acl, AclFilter, Operation, Pattern, Rule
 from app.wire import private
 from app.wire.apikeys import ApiKey
@@ -147,13 +148,40 @@ class AdminClient:
 
         return await self._retrying(ask, also_final=frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}))
 
+    async def topic_names(
+        self, *, contains: str = "", after: str = "", limit: int = private.TOPIC_NAMES_MAX, internal: bool = False
+    ) -> private.TopicsResponse:
+        """A page of the names of topics that this user may describe, in their order, as of now. The broker filters and sorts. An
+        older broker is asked for all topics instead.
+
+        Raises: BrokerUnavailable, ProtocolError.
+        """
+        asked = private.TopicsRequest(contains, after, limit, internal)
+
+        async def ask() -> private.TopicsResponse:
+            connection = await self._cluster.any_broker()
+            if (
+                connection.supported.get(LEVEL_FEATURE, 0) < REQUESTS_LEVEL
+            ):  # its program is of the release before FirnTopics
+                topics = (await self._cluster.refresh()).topics.values()
+                every = ((one.name, one.internal) for one in topics)
+                return await run(private.topics_page_steps(asked, every, lambda _: True))
+            return private.unpack(
+                private.TopicsResponse, await connection.request(ApiKey.FIRN_TOPICS, private.pack(asked))
+            )
+
+        return await self._retrying(ask)
+
     async def partition_counts(self, names: Sequence[str]) -> dict[str, int]:
-        """How many partitions each topic has, as of now. Topics that are not there are left out, and those that this user may not
-        describe.
+        """How many partitions each topic has, as of now. Raises and leaves out: as ``describe_topics``."""
+        return {name: len(topic.partitions) for name, topic in (await self.describe_topics(names)).items()}
+
+    async def describe_topics(self, names: Sequence[str]) -> dict[str, TopicView]:
+        """Some topics as of now. Topics that are not there are left out, and those that this user may not describe.
 
         Raises: RequestRejected, BrokerUnavailable.
         """
-        found: dict[str, int] = {}
+        found: dict[str, TopicView] = {}
         for some in slices(names, TOPICS_ASKED_MAX):
             try:
                 await self._retrying(partial(self._cluster.refresh, some), also_final=frozenset(_LEFT_OUT))
@@ -161,7 +189,7 @@ class AdminClient:
                 if error.code not in _LEFT_OUT:
                     raise
             known = self._cluster.view.topics
-            found |= {name: len(known[name].partitions) for name in some if name in known}
+            found |= {name: known[name] for name in some if name in known}
         return found
 
     async def topic_operations(self, name: str) -> list[int]:

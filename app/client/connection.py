@@ -85,6 +85,8 @@ class KafkaConnection:
         self._versions: Mapping[int, tuple[int, int]] = {}
         self.features: Mapping[str, int] = {}
         """The levels of the cluster's features, as the broker told them last."""
+        self.supported: Mapping[str, int] = {}
+        """The highest level of each feature that the broker's program knows."""
         self._software_version = "0"
         self._failure: BrokerUnavailable | None = None
         self._expires_s: float | None = None
@@ -236,6 +238,7 @@ class KafkaConnection:
             raise RequestRejected(ErrorCode(answer.error_code), f"{self} refused to say which versions it serves.")
         self._versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
         self.features = {one.name: one.max_version_level for one in answer.finalized_features}
+        self.supported = {one.name: one.max_version for one in answer.supported_features}
 
     async def learn_features(self, *, timeout_ms: int = REQUEST_TIMEOUT_MS) -> None:
         """Ask for the levels of features again, because they may have risen. Raises: as ``negotiate``."""

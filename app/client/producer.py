@@ -239,6 +239,35 @@ class Producer:
         self._buffered_bytes += size
         return answer
 
+    def take_back(self, answer: asyncio.Future[Acknowledged]) -> tuple[TopicPartition, bool] | None:
+        """Take back a record that no request has had, so that it is not stored later.
+
+        Returns: the partition of the record, and whether the record was taken back; None if the record was acknowledged, or has
+        failed. A record that a request has had stays: it may be stored, and is sent again until the delivery time-out.
+        """
+        for queue in self._queues.values():
+            for batch in (*queue.in_flight, *queue.ready, *filter(None, [queue.open])):
+                if answer in batch.answers:
+                    if batch.identity is not None:
+                        return queue.partition, False
+                    self._remove(queue, batch, batch.answers.index(answer))
+                    return queue.partition, True
+        return None
+
+    def _remove(self, queue: _PartitionQueue, batch: _Batch, index: int) -> None:
+        """Remove a record from a batch that has no numbers yet."""
+        _, key, value, headers = batch.records.pop(index)
+        batch.answers.pop(index).cancel()
+        size = _size(key, value, headers)
+        batch.size_bytes -= size
+        self._buffered_bytes -= size
+        if not batch.records:
+            if queue.open is batch:
+                queue.open = None
+            else:
+                queue.ready.remove(batch)
+        self._announce()
+
     async def flush(self) -> None:
         """Return once every record sent so far is acknowledged or has failed; its future says which."""
         self._seal_all()

@@ -1,4 +1,4 @@
-"""Firn's own APIs (keys 20000 to 20005, 20014, 20020, 20021): requests and responses, each as msgpack in one field of bytes.
+"""Firn's own APIs (keys 20000 to 20005, 20014 to 20016, 20020, 20021): requests and responses, each as msgpack in one field.
 
 Shared by the broker, which answers, and by the HTTP process and the command line, which ask. The keys are not advertised.
 Structs are arrays on the wire; a new field goes to the end and has a default, so that either side may be the older one.
@@ -6,7 +6,7 @@ Structs are arrays on the wire; a new field goes to the end and has a default, s
 
 from __future__ import annotations
 
-from collections.abc import Container, Generator, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Sequence
 from struct import Struct
 from typing import Annotated, Final, TypeAlias, TypeVar
 from uuid import UUID
@@ -15,7 +15,7 @@ import msgspec
 
 from app.core.errors import ProtocolError, clause
 from app.core.limits import REQUEST_ELEMENTS_MAX
-from app.core.turns import drained
+from app.core.turns import Steps, drained
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 
@@ -295,6 +295,63 @@ class ClusterResponse(msgspec.Struct, array_like=True, frozen=True):
     """Features of Kafka's protocol, each at its one level."""
     store: str = ""
     """A sentence if the object store is away, as far as the broker that answers knows."""
+
+
+TOPIC_NAMES_MAX: Final = 1_000
+"""Names in one FirnTopics response."""
+NAMES_A_STEP: Final = 64
+"""Names that are looked at before the clock. A right that is decided for the first time may take some 10 µs."""
+TOPIC_NAME_CHARS_MAX: Final = 300
+"""Longest text of a FirnTopics request. A topic's name has 249 characters at most."""
+TopicText: TypeAlias = Annotated[str, msgspec.Meta(max_length=TOPIC_NAME_CHARS_MAX)]
+
+
+class TopicsRequest(msgspec.Struct, array_like=True, frozen=True):
+    """FirnTopics: some of the topics that the caller may describe, in the order of their names (ADR 0047)."""
+
+    contains: TopicText = ""
+    """Part of a name; empty for all topics."""
+    after: TopicText = ""
+    """The page begins behind this name; empty for the first page."""
+    limit: int = TOPIC_NAMES_MAX
+    """Most names of the response, from 1 to ``TOPIC_NAMES_MAX``."""
+    internal: bool = False
+    """Whether internal topics are listed, too."""
+
+
+class TopicsResponse(msgspec.Struct, array_like=True, frozen=True):
+    names: list[str] = []
+    before: int = 0
+    """Fitting topics up to ``after``."""
+    fitting: int = 0
+    total: int = 0
+    """All topics that the caller may describe, internal ones among them."""
+
+
+def topics_page_steps(
+    asked: TopicsRequest, topics: Iterable[tuple[str, bool]], sees: Callable[[str], bool]
+) -> Steps[TopicsResponse]:
+    """The response to a request. ``topics``: each name, and whether the topic is internal. ``sees``: whether the caller may
+    describe a topic."""
+    limit = max(1, min(asked.limit, TOPIC_NAMES_MAX))
+    total = before = following = 0
+    names: list[str] = []
+    for index, (name, internal) in enumerate(topics, 1):
+        if not index % NAMES_A_STEP:
+            yield
+        if not sees(name):
+            continue
+        total += 1
+        if asked.contains not in name or (internal and not asked.internal):
+            continue
+        if name <= asked.after:
+            before += 1
+            continue
+        following += 1
+        names.append(name)
+        if len(names) >= 2 * TOPIC_NAMES_MAX:
+            names = sorted(names)[:limit]
+    return TopicsResponse(sorted(names)[:limit], before, before + following, total)
 
 
 class ForwardedRequest(msgspec.Struct, array_like=True, frozen=True):

@@ -104,6 +104,7 @@ PRIVATE: Final[frozenset[int]] = frozenset(
         ApiKey.FIRN_FORWARDED,
         ApiKey.FIRN_SCHEMAS,
         ApiKey.FIRN_REQUESTS,
+        ApiKey.FIRN_TOPICS,
     }
 )
 """Firn's own keys that every client may send: version 0 only, flexible headers, a body of one compact bytes field."""

@@ -40,6 +40,6 @@ def test_the_banner_names_a_listener_that_needs_no_login_if_there_is_one(
     found = config.served[shown_listener(config)]
     assert found.name == shown
     text = banner(config, node_id=1, kafka=f"h:{found.port}", cluster_id="c", stopped_by="Ctrl-C")
-    option = f" -b h:{found.port}" + (" --client-config client.properties" if login else "")
-    assert f"| firn produce greetings{option}\n" in text
-    assert f"  firn consume greetings{option}\n" in text
+    firn = "firn --client-config client.properties" if login else "firn"
+    assert f"| {firn} produce greetings -b h:{found.port}\n" in text
+    assert f"  {firn} consume greetings -b h:{found.port}\n" in text

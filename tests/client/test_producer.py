@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from app.client.cluster import ClusterClient
 from app.client.producer import IN_FLIGHT_PER_PARTITION_MAX, Acknowledged, Producer
 from app.core.errors import BrokerUnavailable, ErrorCode, FirnError, LimitExceeded, RequestRejected
-from app.core.units import TimestampMs, TopicPartition
+from app.core.units import PartitionIndex, TimestampMs, TopicPartition
 from app.records.batch import parse_header
 from app.records.compression import Codec
 from app.wire.apikeys import ApiKey
@@ -87,6 +87,38 @@ async def test_an_eager_producer_sends_a_lone_record_at_once_and_gathers_while_i
         release.set()
         assert [(await one).offset for one in (first, *others)] == [0, 1, 2, 3, 4, 5]
     assert [parse_header(batch).record_count for batch in log.batches["one", 0]] == [1, 5]
+
+
+async def test_a_record_is_taken_back_only_if_no_request_has_had_it(
+    cluster: ClusterClient, log: FakeLog, broker: ScriptedBroker, clock: TickingClock
+) -> None:
+    release, arrived = asyncio.Event(), asyncio.Event()
+    inner = log.produce
+
+    @broker.on(ApiKey.PRODUCE)
+    async def slow(header: RequestHeader, body: Any) -> Any:
+        arrived.set()
+        await release.wait()
+        return await inner(header, body)
+
+    place = TopicPartition("one", PartitionIndex(0))
+    async with Producer(cluster, clock, linger_ms=3_600_000, eager=True) as producer:
+        first = await producer.send("one", b"first")
+        await arrived.wait()
+        second, third = [await producer.send("one", value) for value in (b"second", b"third")]
+        before = producer.buffered_bytes
+        assert producer.take_back(first) == (place, False), "it is under way"
+        assert producer.take_back(second) == (place, True)
+        assert producer.take_back(second) is None
+        assert producer.buffered_bytes < before
+        alone = await producer.send("three", b"alone", partition=1)
+        assert producer.take_back(alone) == (TopicPartition("three", PartitionIndex(1)), True)
+        release.set()
+        assert [(await one).offset for one in (first, third)] == [0, 1]
+        assert producer.take_back(first) is None
+    assert values(log) == [b"first", b"third"]
+    assert values(log, "three", 1) == []
+    assert producer.buffered_bytes == 0
 
 
 async def test_records_without_a_key_gather_at_the_partition_that_an_eager_producer_chose(

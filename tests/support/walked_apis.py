@@ -36,6 +36,7 @@ from app.wire.bounds import BYTES_MAX
 from app.wire.codec import encode_opaque, shape_of
 from app.wire.private import (
     REPLACED_AT_ONCE_MAX,
+    TOPIC_NAME_CHARS_MAX,
     ClusterRequest,
     DrainRequest,
     ForwardedRequest,
@@ -46,6 +47,7 @@ from app.wire.private import (
     TierReplaceRequest,
     TierSegmentsRequest,
     TierStatusRequest,
+    TopicsRequest,
 )
 from app.wire.versions import BETWEEN_BROKERS, OPAQUE, PRIVATE, SERVED
 from tests.support.client_metrics import metrics_of
@@ -403,6 +405,11 @@ WALKED: Final[Mapping[ApiKey, Entry]] = {
     ),
     ApiKey.FIRN_PULSE: _private(lambda on, count: PulseRequest(_cluster(on), ABSENT, 0, True, 1000, 0, 1000)),
     ApiKey.FIRN_CLUSTER: _private(lambda on, count: ClusterRequest()),
+    ApiKey.FIRN_TOPICS: _private(
+        lambda on, count: TopicsRequest(internal=True),
+        lambda on, count: TopicsRequest("x" * TOPIC_NAME_CHARS_MAX, limit=BEYOND),
+        lambda on, count: TopicsRequest("", "t", 1),
+    ),
     ApiKey.FIRN_SCHEMAS: _private(
         lambda on, count: SchemasRequest("read", 0),
         lambda on, count: SchemasRequest("append", 0, "t-value", [(b'{"keytype":"SCHEMA"}', b"{}")] * count),

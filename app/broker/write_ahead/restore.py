@@ -43,9 +43,8 @@ async def continue_log(
     Raises: StorageUnavailable (try again), CorruptionError (the store has lost something that counts; the partition goes offline).
     """
     ranges = [each for each in partition.wal_ranges if not each.is_open]
-    stays_local = log.config.stays_local
     plan = None
-    if stays_local:
+    if log.config.stays_local:
         await wait_quiet(log)
         _cut_at_hole(log)
         if not is_whole(log, manifest):
@@ -54,7 +53,24 @@ async def continue_log(
         await wait_quiet(log)
         _cut(log, max(manifest.tiered_end, manifest.log_start_offset))
         return plan
-    objects = await _footers(ranges, sealed, since_s)
+    with sealed.take_overs.measured():
+        objects = await _footers(ranges, sealed, since_s)
+        return await _continued(log, manifest, ranges, objects, sealed, work, plan, now_ms=now_ms, refilled=refilled)
+
+
+async def _continued(
+    log: PartitionLog,
+    manifest: SegmentManifest,
+    ranges: Sequence[WalRange],
+    objects: Mapping[WalId, Mapping[int, WalFooter]],
+    sealed: SealedLogs,
+    work: StoreWork,
+    plan: RestorePlan | None,
+    *,
+    now_ms: Callable[[], TimestampMs],
+    refilled: Callable[[], Awaitable[RestorePlan]],
+) -> RestorePlan | None:
+    """The part of ``continue_log`` behind the look at the footers. ``plan``: of a log that was emptied already."""
     key = TopicIdPartition(log.topic_id, log.partition)
     tiered = Tiered(manifest.tiered_end, manifest.log_start_offset)
     taken = continue_from(key, ranges, objects, tiered)
@@ -62,7 +78,7 @@ async def continue_log(
     begin = _first_needed(taken, tiered.floor)
     kept = local_end(log.local_log_start_offset, log.log_end_offset, log.leader_epochs(), taken)
     if plan is None and (kept is None or not log.local_log_start_offset <= tiered.floor <= kept):
-        if stays_local:
+        if log.config.stays_local:
             plan = await refilled()
         else:
             plan = await plan_restore(manifest, work)
@@ -141,4 +157,5 @@ async def _append_pieces(
                 raise StorageUnavailable(f"{str(error).removesuffix('.')}: it was there a moment ago.") from error
             position = sum(each.size_bytes for each in section.batches if each.end_offset <= log.log_end_offset)
             log.append_as_follower(data[position:], now_ms=now_ms())
+            sealed.take_overs.bytes.value += len(data) - position
             await asyncio.sleep(0)

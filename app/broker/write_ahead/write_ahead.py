@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from heapq import heappop, heappush
 from random import Random
 from typing import Final, NamedTuple
@@ -155,11 +155,43 @@ class _Kept(NamedTuple):
     first: int
 
 
+class TakeOvers:
+    """Counts partitions that go on from ended write-ahead logs, of other brokers or of an earlier process of this one."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._partitions = registry.counter(
+            "firn_wal_take_overs_total", "Partitions that this broker continued from ended write-ahead logs."
+        )
+        self._failures = registry.counter(
+            "firn_wal_take_over_failures_total",
+            "Failed attempts to continue a partition from ended write-ahead logs. The broker tries again.",
+        )
+        self._seconds = registry.histogram(
+            "firn_wal_take_over_seconds", "Time that it took to read and append the records of ended write-ahead logs."
+        )
+        self.bytes = registry.counter(
+            "firn_wal_take_over_bytes_total", "Bytes of records that this broker appended from ended write-ahead logs."
+        )
+
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        """Counts the attempt that is its block, as a success or as a failure. A cancelled attempt is neither."""
+        began_s = asyncio.get_running_loop().time()
+        try:
+            yield
+        except FirnError:
+            self._failures.value += 1
+            raise
+        self._partitions.value += 1
+        self._seconds.observe(asyncio.get_running_loop().time() - began_s)
+
+
 class SealedLogs:
     """Reads WALs, or ranges of them, that have ended. Partitions that go on at the same time share footers and objects."""
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore, registry: Registry | None = None) -> None:
         self._store = store
+        self.take_overs = TakeOvers(registry or Registry())
         self._footers: dict[WalId, _Kept] = {}
         self._known: dict[WalId, dict[int, WalFooter]] = {}
         """Every footer that was read: an object does not change (J2). A LIST tells whether the object still exists."""
@@ -358,7 +390,7 @@ class WriteAhead:
         self._rng = rng
         self._log_line = log_line
         self._faults = faults
-        self.sealed = SealedLogs(store)
+        self.sealed = SealedLogs(store, registry)
         self._writer: WalWriter | None = None
         self._owner: WalOwner | None = None
         self._needs: WalNeeds | None = None

@@ -1,8 +1,12 @@
-"""DescribeCluster (key 60, KIP-700) and DescribeTopicPartitions (key 75, KIP-966), from the cluster image."""
+"""DescribeCluster (key 60, KIP-700), DescribeTopicPartitions (key 75, KIP-966), FirnTopics and FirnCluster.
+
+All of them read the cluster image.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from functools import partial
 from typing import Final
 
 from app.core.errors import ErrorCode, RequestRejected
@@ -34,7 +38,16 @@ from app.wire.apis.describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
-from app.wire.private import ClusterBroker, ClusterMove, ClusterRequest, ClusterResponse, pack, unpack
+from app.wire.private import (
+    ClusterBroker,
+    ClusterMove,
+    ClusterRequest,
+    ClusterResponse,
+    TopicsRequest,
+    pack,
+    topics_page_steps,
+    unpack,
+)
 
 BROKERS: Final = 1
 CONTROLLERS: Final = 2
@@ -176,6 +189,17 @@ def refuse_describe_topic_partitions(
     )
 
 
+async def list_topic_names(context: MetadataView, request: Request, message: bytes) -> bytes:
+    """FirnTopics: a page of the names that the caller may see, and how many there are. The work does not grow with the partitions.
+
+    Raises: ProtocolError.
+    """
+    asked = unpack(TopicsRequest, message)
+    sees = partial(may, context, request.caller, Operation.DESCRIBE, ResourceType.TOPIC)
+    topics = ((name, topic.is_internal) for name, topic in context.image.topics_by_name.items())
+    return pack(await run(topics_page_steps(asked, topics, sees)))
+
+
 async def describe_standing(context: MetadataView, request: Request, message: bytes) -> bytes:
     """FirnCluster: how the cluster stands. Only the controller knows how far others are. Raises: ProtocolError."""
     del request
@@ -224,6 +248,7 @@ def _refuse(request: Request, message: object, code: ErrorCode, why: str) -> Non
 
 APIS: Final[ApiTable] = {
     ApiKey.FIRN_CLUSTER: Api(describe_standing, _refuse),
+    ApiKey.FIRN_TOPICS: Api(list_topic_names, _refuse),
     ApiKey.DESCRIBE_CLUSTER: Api(describe_cluster, refuse_describe_cluster),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Api(describe_topic_partitions, refuse_describe_topic_partitions),
 }

@@ -76,7 +76,7 @@ FAMILIES: Final[Mapping[str, tuple[ApiKey, ...]]] = {
         ApiKey.LIST_TRANSACTIONS,
         ApiKey.FIRN_TRANSACTIONS,
     ),
-    "cluster": (ApiKey.DESCRIBE_CLUSTER, ApiKey.DESCRIBE_TOPIC_PARTITIONS, ApiKey.FIRN_CLUSTER),
+    "cluster": (ApiKey.DESCRIBE_CLUSTER, ApiKey.DESCRIBE_TOPIC_PARTITIONS, ApiKey.FIRN_CLUSTER, ApiKey.FIRN_TOPICS),
     "quorum": (ApiKey.DESCRIBE_QUORUM, ApiKey.UNREGISTER_BROKER),
     "features": (ApiKey.UPDATE_FEATURES,),
     "quotas": (ApiKey.DESCRIBE_CLIENT_QUOTAS, ApiKey.ALTER_CLIENT_QUOTAS),

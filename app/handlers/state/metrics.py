@@ -102,6 +102,7 @@ PRIVATE_NAMES = {
     20011: "firn_transactions",
     20012: "firn_hold",
     20013: "firn_pulse",
+    20016: "firn_topics",
     20020: "firn_cluster",
     20021: "firn_forwarded",
 }

@@ -1,5 +1,7 @@
 """Requests of pages to brokers: sent side by side, each with a time limit.
 
+A request that changes something has the same limit. If it may have been sent, the page says that its outcome is not known.
+
 A broker may accept connections and never respond. A page then leaves out the part that only this broker knows, and names the
 broker. ``PATIENCE_S`` and ``BROKER_S`` together are less than 2 s.
 
@@ -27,6 +29,7 @@ MARGIN_S: Final = 0.02
 """Added to ``PATIENCE_S``, so that ``ClusterClient`` counts the first question as late."""
 ANY_S: Final = 5.0
 """How long a page waits for any broker at all."""
+NOTHING_SENT: Final = "Nothing was sent, so nothing has changed."
 _going_on: Final[set[asyncio.Future[Any]]] = set()
 """Work that no page waits for any more."""
 
@@ -53,6 +56,24 @@ async def of_broker(
         raise BrokerUnavailable(
             f"Broker {node_id} did not respond within {limit_s:g} s. Look at it with `firn cluster brokers`."
         ) from None
+
+
+async def changed_by(
+    gateway: Gateway, node_id: BrokerId, ask: Callable[[KafkaConnection], Awaitable[T]], *, unknown: str
+) -> T:
+    """As ``of_broker``, for a request that changes something. The error says whether the change may have been made; ``unknown`` is
+    its sentence if the request may have been sent. Raises: as ``of_broker``."""
+    began = False
+
+    async def asked(connection: KafkaConnection) -> T:
+        nonlocal began
+        began = True
+        return await ask(connection)
+
+    try:
+        return await of_broker(gateway, node_id, asked)
+    except BrokerUnavailable as error:
+        raise BrokerUnavailable(f"{error} {unknown if began else NOTHING_SENT}") from None
 
 
 async def side_by_side(

@@ -20,6 +20,7 @@ from app.http.asked_once import AskedOnce
 from app.http.console.records.masks import Masks
 from app.http.console.sessions import Sessions
 from app.http.console.texts import formats
+from app.http.console.texts.command_lines import reaching
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -121,6 +122,7 @@ def _load() -> tuple[Mapping[str, Asset], Environment]:
         "many": formats.many,
         "ago": formats.ago,
         "shell": formats.shell,
+        "reaching": reaching,
     }
     for name in environment.list_templates():
         environment.get_template(name)

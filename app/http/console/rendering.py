@@ -24,7 +24,9 @@ from app.core.turns import each
 from app.http.access import SAFE_METHODS
 from app.http.console.console import Console
 from app.http.console.sessions import ROOT, Session, accepts_html
+from app.http.console.texts.command_lines import Reach
 from app.http.errors import RestAnswer, RestError, answer_of
+from app.http.gateway import Gateway
 from app.http.serving import caller_of, counts_no_more, gateway_of
 
 SESSION: Final = "firn.session"
@@ -67,6 +69,19 @@ def session_of(request: Request) -> Session | None:
     return found
 
 
+def reach_of(gateway: Gateway | None) -> Reach:
+    """How the reader's commands reach the cluster: the broker with the lowest id, at the address that brokers tell the console.
+    ``gateway``: None before the login."""
+    if gateway is None:
+        return Reach()
+    brokers = gateway.cluster.view.brokers
+    secured = gateway.settings.client.get("security.protocol", "PLAINTEXT").upper() != "PLAINTEXT"
+    if not brokers:
+        return Reach(secured=secured)
+    first = brokers[min(brokers)]
+    return Reach(first.host, first.port, secured)
+
+
 async def page(request: Request, template: str, *, status_code: int = 200, **values: Any) -> Response:
     """A page, made in portions."""
     console = console_of(request)
@@ -80,6 +95,7 @@ async def page(request: Request, template: str, *, status_code: int = 200, **val
         "acts": not console.read_only,
         "form_token": console.sessions.form_token(session),
         "path": request.url.path,
+        "reach": reach_of(gateway_of(request)),
     }
     pieces: list[str] = []
     await each(pieces.append, made.generate(**known, **values))

@@ -1,12 +1,20 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 
 import pytest
 
 from app.core.units import Offset, TimestampMs
-from app.http.console.texts.command_lines import PRODUCED_BYTES_MAX, PRODUCED_HEADERS_MAX, producing, reading
+from app.http.console.texts.command_lines import (
+    PRODUCED_BYTES_MAX,
+    PRODUCED_HEADERS_MAX,
+    Reach,
+    producing,
+    reaching,
+    reading,
+)
 from app.records.record import Record
 
 EVIL = "x'; touch taken; echo \"$(id)`id`\\"
@@ -19,7 +27,7 @@ def words(command: str) -> list[str]:
 
 
 def test_lines_read_one_message() -> None:
-    firn, kcat, curl = reading("t", 3, 7, base="http://h:1/", cluster_id="c", broker="b:9092", user="")
+    firn, kcat, curl = reading("t", 3, 7, base="http://h:1/", cluster_id="c", reach=Reach("b", 9092), user="")
     assert firn.command == "firn consume t --partition 3 --from 7 --count 1"
     assert kcat.command == "kcat -b b:9092 -C -t t -p 3 -o 7 -c 1"
     assert words(curl.command) == [
@@ -29,20 +37,59 @@ def test_lines_read_one_message() -> None:
     ]
 
 
+DEFAULT, OTHER, SECURED = Reach("localhost", 9092), Reach("::1", 9092), Reach("b", 1, secured=True)
+
+
+@pytest.mark.parametrize(
+    ("command", "reach", "expected"),
+    [
+        ("firn topic ls", DEFAULT, "firn topic ls"),
+        ("firn topic ls", Reach(), "firn topic ls"),
+        ("firn topic ls", OTHER, "firn topic ls -b '[::1]:9092'"),
+        (
+            "echo hello | firn produce t",
+            SECURED,
+            "echo hello | firn --client-config client.properties produce t -b b:1",
+        ),
+        ("firn topic ls", Reach(EVIL, 1), f"firn topic ls -b {shlex.quote(EVIL + ':1')}"),
+        ("firn topic ls", Reach("a\u202eb", 1), "firn topic ls"),
+        ("firn verify", OTHER, "firn verify"),
+        ("GET /v1/cost", SECURED, "GET /v1/cost"),
+        ("kafka-x.sh --bootstrap-server HOST:PORT list", DEFAULT, "kafka-x.sh --bootstrap-server localhost:9092 list"),
+        ("kafka-x.sh --bootstrap-server HOST:PORT list", Reach(), "kafka-x.sh --bootstrap-server HOST:PORT list"),
+        (
+            "kafka-x.sh --bootstrap-server HOST:PORT list",
+            SECURED,
+            "kafka-x.sh --bootstrap-server b:1 --command-config client.properties list",
+        ),
+    ],
+)
+def test_a_line_names_a_broker_that_is_elsewhere_and_the_file_with_the_login(
+    command: str, reach: Reach, expected: str
+) -> None:
+    assert reaching(command, reach) == expected
+
+
+def test_kcat_gets_the_file_with_the_login() -> None:
+    _, kcat, _ = reading("t", 0, 0, base="http://h/", cluster_id="c", reach=SECURED, user="ann")
+    assert words(kcat.command)[:5] == ["kcat", "-F", "client.properties", "-b", "b:1"]
+
+
 @pytest.mark.parametrize("name", [EVIL, "a b", "*", "&", "#"])
 def test_each_name_stays_one_word_of_a_shell(name: str) -> None:
-    firn, kcat, curl = reading(name, 0, 0, base="http://h/", cluster_id=name, broker=name, user=name)
+    firn, kcat, curl = reading(name, 0, 0, base="http://h/", cluster_id=name, reach=Reach(name, 1), user=name)
     assert words(firn.command)[2] == name
-    assert words(kcat.command)[2::3][:2] == [name, name] or name in words(kcat.command)
+    assert words(kcat.command)[2] == f"{name}:1"
+    assert name in words(kcat.command)
     assert words(curl.command)[3] == name
     assert len(words(curl.command)) == 5
 
 
 def test_a_name_that_is_an_option_or_shows_nothing_has_no_line() -> None:
     for name in ("-x", "a\u202eb", "a\nb"):
-        assert [one.command for one in reading(name, 0, 0, base="http://h/", cluster_id="c", broker="b", user="")][
-            :2
-        ] == ["", ""], name
+        assert [
+            one.command for one in reading(name, 0, 0, base="http://h/", cluster_id="c", reach=Reach("b", 1), user="")
+        ][:2] == ["", ""], name
 
 
 def test_a_line_produces_the_same_message() -> None:

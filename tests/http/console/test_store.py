@@ -4,11 +4,12 @@ import re
 from pathlib import Path
 
 import httpx
+import pytest
 
 from app.core.units import BrokerId
 from app.http.console.pages.store import StoreNumbers, store_numbers
 from app.security.acls import Operation, ResourceType
-from app.wire.private import MetricSample
+from app.wire.private import MetricSample, MetricsResponse
 from tests.http.secured import secured
 
 HOUR = "firn_hour_requests"
@@ -47,6 +48,7 @@ def test_failures_are_told_with_the_runbooks_that_there_are() -> None:
         "firn_tier_failures_total",
         "firn_tier_stalled_uploads_total",
         "firn_tier_corrupt_segments_total",
+        "firn_wal_take_over_failures_total",
         "firn_remote_missing_objects_total",
         "firn_remote_corruptions_total",
     )
@@ -96,6 +98,24 @@ async def test_the_page_shows_what_the_broker_counts(http: httpx.AsyncClient, cl
     assert "No broker has written a write-ahead log since its start." in page.text
     assert "No broker has counted for a minute yet." in page.text
     assert re.search(r'<td data-label="Broker"><strong>\d+</strong>', page.text)
+
+
+async def test_take_overs_are_shown_beside_the_write_ahead_logs(
+    http: httpx.AsyncClient, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {"overs_total": 3, "over_seconds_sum": 6.0, "over_bytes_total": 5 << 20, "over_failures_total": 4}
+    samples = [sample(f"firn_wal_take_{name}", value) for name, value in names.items()]
+
+    async def metrics(*_: object) -> MetricsResponse:
+        return MetricsResponse(1, "cluster", samples)
+
+    monkeypatch.setattr("app.client.admin.AdminClient.metrics", metrics)
+    text = (await http.get("/console/store")).text
+    cells = dict(
+        re.findall(r'<td data-label="([^"]+)" class="n">(?:<[^>]+>)?([^<]+)<', text[text.index("Write-ahead") :])
+    )
+    shown = {name: cells[name] for name in ("Take-overs", "Taken over", "Mean time", "Failed attempts")}
+    assert shown == {"Take-overs": "3", "Taken over": "5.0 MiB", "Mean time": "2 s", "Failed attempts": "4"}
 
 
 async def test_only_those_who_may_see_the_cluster_see_its_store(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ async def test_users_and_quotas_are_listed_for_those_who_may_see_them(
         assert "dave" in (await http.ask("dave", "/console/users?from=2")).text
         empty = (await http.ask("dave", "/console/quotas")).text
         assert "There are no quotas" in empty
-        assert "firn quota set" in empty
+        assert "firn --client-config client.properties quota set" in empty
         for path in ("/console/users", "/console/quotas"):
             assert (await http.ask("carol", path)).status_code == 403, path
         assert (await http.ask("dave", f"/console/users?q={'x' * 400}")).status_code == 400

@@ -30,7 +30,10 @@ from tools.dashboard import ROWS, TARGET, dashboard, text
 
 QUERIES: Final = [query for row in ROWS for panel in row.panels for query, _ in panel.queries]
 OF_EACH: Final = {"node_id", "process", "le"}
-WITHOUT_VALUE: Final = {"firn_wal_held_bytes", "firn_cost_dollars_per_month", "firn_loop_stalled_seconds_total"}
+WITHOUT_VALUE: Final = {
+    "firn_wal_held_bytes", "firn_wal_take_overs_total", "firn_wal_take_over_failures_total", "firn_cost_dollars_per_month",
+    "firn_loop_stalled_seconds_total",
+}  # fmt: skip
 """Metrics that a broker of a test does not show: it has no topic in write-ahead logs, no bill, and no watch of the loop."""
 
 

@@ -6,6 +6,7 @@ form, so a reload stores no second message. Tests: ``tests/http/console/test_pro
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -17,16 +18,17 @@ from starlette.responses import RedirectResponse, Response
 
 from app.client.cluster import TopicView
 from app.client.producer import Acknowledged
-from app.core.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, clause
+from app.core.errors import BrokerUnavailable, ErrorCode, FirnError, ProtocolError, RequestRejected, clause
 from app.core.limits import KIB, MIB
 from app.core.turns import run
 from app.core.units import TimestampMs
 from app.http.body_budget import bytes_of_body
+from app.http.console import asking
 from app.http.console.forms import done_token, form_of, is_done
 from app.http.console.pages.topics import found_topic, topic_page
 from app.http.console.rendering import GUARDED, ConsoleRoute
 from app.http.errors import RestError, answer_of
-from app.http.gateway import Gateway
+from app.http.gateway import DELIVERY_TIMEOUT_MS, Gateway
 from app.http.record_json import NewRecord, Part, SchemaPart, SchemaRecord, Strategy, base64_steps
 from app.http.registry.record_encoding import RecordEncoding
 from app.http.serving import caller_of, counts_no_more, records_counters
@@ -158,13 +160,18 @@ async def stored(
     partition: int | None,
     timestamp: TimestampMs | None = None,
 ) -> Acknowledged:
-    """Store a record as the caller. Raises: RequestRejected, BrokerUnavailable, LimitExceeded."""
+    """Store a record as the caller, within ``BROKER_S``. Raises: RequestRejected, BrokerUnavailable, LimitExceeded."""
     succeeded, failed = records_counters(gateway.registry)
+    sent: asyncio.Future[Acknowledged] | None = None
     try:
-        sent = await gateway.producer.send(
-            topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition
-        )
-        found = await sent
+        try:
+            async with asyncio.timeout(asking.BROKER_S):
+                sent = await gateway.producer.send(
+                    topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition
+                )
+                found = await asyncio.shield(sent)
+        except TimeoutError:
+            raise BrokerUnavailable(_silence(gateway, sent)) from None
     except FirnError as error:
         failed.value += 1
         if isinstance(error, RequestRejected) and error.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
@@ -173,6 +180,20 @@ async def stored(
         raise
     succeeded.value += 1
     return found
+
+
+def _silence(gateway: Gateway, sent: asyncio.Future[Acknowledged] | None) -> str:
+    """The sentence of a message that was not acknowledged in time. ``sent``: None if the message was not queued."""
+    found = None if sent is None else gateway.producer.take_back(sent)
+    leader = None if found is None else gateway.cluster.view.leader_of(found[0])
+    broker = "The brokers" if leader is None else f"Broker {leader}"
+    silence = f"{broker} did not respond within {asking.BROKER_S:g} s."
+    if found is None or found[1]:
+        return f"{silence} {asking.NOTHING_SENT}"
+    return (
+        f"{silence} It is not known whether the message is stored in partition {found[0].partition}: it is sent again for up to"
+        f" {DELIVERY_TIMEOUT_MS // 1000} s. Look at the newest messages before you send it once more."
+    )
 
 
 def stored_query(request: Request, topic: str, found: Acknowledged) -> dict[str, str]:

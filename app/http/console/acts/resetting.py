@@ -23,7 +23,7 @@ from app.core.turns import STRIDE, Portion, Steps, ordered, run
 from app.core.units import BrokerId, PartitionIndex, TopicPartition
 from app.http.body_budget import bytes_of_body
 from app.http.console.acts.producing import tell
-from app.http.console.asking import of_broker, soon, together
+from app.http.console.asking import changed_by, of_broker, soon, together
 from app.http.console.forms import done_token, form_of
 from app.http.console.pages.messages import OFFSET_MAX, moment_of
 from app.http.console.rendering import GUARDED, ConsoleRoute, page
@@ -84,14 +84,15 @@ async def _described(gateway: Gateway, name: str) -> tuple[BrokerId, GroupView]:
     return coordinator, await of_broker(gateway, coordinator, lambda _: groups.describe(name))
 
 
-async def _group(gateway: Gateway, name: str) -> tuple[GroupView, Mapping[TopicPartition, int]]:
-    """A group and its offsets. Raises: RequestRejected, BrokerUnavailable."""
+async def _group(gateway: Gateway, name: str) -> tuple[BrokerId, GroupView, Mapping[TopicPartition, int]]:
+    """The coordinator of a group, the group, and its offsets. Raises: RequestRejected, BrokerUnavailable."""
     groups = gateway.groups
     coordinator, view = await _described(gateway, name)
     if view.group_type == "share":
         progress = await of_broker(gateway, coordinator, lambda _: groups.share_progress(name))
-        return view, await run(_offsets_in(progress))
-    return view, await run(_offsets_in(await of_broker(gateway, coordinator, lambda _: groups.committed(name))))
+        return coordinator, view, await run(_offsets_in(progress))
+    found = await of_broker(gateway, coordinator, lambda _: groups.committed(name))
+    return coordinator, view, await run(_offsets_in(found))
 
 
 def _offsets_in(found: Mapping[TopicPartition, Committed | ShareProgress]) -> Steps[Mapping[TopicPartition, int]]:
@@ -184,7 +185,7 @@ async def changes_of(
 @router.get(RESET)
 async def preview(group_id: str, request: Request) -> Response:
     gateway = gateway_of(request)
-    view, committed = await _group(gateway, text_of(request, "group_id"))
+    _, view, committed = await _group(gateway, text_of(request, "group_id"))
     query = request.query_params
     asked = {name: query.get(name, "").strip() for name in ("topic", "partition", "to", "at")}
     changes, message, status = None, "", 200
@@ -229,7 +230,7 @@ async def reset(group_id: str, request: Request) -> Response:
     with bytes_of_body(request) as held:
         fields = await form_of(request, bytes_max=FORM_BYTES_MAX, held=held)
     # Read after the form, which may take minutes to come: members of the group may commit meanwhile.
-    view, committed = await _group(gateway, text_of(request, "group_id"))
+    coordinator, view, committed = await _group(gateway, text_of(request, "group_id"))
     name = view.group_id
     changes: Sequence[Change] | None = None
     try:
@@ -238,7 +239,7 @@ async def reset(group_id: str, request: Request) -> Response:
             raise RestError(400, "The name that was typed is not the group's. Type the name of the group to confirm.")
         if any(committed.get(one.place, -1) != one.before for one in changes):
             raise RestError(409, f"Group {name} has moved since the preview. Look at a new preview.")
-        await _apply(gateway, view, changes)
+        await _apply(gateway, coordinator, view, changes)
     except (FirnError, RestError) as error:
         status, message = tell(request, gateway, error, RESET)
         shown = changes if status == 400 else None
@@ -262,13 +263,14 @@ def _read_plan(text: str) -> list[Change]:
     return changes
 
 
-async def _apply(gateway: Gateway, view: GroupView, changes: Sequence[Change]) -> None:
+async def _apply(gateway: Gateway, coordinator: BrokerId, view: GroupView, changes: Sequence[Change]) -> None:
     """Raises: RequestRejected, BrokerUnavailable."""
     groups = gateway.groups
+    write = groups.alter_share_progress if view.group_type == "share" else groups.commit
+    offsets = {one.place: one.after for one in changes}
+    unknown = "It is not known whether the offsets were set. Look at the group before you reset it again."
     try:
-        await (groups.alter_share_progress if view.group_type == "share" else groups.commit)(
-            view.group_id, {one.place: one.after for one in changes}
-        )
+        await changed_by(gateway, coordinator, lambda _: write(view.group_id, offsets), unknown=unknown)
     except RequestRejected as error:
         if error.code not in _HAS_MEMBERS:
             raise

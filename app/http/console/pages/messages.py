@@ -21,7 +21,7 @@ from app.http.console.asking import of_broker, together
 from app.http.console.pages.topics import found_topic, number_in, topic_page
 from app.http.console.records.decoding import Decoding
 from app.http.console.records.reading import Browse, Header, browse
-from app.http.console.rendering import GUARDED, ConsoleRoute, console_of, session_of
+from app.http.console.rendering import GUARDED, ConsoleRoute, console_of, reach_of, session_of
 from app.http.console.texts.command_lines import Line, producing, reading
 from app.http.console.texts.formats import shell
 from app.http.errors import RestError
@@ -218,8 +218,6 @@ async def _lines_of(
 ) -> list[Line]:
     """The command lines of a message. A masked one has none that produces it."""
     session = session_of(request)
-    brokers = gateway.cluster.view.brokers
-    address = next(iter(brokers.values()), None)
     cluster_id, base = await gateway.cluster_id(), str(request.base_url)
     user = session.user if session else ""
     lines = reading(
@@ -228,7 +226,7 @@ async def _lines_of(
         record.offset,
         base=base,
         cluster_id=cluster_id,
-        broker=f"{address.host}:{address.port}" if address else "",
+        reach=reach_of(gateway),
         user=user,
     )
     if not masked:

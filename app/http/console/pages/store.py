@@ -49,6 +49,10 @@ _OF_BROKER: Final = (
     "firn_wal_bytes_total",
     "firn_wal_held_bytes",
     "firn_wal_kept_bytes",
+    "firn_wal_take_overs_total",
+    "firn_wal_take_over_bytes_total",
+    "firn_wal_take_over_failures_total",
+    "firn_wal_take_over_seconds_sum",
     "firn_chunk_cache_hits_total",
     "firn_chunk_cache_misses_total",
     "firn_chunk_cache_failures_total",
@@ -87,6 +91,7 @@ _FAULTS: Final = (
     ("firn_tier_failures_total", "{} of tiering failed, to be tried again", "round", "tiering-fails"),
     ("firn_tier_stalled_uploads_total", "{} without progress given up", "upload", "uploads-stall"),
     ("firn_tier_corrupt_segments_total", "{} found corrupt at the upload", "local segment", "local-corruption"),
+    ("firn_wal_take_over_failures_total", "{} failed to continue a partition", "attempt", "partitions-offline"),
     ("firn_remote_missing_objects_total", "{} of an object that is missing", "read", "remote-missing"),
     ("firn_remote_corruptions_total", "{} of other bytes than were written", "read", "remote-corruption"),
 )

@@ -1,11 +1,11 @@
 """Pages of topics: the list, and of one topic its timeline, its partitions and its settings.
 
-A list asks brokers only for the numbers of the topics that it shows. Tests: ``tests/http/console/test_topics.py``.
+The list asks any broker for the names of a page, which the broker filters and sorts. Then it asks for the numbers of these topics.
+Tests: ``tests/http/console/test_topics.py``.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,7 +16,7 @@ from starlette.responses import Response
 from app.client.admin import ConfigEntry
 from app.client.cluster import TopicView
 from app.core.errors import RequestRejected
-from app.core.turns import Portion, ordered, run
+from app.core.turns import Portion, run
 from app.core.units import BrokerId, PartitionIndex, TopicPartition
 from app.http.console.asking import ANY_S, Told, of_broker, side_by_side, soon
 from app.http.console.rendering import ConsoleRoute, console_of, page
@@ -117,18 +117,13 @@ async def list_topics(request: Request) -> Response:
     wanted, after, internal = query.get("q", ""), query.get("after", ""), query.get("internal") == "1"
     if len(wanted) > QUERY_CHARS_MAX or len(after) > QUERY_CHARS_MAX:
         raise RestError(400, f"A filter has {QUERY_CHARS_MAX} characters at most.")
-    await soon(gateway, gateway.admin.describe_brokers)
-    view = await gateway.admin.describe_cluster()
+    listed = await soon(
+        gateway,
+        lambda: gateway.admin.topic_names(contains=wanted, after=after, limit=TOPICS_A_PAGE, internal=internal),
+    )
+    shown = [*(await gateway.admin.describe_topics(listed.names)).values()]
+    behind = listed.before + len(listed.names)
     portion = Portion()
-    fitting: list[TopicView] = []
-    for topic in view.topics.values():
-        if wanted in topic.name and (internal or not topic.internal):
-            fitting.append(topic)
-        if portion.spent_by():
-            await portion.rest()
-    fitting = await ordered(fitting, portion, lambda topic: topic.name)
-    begin = bisect_right(fitting, after, key=lambda topic: topic.name) if after else 0
-    shown = fitting[begin : begin + TOPICS_A_PAGE]
     rows = []
     told = await _told(gateway, shown)
     numbers = None if told is None else await _bytes_of(told)
@@ -152,13 +147,13 @@ async def list_topics(request: Request) -> Response:
         "topics",
         section="topics",
         rows=rows,
-        count=len(fitting),
-        total=len(view.topics),
-        first=begin + 1,
+        count=listed.fitting,
+        total=listed.total,
+        first=listed.before + 1,
         query=wanted,
         internal=internal,
-        after=shown[-1].name if begin + TOPICS_A_PAGE < len(fitting) else "",
-        begun=begin > 0,
+        after=listed.names[-1] if behind < listed.fitting else "",
+        begun=listed.before > 0,
         missing=numbers is None and bool(shown),
         silent=sorted(away),
     )

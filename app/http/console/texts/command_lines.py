@@ -1,7 +1,8 @@
 """Command lines that read or produce a message, to copy into a shell. Pure.
 
 Each name is quoted for a shell. A line is empty if a name would be taken for an option, or has an invisible character
-(``formats.shell``). JSON is written in ASCII, so all of its characters show.
+(``formats.shell``). Templates add the address of a broker, and the file with the login (``reaching``). JSON is written in ASCII, so
+all of its characters show.
 
 Tests: ``tests/http/console/test_command_lines.py``.
 """
@@ -22,6 +23,17 @@ PRODUCED_BYTES_MAX: Final = 4 * KIB
 PRODUCED_HEADERS_MAX: Final = 20
 
 
+CLIENT_CONFIG: Final = "client.properties"
+"""A file of the reader with the login, and with the certificates. No line has a secret."""
+ANY_BROKER: Final = "HOST:PORT"
+"""Stands in a form for the address of a broker."""
+_DEFAULT: Final = frozenset({("127.0.0.1", 9092), ("localhost", 9092)})
+"""Addresses that `firn` asks without an option."""
+_OF_FIRN: Final = ("firn ", "echo hello | firn ")
+_WITHOUT_BROKERS: Final = ("firn drain", "firn verify")
+"""Commands that ask one certain broker, or the store."""
+
+
 class Line(NamedTuple):
     """A command line."""
 
@@ -29,14 +41,47 @@ class Line(NamedTuple):
     command: str
 
 
+class Reach(NamedTuple):
+    """How a reader's commands reach the cluster."""
+
+    host: str = ""
+    """Of a broker, as it is told to clients; empty if none is known."""
+    port: int = 0
+    secured: bool = False
+    """Whether brokers want TLS, a login or both."""
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT, with brackets around an IPv6 address; empty if no broker is known."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}" if host else ""
+
+
+def reaching(command: str, reach: Reach) -> str:
+    """A command with the options that it needs to reach the cluster. Commands of other kinds stay as they are."""
+    if command in _WITHOUT_BROKERS:
+        return command
+    for before in _OF_FIRN:
+        if command.startswith(before):
+            login = f"--client-config {CLIENT_CONFIG} " if reach.secured else ""
+            elsewhere = reach.host and (reach.host, reach.port) not in _DEFAULT
+            return before + login + command[len(before) :] + (shell(" -b {}", reach.address) if elsewhere else "")
+    tool, named, rest = command.partition(f" --bootstrap-server {ANY_BROKER}")
+    if not named or not (address := shell(" --bootstrap-server {}", reach.address)) or not reach.host:
+        return command
+    login = f" --command-config {CLIENT_CONFIG}" if reach.secured else ""
+    return tool + address + login + rest
+
+
 def reading(
-    topic: str, partition: int, offset: int, *, base: str, cluster_id: str, broker: str, user: str
+    topic: str, partition: int, offset: int, *, base: str, cluster_id: str, reach: Reach, user: str
 ) -> list[Line]:
-    """Lines that read a message. ``base``: the URL of HTTP. ``broker``: HOST:PORT. ``user``: the name of the logged-in user."""
+    """Lines that read a message. ``base``: the URL of HTTP. ``user``: the name of the logged-in user."""
+    login = f" -F {CLIENT_CONFIG}" if reach.secured else ""
     url = f"{_records(base, cluster_id, topic, partition)}?offset={offset}&count=1"  # a shell would take & for its own
     return [
         Line("firn", shell(f"firn consume {{}} --partition {partition} --from {offset} --count 1", topic)),
-        Line("kcat", shell(f"kcat -b {{}} -C -t {{}} -p {partition} -o {offset} -c 1", broker, topic)),
+        Line("kcat", shell(f"kcat{login} -b {{}} -C -t {{}} -p {partition} -o {offset} -c 1", reach.address, topic)),
         Line("curl", _curl(user, "{}", url)),
     ]
 
