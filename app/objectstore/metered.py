@@ -50,6 +50,11 @@ def kind_of(key: str) -> str:
     return _KINDS.get(key.partition("/")[0], "other")
 
 
+def outcome_of(error: BaseException) -> str:
+    """The label of a failed operation."""
+    return next((name for kind, name in _OUTCOMES if isinstance(error, kind)), "error")
+
+
 STORE: Final = "the object store's"
 """Name of the store in log lines about faults, before the operation."""
 WAL_STORE: Final = "the WAL store's"
@@ -151,7 +156,7 @@ class MeteredStore:
         try:
             return await call
         except BaseException as error:
-            outcome = next((name for kind, name in _OUTCOMES if isinstance(error, kind)), "error")
+            outcome = outcome_of(error)
             if self._faults is not None:
                 self._tell(operation, error, loop.time() - started_s)
             raise

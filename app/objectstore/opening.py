@@ -20,11 +20,12 @@ async def open_store(
     faults: Faults | None = None,
     wal: str | StoreLocation | None = None,
     create: bool = True,
+    traced: bool = False,
 ) -> ObjectStore:
     """The store at ``url``, ready for use. The caller closes it. ``wal``: the store of write-ahead logs, if they have their own.
 
     ``pool`` runs system calls of a directory; ``rng`` spreads the retries of S3; with ``registry`` every operation is
-    counted (``MeteredStore``), and ``faults`` is told of those that fail.
+    counted (``MeteredStore``), and ``faults`` is told of those that fail. ``traced``: single requests can be noted.
 
     A directory is created if necessary, unless ``create`` is False, and cleaned of leftovers of crashes. This does not check
     whether S3 is reachable or which calls it allows, because a broker must start even if S3 is unreachable
@@ -36,13 +37,13 @@ async def open_store(
     if wal:
         from app.objectstore.split import SplitStore
 
-        main = await _open(url, pool, rng, registry, faults, create=create)
+        main = await _open(url, pool, rng, registry, faults, create=create, traced=traced)
         try:
-            return SplitStore(main, await _open(wal, pool, rng, registry, faults, of_wal=True))
+            return SplitStore(main, await _open(wal, pool, rng, registry, faults, of_wal=True, traced=traced))
         except BaseException:
             await main.close()
             raise
-    return await _open(url, pool, rng, registry, faults, create=create)
+    return await _open(url, pool, rng, registry, faults, create=create, traced=traced)
 
 
 async def _open(
@@ -54,6 +55,7 @@ async def _open(
     *,
     of_wal: bool = False,
     create: bool = True,
+    traced: bool = False,
 ) -> ObjectStore:
     # Each adapter is imported where it is used: aiobotocore alone takes most of a second.
     location = parse_store_url(url) if isinstance(url, str) else url
@@ -72,6 +74,10 @@ async def _open(
         store = s3
     if registry is None:
         return store
+    if traced:
+        from app.objectstore.traced import TracedStore
+
+        return TracedStore(store, registry, faults, of_wal=of_wal)
     from app.objectstore.metered import MeteredStore
 
     return MeteredStore(store, registry, faults, of_wal=of_wal)

@@ -61,6 +61,7 @@ from app.objectstore.api import AlreadyExists, ObjectInfo, ObjectMissing, RangeU
 from app.objectstore.bucket_rules import BucketRules
 from app.objectstore.keys import LIST_LIMIT_MAX, PART_NUMBER_MAX, check_key, check_prefix, check_range
 from app.objectstore.location import S3Location
+from app.objectstore.noting import UNDER_WAY
 from app.objectstore.s3_models import ServiceModels
 from app.objectstore.s3_short_cut import PAGE_KEYS, PUT_BYTES_MAX, ShortCut
 
@@ -643,6 +644,8 @@ class S3Store:
         return StorageUnavailable(f"{told}: {clause(error)}."), True
 
     def _count_retry(self, operation: str) -> None:
+        if (under_way := UNDER_WAY.get()) is not None:
+            under_way.retried()
         if self._registry is None:
             return
         counter = self._retries.get(operation)

@@ -18,6 +18,9 @@ from app.core.errors import ConfigError, StorageUnavailable
 from app.core.metrics import Registry
 from app.core.tracing import SpanContext, Tracer
 from app.machine import span_export
+from app.machine.runtime import SystemClock
+from app.objectstore.memory import MemoryStore
+from app.objectstore.traced import TracedStore
 from app.settings import Source, Verdict, load, review
 from app.tiering.store.store_work import UploadJob
 from app.wire.produce import encode_produce_request
@@ -92,6 +95,34 @@ async def test_records_are_followed_from_produce_by_their_upload_to_a_remote_rea
     assert children == {"footer read", "chunk read", "fetch wait"}
     assert collector.resources[0]["service.name"] == "firn"
     assert collector.resources[0]["service.instance.id"] == "1"
+
+
+async def test_requests_to_the_store_are_children_of_their_upload_and_their_read(tmp_path: Path) -> None:
+    async with collecting() as collector:
+        settings: dict[str, Any] = {"firn_tracing_endpoint": collector.endpoint, "firn_tracing_sample_ratio": 1.0}
+        store = TracedStore(MemoryStore(clock=SystemClock()), Registry())
+        async with running_broker(tmp_path, store=store, remote_log_manager_task_interval_ms=50, **settings) as broker:
+            await broker.create_topic("t", 1, segment_bytes="1048576", local_retention_ms="0", retention_ms="-1")
+            log = broker.log("t")
+            async with talk(broker.port) as client:
+                await produce(client, "t", *[batch(10, value=b"%d" % n * 30_000) for n in range(4)])
+                await produce(client, "t", batch(1))
+                await tier_everything(broker, "t")
+                await until(lambda: log.local_log_start_offset == 41)
+                assert only(await ask(client, 11, request(asked(0), wait_ms=60_000))).records
+    works = {one.span_id: one for one in collector.spans if one.name in ("segment upload", "chunk read", "footer read")}
+    requests = [one for one in collector.spans if one.name.startswith("store ")]
+    found = {(works[one.parent_span_id].name, one.name) for one in requests}
+    assert found >= {("segment upload", "store put_if_absent"), ("chunk read", "store get_range")}
+    for one in requests:
+        work, told = works[one.parent_span_id], values(one.attributes)
+        assert (one.trace_id, one.kind) == (work.trace_id, 3)
+        assert work.start_time_unix_nano <= one.start_time_unix_nano <= one.end_time_unix_nano
+        assert one.end_time_unix_nano <= work.end_time_unix_nano
+        assert (told["firn.store_kind"], told["firn.store_outcome"], told["firn.store_retry"]) == ("data", "ok", 0)
+        assert told["firn.store_bytes"] > 0
+    uploads = collector.named("segment upload")
+    assert all(values(one.attributes)["firn.store_requests"] == 1 for one in uploads)
 
 
 async def test_the_wait_for_a_commit_is_a_child_of_its_produce(tmp_path: Path) -> None:

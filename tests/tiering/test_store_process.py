@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -15,7 +16,9 @@ import pytest
 
 from app.core.errors import CorruptionError, StorageUnavailable
 from app.machine.rpc import RpcClient
+from app.objectstore.api import ObjectMissing
 from app.objectstore.directory import DirectoryStore
+from app.objectstore.noting import NOTED, Noted
 from app.objectstore.proxy import StoreProxy
 from app.tiering.store.segment_format import decode_footer
 from app.tiering.store.store_process import decode_samples, serve
@@ -32,7 +35,7 @@ class _Process:
         self.rpc = RpcClient()
         self.process: asyncio.subprocess.Process
 
-    async def start(self) -> None:
+    async def start(self, *options: str) -> None:
         ours, theirs = socket.socketpair()
         self.process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -43,6 +46,7 @@ class _Process:
                 f"file://{self.root}",
                 "--socket",
                 str(theirs.fileno()),
+                *options,
             ),
             pass_fds=(theirs.fileno(),),
         )
@@ -91,6 +95,30 @@ async def test_errors_arrive_as_what_they_are(process: _Process, tmp_path: Path)
     (tmp_path / "0.log").write_bytes(broken)
     with pytest.raises(CorruptionError, match=r"0\.log: wrong CRC"):
         await ProxyStoreWork(process.rpc).upload_segment(upload_job(str(tmp_path / "0.log"), data))
+
+
+async def test_single_requests_of_traced_work_come_with_its_result_or_its_error(tmp_path: Path) -> None:
+    process = _Process(tmp_path / "store")
+    await process.start("--traced")
+    data, _ = segment_bytes(batches=60)
+    (tmp_path / "0.log").write_bytes(data)
+    work = ProxyStoreWork(process.rpc)
+    job = upload_job(str(tmp_path / "0.log"), data)
+    noted = Noted(time.perf_counter)
+    token = NOTED.set(noted)
+    try:
+        made = await work.upload_segment(job)
+        with pytest.raises(ObjectMissing):
+            await work.read_footer("data/none", None)
+    finally:
+        NOTED.reset(token)
+    await work.read_footer(job.key, (made.footer_position, made.size_bytes))
+    await process.stop()
+    assert [(one.operation, one.size_bytes, one.outcome) for one in noted.requests] == [
+        ("put_if_absent", made.size_bytes, "ok"),
+        ("get_tail", 0, "missing"),
+    ]
+    assert all(0 <= one.start_s <= one.end_s < 60 for one in noted.requests)
 
 
 async def test_it_exits_at_once_when_its_socket_ends(process: _Process) -> None:

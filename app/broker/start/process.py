@@ -181,6 +181,7 @@ class Broker:
             lambda descriptor: (
                 "app.tiering.store.store_process", "--store", self.store_url, "--socket", str(descriptor),
                 *(["--wal-store", self.config.wal_store_url] if self.config.wal_store_url else []),
+                *(("--traced",) if self.config.firn_tracing_endpoint else ()),
                 *(("--urgent",) if self._answers_from_store else ()),
                 *(() if may_create_store(fs, self.config) else ("--existing",)),
             ),

@@ -12,8 +12,9 @@ from uuid import UUID
 from app.core.errors import FirnError
 from app.core.faults import Faults
 from app.core.metrics import Registry
-from app.core.tracing import CURRENT, Attributes, SpanContext, Tracer
+from app.core.tracing import CURRENT, Kind, SpanContext, Tracer
 from app.machine.span_export import SpanExport, check_installed
+from app.objectstore.noting import NOTED, Noted, StoreRequest
 from app.tiering.store.store_work import ChunkLocation, FooterBytes, StoreWork, UploadedSegment, UploadJob
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ENDED: Final = "It ended without a result."
+OK: Final = "ok"
 OBJECT: Final = "firn.object_key"
 
 
@@ -45,7 +47,7 @@ class TracedWork:
             uploaded = await work
             tracer.linked(job.topic_id, job.partition, job.end_offset)
             return uploaded
-        attributes: Attributes = {
+        attributes: dict[str, str | int] = {
             OBJECT: job.key,
             "firn.topic_id": str(UUID(bytes=job.topic_id)),
             "messaging.destination.partition.id": str(job.partition),
@@ -65,7 +67,7 @@ class TracedWork:
         parent = CURRENT.get()
         if parent is None:
             return await work
-        attributes: Attributes = {
+        attributes: dict[str, str | int] = {
             OBJECT: key,
             "firn.chunk_position": chunk.position,
             "firn.chunk_bytes": chunk.raw_bytes,
@@ -79,7 +81,7 @@ class TracedWork:
             return await work
         return await self._child("footer read", parent, {OBJECT: key}, work)
 
-    async def _child(self, name: str, parent: SpanContext, attributes: Attributes, work: Awaitable[T]) -> T:
+    async def _child(self, name: str, parent: SpanContext, attributes: dict[str, str | int], work: Awaitable[T]) -> T:
         try:
             return await self._timed(name, self._tracer.child(parent), parent, attributes, work)
         finally:
@@ -90,13 +92,15 @@ class TracedWork:
         name: str,
         context: SpanContext,
         parent: SpanContext | None,
-        attributes: Attributes,
+        attributes: dict[str, str | int],
         work: Awaitable[T],
         links: tuple[SpanContext, ...] = (),
     ) -> T:
         tracer = self._tracer
         started_s = tracer.elapsed_s()
         error = ENDED
+        noted = Noted(tracer.elapsed_s)
+        token = NOTED.set(noted)
         try:
             result = await work
             error = ""
@@ -105,8 +109,27 @@ class TracedWork:
             error = str(failure)
             raise
         finally:
+            NOTED.reset(token)
             ended_s = tracer.elapsed_s()
+            if noted.count:
+                attributes["firn.store_requests"] = noted.count
+            for request in noted.requests:
+                self._keep_request(context, request, started_s)
             tracer.ended(name, context, parent, started_s, ended_s, attributes, links=links, error=error)
+
+    def _keep_request(self, work: SpanContext, request: StoreRequest, began_s: float) -> None:
+        """Keep the span of one request to the store. ``began_s``: when its work began."""
+        tracer = self._tracer
+        attributes: dict[str, str | int] = {
+            "firn.store_kind": request.kind,
+            "firn.store_bytes": request.size_bytes,
+            "firn.store_outcome": request.outcome,
+            "firn.store_retry": request.retry,
+        }
+        start_s, end_s = began_s + request.start_s, began_s + request.end_s
+        error = "" if request.outcome == OK else f"The request ended with: {request.outcome}."
+        name = f"store {request.operation}"
+        tracer.ended(name, tracer.child(work), work, start_s, end_s, attributes, error=error, kind=Kind.CLIENT)
 
 
 class Tracing:

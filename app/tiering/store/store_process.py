@@ -89,10 +89,10 @@ def decode_samples(data: bytes) -> list[Sample]:
     return msgspec.msgpack.decode(data, type=list[Sample])
 
 
-async def serve(url: str, sock: socket.socket, wal_url: str = "", *, create: bool = True) -> None:
+async def serve(url: str, sock: socket.socket, wal_url: str = "", *, create: bool = True, traced: bool = False) -> None:
     """Serve calls over ``sock`` until end-of-file. ``wal_url``: the store of write-ahead logs, if they have their own.
 
-    ``create``: a missing or empty directory becomes a new store.
+    ``create``: a missing or empty directory becomes a new store. ``traced``: single requests can be noted.
 
     Raises: ConfigError, StorageUnavailable (a store cannot be opened).
     """
@@ -102,7 +102,9 @@ async def serve(url: str, sock: socket.socket, wal_url: str = "", *, create: boo
     rng = random.Random()
     location = parse_store_url(url)
     faults = Faults(log_line)
-    store = await open_store(location, pool=pool, rng=rng, registry=registry, faults=faults, wal=wal_url, create=create)
+    store = await open_store(
+        location, pool=pool, rng=rng, registry=registry, faults=faults, wal=wal_url, create=create, traced=traced
+    )
     object_path = None
     if isinstance(location, DirectoryLocation):
         root = str(location.path)
@@ -148,6 +150,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--socket", required=True, type=int, help="inherited descriptor of a Unix stream socket")
     parser.add_argument("--urgent", action="store_true", help="do not give way: producers wait for write-ahead objects")
     parser.add_argument("--existing", action="store_true", help="a missing or empty directory is no store")
+    parser.add_argument(
+        "--traced", action="store_true", help="note single requests of uploads and reads that are traced"
+    )
     options = parser.parse_args(arguments)
     end_with_parent(options.socket)
     follow_format()
@@ -163,15 +168,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     import uvloop
 
     try:
-        uvloop.run(_until_closed(options.store, options.wal_store, sock, not options.existing))
+        uvloop.run(_until_closed(options.store, options.wal_store, sock, not options.existing, options.traced))
     except FirnError as error:
         announce(Event.STORE_PROCESS_FAILED.line(f"firn store process: {error}"))
         os._exit(EXIT_CONFIG)
     os._exit(0)
 
 
-async def _until_closed(url: str, wal_url: str, sock: socket.socket, create: bool) -> None:
-    await serve(url, sock, wal_url, create=create)
+async def _until_closed(url: str, wal_url: str, sock: socket.socket, create: bool, traced: bool) -> None:
+    await serve(url, sock, wal_url, create=create, traced=traced)
     os._exit(0)  # at once: cancelled work may still be on its threads
 
 

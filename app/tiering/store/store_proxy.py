@@ -5,12 +5,15 @@ Parameters and results are msgpack arrays. Bulk data passes through files, and o
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
 import msgspec
 
+from app.core.errors import FirnError
 from app.core.units import Buffer, FilePosition, Offset, TimestampMs
-from app.machine.rpc import Handler, RpcClient
+from app.machine.rpc import Handler, RpcClient, decode_error, encode_error
+from app.objectstore.noting import NOTED, Noted, StoreRequest
 from app.tiering.store.segment_format import ChunkCodec, ChunkEntry
 from app.tiering.store.store_work import ChunkLocation, FooterBytes, StoreWork, UploadedSegment, UploadJob
 
@@ -53,6 +56,19 @@ class _Footer(msgspec.Struct, array_like=True):
     object_bytes: int
 
 
+class _Traced(msgspec.Struct, array_like=True):
+    """The result of a method, or its error, with the requests that it made."""
+
+    requests: list[StoreRequest]
+    count: int
+    result: bytes
+    error: bytes | None
+
+
+TRACED: Final = "traced."
+"""Before the name of a method whose requests to the store are noted."""
+
+
 class ProxyStoreWork:
     """StoreWork in the broker: calls the store process. ``StoreWork`` lists the guarantees."""
 
@@ -60,7 +76,7 @@ class ProxyStoreWork:
         self._rpc = rpc
 
     async def upload_segment(self, job: UploadJob) -> UploadedSegment:
-        answer = await self._rpc.call("tier.upload_segment", msgspec.msgpack.encode(job))
+        answer = await self._call("tier.upload_segment", msgspec.msgpack.encode(job))
         return msgspec.msgpack.decode(answer, type=UploadedSegment)
 
     async def upload_progress(self) -> dict[bytes, int]:
@@ -69,15 +85,26 @@ class ProxyStoreWork:
 
     async def fetch_chunk(self, key: str, chunk: ChunkEntry, cache_path: str) -> ChunkLocation:
         asked = msgspec.msgpack.encode(_FetchChunk(key, *chunk, cache_path))
-        answer = await self._rpc.call("tier.fetch_chunk", asked, timeout_s=FETCH_TIMEOUT_S)
+        answer = await self._call("tier.fetch_chunk", asked, timeout_s=FETCH_TIMEOUT_S)
         found = msgspec.msgpack.decode(answer, type=_Location)
         return ChunkLocation(found.path, FilePosition(found.position), found.length, found.in_cache, found.batch_index)
 
     async def read_footer(self, key: str, place: tuple[int, int] | None) -> FooterBytes:
         asked = msgspec.msgpack.encode(_ReadFooter(key, place))
-        answer = await self._rpc.call("tier.read_footer", asked, timeout_s=FETCH_TIMEOUT_S)
+        answer = await self._call("tier.read_footer", asked, timeout_s=FETCH_TIMEOUT_S)
         found = msgspec.msgpack.decode(answer, type=_Footer)
         return FooterBytes(found.tail, found.object_bytes)
+
+    async def _call(self, method: str, asked: bytes, timeout_s: float | None = None) -> bytes:
+        noted = NOTED.get()
+        if noted is None:
+            return await self._rpc.call(method, asked, timeout_s=timeout_s)
+        answer = await self._rpc.call(TRACED + method, asked, timeout_s=timeout_s)
+        told = msgspec.msgpack.decode(answer, type=_Traced)
+        noted.take(told.requests, told.count)
+        if told.error is not None:
+            raise decode_error(told.error)
+        return told.result
 
 
 def store_work_handlers(work: StoreWork) -> dict[str, Handler]:
@@ -102,9 +129,28 @@ def store_work_handlers(work: StoreWork) -> dict[str, Handler]:
         told = msgspec.msgpack.decode(asked, type=_ReadFooter)
         return msgspec.msgpack.encode(_Footer(*await work.read_footer(told.key, told.place)))
 
-    return {
+    traceable: dict[str, Handler] = {
         "tier.upload_segment": upload_segment,
-        "tier.upload_progress": upload_progress,
         "tier.fetch_chunk": fetch_chunk,
         "tier.read_footer": read_footer,
     }
+    traced = {TRACED + method: _noting(handler) for method, handler in traceable.items()}
+    return {**traceable, **traced, "tier.upload_progress": upload_progress}
+
+
+def _noting(handler: Handler) -> Handler:
+    """The same, whose answer has the requests that it made."""
+
+    async def noting(asked: Buffer) -> Buffer:
+        noted = Noted(time.perf_counter)
+        token = NOTED.set(noted)
+        result, error = b"", None
+        try:
+            result = bytes(await handler(asked))
+        except FirnError as failure:
+            error = encode_error(failure)
+        finally:
+            NOTED.reset(token)
+        return msgspec.msgpack.encode(_Traced(noted.requests, noted.count, result, error))
+
+    return noting
