@@ -14,6 +14,7 @@ from typing import Final
 
 from app.core.errors import StorageUnavailable
 from app.core.faults import Faults
+from app.core.loop_time import loop_time_s
 from app.core.metrics import Labels, Registry, Sample
 from app.core.seams import BlockingPool, shared_wait_s
 from app.core.units import TopicIdPartition
@@ -80,10 +81,9 @@ class Spending:
 
     async def run(self) -> None:
         """Take readings until cancelled."""
-        loop = asyncio.get_running_loop()
         while True:
             await self.read()
-            await asyncio.sleep(shared_wait_s(loop.time(), self._read_s))
+            await asyncio.sleep(shared_wait_s(loop_time_s(), self._read_s))
 
     async def read(self) -> None:
         """Take a reading now. Without the store process's numbers none is taken: the next one covers more time."""
@@ -118,7 +118,7 @@ class Spending:
                 await asyncio.sleep(0)
         reading = Reading(requests, self._zones(), partitions, wal_bytes)
         led = [(one.topic, int(one.index)) for one in self._table.all_led()]
-        digest = partial(self._digest, reading, asyncio.get_running_loop().time(), led, stored)
+        digest = partial(self._digest, reading, loop_time_s(), led, stored)
         if len(partitions) > LOGS_AT_ONCE:
             await self._pool.run(digest)
         else:

@@ -201,6 +201,8 @@ class Gateway:
         budget = ReadBudget() if read_budget is None else read_budget
         self.read_budget = budget.part_of_caller() if of_caller else budget
         self.registry = registry
+        self._node_ids: dict[str, str] = {}
+        """The node id that each address named last: a broker that is down keeps its label."""
 
     @property
     def producer(self) -> Producer:
@@ -285,11 +287,11 @@ class Gateway:
         missing_text = "Whether the broker responds, but its metrics did not come in time."
         for told in await asyncio.gather(*(self._broker_samples(address) for address in self.settings.bootstrap)):
             labels = (("address", told.address), *((("node_id", told.node_id),) if told.node_id else ()))
-            up, missing = float(told.responds), float(told.responds and not told.node_id)
+            up, missing = float(told.responds), float(told.responds and told.samples is None)
             of_brokers.append(Sample("firn_broker_up", "gauge", up_text, "firn_broker_up", labels, up))
             name = "firn_broker_metrics_missing"
             of_brokers.append(Sample("firn_broker_metrics_missing", "gauge", missing_text, name, labels[:1], missing))
-            await each(samples.append, told.samples)
+            await each(samples.append, told.samples or ())
         samples += of_brokers
         return samples
 
@@ -305,8 +307,8 @@ class Gateway:
             self._faults.met(
                 "metrics of", f"the broker at {shown}", f"no metrics of the broker at {shown}{more}: {why}"
             )
-            return _Told(shown, responds, "", ())
-        node_id = str(answer.node_id)
+            return _Told(shown, responds, self._node_ids.get(shown, ""), None)
+        node_id = self._node_ids[shown] = str(answer.node_id)
         samples = (
             Sample(s.family, _kind(s.kind), s.help, s.name, tuple((name, value) for name, value in s.labels), s.value)
             for s in drained(answer.samples)
@@ -345,8 +347,9 @@ class _Told(NamedTuple):
     address: str
     responds: bool
     node_id: str
-    """Empty without metrics."""
-    samples: Iterable[Sample]
+    """Empty until the broker has sent metrics once."""
+    samples: Iterable[Sample] | None
+    """None if they did not come."""
 
 
 def _kind(kind: str) -> Literal["counter", "gauge", "histogram"]:

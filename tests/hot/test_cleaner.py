@@ -8,6 +8,7 @@ import gc
 import itertools
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from app.configs import Durability, TopicConfig
 from app.core.errors import ConflictError, ErrorCode, RecordsRejected, StorageUnavailable
 from app.core.metrics import Registry
-from app.core.units import ProducerEpoch, ProducerId
+from app.core.units import Offset, ProducerEpoch, ProducerId
 from app.hot.checkpoints import CLEANER_OFFSETS_FILE, parse_offsets
 from app.hot.cleaning import compaction
 from app.hot.cleaning.engine import SLOT_BYTES
@@ -290,6 +291,32 @@ async def test_a_damaged_log_is_left_as_it_is_and_counted() -> None:
         uncleanable = [s.value for s in registry.samples() if s.name == "firn_log_cleaner_uncleanable_logs"]
         assert uncleanable == [1.0]
         assert not [name for name in fs.list_dir(PATH) if name.endswith((".cleaned", ".swap"))]
+    await manager.close()
+
+
+@pytest.mark.parametrize("how", ["deleted", "not compacted"])
+async def test_a_damaged_log_counts_until_its_records_are_deleted_or_it_is_not_compacted(how: str) -> None:
+    fs, clock, registry = sim(), ManualClock(), Registry()
+    manager, log = await opened(fs, clock)
+
+    def uncleanable() -> list[float]:
+        return [one.value for one in registry.samples() if one.name == "firn_log_cleaner_uncleanable_logs"]
+
+    async with running(manager):
+        for number in range(30):
+            log.append_as_leader(keyed((b"k", b"%d" % number)), now_ms=NOW)
+        await roll(log)
+        fs.flip_bit(f"{PATH}/00000000000000000000.log", 70)
+        cleaner = cleaner_over(manager, fs, clock=clock, registry=registry)
+        await cleaner.clean_next()
+        await cleaner.clean_next()
+        assert uncleanable() == [1.0]
+        if how == "deleted":
+            log.advance_log_start(Offset(30))
+        else:
+            log.update_config(replace(log.config, cleanup_policy=frozenset({"delete"})))
+        await cleaner.clean_next()
+        assert uncleanable() == [0.0]
     await manager.close()
 
 

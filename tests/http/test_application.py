@@ -340,6 +340,7 @@ async def test_without_a_broker_it_is_alive_but_not_ready(
 ) -> None:
     await broker.create_topic("t", 1)
     await application.state.gateway.cluster.refresh()
+    assert (await http.get("/metrics")).status_code == 200
     broker.node.request_stop()
     gateway = application.state.gateway
     for connection in list(gateway.cluster._connections.values()):
@@ -349,7 +350,9 @@ async def test_without_a_broker_it_is_alive_but_not_ready(
     assert (ready.status_code, ready.json()["error_code"]) == (503, 50302)
     assert (await http.get(f"{cluster}/topics")).status_code == 503
     lines = (await http.get("/metrics")).text.splitlines()
-    assert any(line.startswith("firn_broker_up{") and line.endswith(" 0") for line in lines)
+    (down,) = [line for line in lines if line.startswith("firn_broker_up{")]
+    assert down.endswith(" 0")
+    assert 'node_id="1"' in down, "a broker that has sent metrics keeps its label"
 
 
 async def test_openapi_names_every_route_and_resolves(http: httpx.AsyncClient) -> None:

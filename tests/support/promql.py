@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -33,6 +34,8 @@ ARITHMETIC: Final[Mapping[str, Callable[[float, float], float]]] = {
 AGGREGATIONS: Final[Mapping[str, Callable[[Iterable[float]], float]]] = {"sum": sum, "max": max, "min": min}
 Labels = frozenset[tuple[str, str]]
 Vector = dict[Labels, float]
+ANSWERS: Final = ContextVar[list[tuple[str, bool]] | None]("answers", default=None)
+"""Where each question whether an alert fires is noted, with its answer."""
 
 
 class Scraped(NamedTuple):
@@ -78,7 +81,10 @@ class Scrapes:
         held_s = _seconds(rule.get("for", "0s"))
         times_s = [at_s, *(one for one in self.times_s if at_s - held_s < one < at_s), at_s - held_s]
         held = [self.value(rule["expr"], one).keys() for one in times_s]
-        return [dict(labels) for labels in held[0] if all(labels in one for one in held[1:])]
+        found = [dict(labels) for labels in held[0] if all(labels in one for one in held[1:])]
+        if (answers := ANSWERS.get()) is not None:
+            answers.append((alert, bool(found)))
+        return found
 
     def of(self, name: str, at_s: float, window_s: float) -> dict[Labels, list[Scraped]]:
         """The samples of a name in the window that ends at a time."""

@@ -34,10 +34,11 @@ class Prometheus:
         self._read = set(NAME.findall(read))
 
     async def scrape(self, *times_s: float) -> None:
-        """Scrape the present state, as if at these times."""
+        """Scrape the present state once, as if at each of these times."""
+        lines = (await self.page()).splitlines()
+        text = "\n".join(line for line in lines if self._is_read(line)) + "\n"
         for at_s in times_s:
-            lines = (await self.page()).splitlines()
-            self.scrapes.add("\n".join(line for line in lines if self._is_read(line)) + "\n", at_s)
+            self.scrapes.add(text, at_s)
 
     def _is_read(self, line: str) -> bool:
         found = NAME.search(line)

@@ -111,7 +111,8 @@ class LogCleaner:
         self._log_line = log_line
         self._faults = faults if faults is not None else Faults(log_line)
         self._metrics = CleanerMetrics(registry)
-        self._uncleanable: dict[PartitionLog, str] = {}
+        self._uncleanable: dict[PartitionLog, Offset] = {}
+        """Log starts of damaged logs when the damage was found. A log is tried again when records were deleted since."""
         self._ratio_max = 0.0
         self._overdue_ms_max = 0
         registry.gauge("firn_log_cleaner_dirty_ratio_max", "Greatest dirty ratio of a compacted log", self._dirtiest)
@@ -172,7 +173,7 @@ class LogCleaner:
                 return True  # it read files that the log had changed
             if isinstance(error, CorruptionError):
                 self._metrics.failures.value += 1
-                self._uncleanable[log] = str(error)
+                self._uncleanable[log] = log.log_start_offset
                 self._log_line(
                     Event.COMPACTION_STOPPED.line(
                         f"{log.topic}-{log.partition} is no longer compacted: {error}",
@@ -196,6 +197,8 @@ class LogCleaner:
         best: tuple[PartitionLog, Dirt] | None = None
         ratio_max, overdue_ms_max = 0.0, 0
         logs = self._logs.logs()
+        if self._uncleanable:
+            self._uncleanable = {log: self._uncleanable[log] for log in logs if self._is_still_damaged(log)}
         for number, log in enumerate(logs):
             if number % LOGS_PER_TURN == LOGS_PER_TURN - 1:
                 await asyncio.sleep(0)
@@ -207,12 +210,14 @@ class LogCleaner:
             if not log.cleaning and is_due(dirt, log.config) and (best is None or dirt.ratio > best[1].ratio):
                 best = log, dirt
         self._ratio_max, self._overdue_ms_max = ratio_max, overdue_ms_max
-        if self._uncleanable:
-            self._uncleanable = {log: why for log, why in self._uncleanable.items() if log.offline_error is None}
         # It may have gone, or be rewritten for the tier, since the others were looked at.
         if best is None or best[0].offline_error is not None or best[0].cleaning:
             return None
         return best[0]
+
+    def _is_still_damaged(self, log: PartitionLog) -> bool:
+        found_at = self._uncleanable.get(log)
+        return found_at == log.log_start_offset and log.config.compacted and log.offline_error is None
 
     def _dirt(self, log: PartitionLog, now_ms: int) -> Dirt:
         # Below the recovery point everything of a segment is durable, indexes included, and no more bytes are written to it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.alerts import causes
 from tests.support.promql import Scrapes
 
 PAGES = (
@@ -66,3 +67,26 @@ def test_every_rule_is_understood() -> None:
     scrapes = Scrapes()
     for alert in scrapes.alerts.values():
         assert scrapes.value(alert["expr"], 0) == {}
+
+
+@pytest.mark.parametrize(
+    ("times_s", "holds"), [((0, 60, 180), True), ((0, 60), False), ((60, 180), False), ((0,), False)]
+)
+async def test_a_test_causes_an_alert_if_it_sees_it_silent_then_firing_then_silent(
+    times_s: tuple[int, ...], holds: bool
+) -> None:
+    scrapes = Scrapes()
+    for at_s, value in ((0, 1), (60, 0), (120, 0), (180, 1)):
+        scrapes.add(f"# TYPE up gauge\nup {value}\n", at_s)
+    scrapes.alerts = {"Down": {"expr": "up == 0"}}
+
+    @causes("Down")
+    async def ask() -> None:
+        for at_s in times_s:
+            scrapes.firing("Down", at_s)
+
+    if holds:
+        await ask()
+    else:
+        with pytest.raises(AssertionError, match="Down was seen to fire so"):
+            await ask()

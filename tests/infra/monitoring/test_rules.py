@@ -1,8 +1,11 @@
-"""The rules of Prometheus name metrics and labels that there are. Each alert has a runbook whose commands exist."""
+"""The rules of Prometheus name metrics and labels that there are. Each alert is caused by a test, and has a runbook whose commands
+exist."""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,11 +57,26 @@ def test_every_page_belongs_to_an_alert() -> None:
     assert pages == {Path(alert["annotations"]["runbook"]).name for alert in ALERTS.values()}
 
 
-def test_the_alarms_of_terraform_name_the_same_events() -> None:
+def test_an_alarm_of_terraform_watches_a_metric_of_the_alert_that_it_is_named_after() -> None:
     text = (ROOT / "infra" / "terraform" / "modules" / "observability" / "main.tf").read_text()
-    alarms = set(re.findall(r'^    "([a-z-]+)"\s+= \{ metric =', text, re.M))
+    alarms = dict(re.findall(r'^    "([a-z-]+)"\s+= \{ metric = "(\w+)"', text, re.M))
     assert len(alarms) >= 10
-    assert alarms <= {path.stem for path in RUNBOOKS.glob("*.md")}
+    of_pages: dict[str, set[str]] = {}
+    for alert in ALERTS.values():
+        of_pages.setdefault(Path(alert["annotations"]["runbook"]).stem, set()).update(metrics_read(alert["expr"]))
+    assert {name: metric for name, metric in alarms.items() if metric not in of_pages.get(name, ())} == {}
+
+
+def caused() -> Iterator[str]:
+    """The alerts of ``causes`` in the tests beside this one."""
+    for path in Path(__file__).parent.glob("test_*_alerts.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "causes":
+                yield from (ast.literal_eval(argument) for argument in node.args)
+
+
+def test_each_alert_is_caused_on_running_brokers() -> None:
+    assert set(caused()) == ALERTS.keys()
 
 
 def commands() -> set[str]:
