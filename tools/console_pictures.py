@@ -26,6 +26,7 @@ PATHS: Final = {
     "settings": "/console/topics/flights/settings",
     "groups": "/console/groups",
     "brokers": "/console/brokers",
+    "broker": "/console/brokers/1",
     "store": "/console/store",
     "schemas": "/console/schemas",
     "transactions": "/console/transactions",
@@ -42,7 +43,7 @@ SCREENS: Final = {
     "phone-dark": Screen(390, 844, dark=True),
 }
 SETTLED_S: Final = 4.5
-"""Until the first page has shown two rates."""
+"""Until a page with numbers that move has shown two rates."""
 
 
 async def take(base: str, folder: Path, paths: dict[str, str]) -> int:
@@ -54,7 +55,7 @@ async def take(base: str, folder: Path, paths: dict[str, str]) -> int:
                 for screen_name, screen in SCREENS.items():
                     await tab.show_as(screen)
                     await tab.go(base + path)
-                    if path == "/":
+                    if path == "/" or path.startswith("/console/groups/"):
                         await asyncio.sleep(SETTLED_S)
                     (folder / f"{name}-{screen_name}.png").write_bytes(await tab.picture())
             reports = [one for one in tab.reports if "404 (Not Found)" not in one]

@@ -109,6 +109,12 @@ class ConfigEntry:
     synonyms: tuple[ConfigSynonym, ...]
 
 
+def otherwise(entry: ConfigEntry) -> ConfigSynonym | None:
+    """What a setting would be without the value in effect. It may have another name and unit (``log.retention.hours``). None if the
+    broker does not tell."""
+    return next((one for one in entry.synonyms if one.source != entry.source and one.value is not None), None)
+
+
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
     name: str

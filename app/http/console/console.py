@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
+from app.client.admin import otherwise
 from app.core.seams import Clock
 from app.http.asked_once import AskedOnce
 from app.http.console.records.masks import Masks
@@ -123,6 +124,8 @@ def _load() -> tuple[Mapping[str, Asset], Environment]:
         "ago": formats.ago,
         "shell": formats.shell,
         "reaching": reaching,
+        "setting": formats.setting,
+        "otherwise": otherwise,
     }
     for name in environment.list_templates():
         environment.get_template(name)

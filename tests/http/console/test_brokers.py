@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -122,3 +123,18 @@ def gateway_with(topics: dict[str, Any]) -> Any:
         return SimpleNamespace(topics=topics)
 
     return SimpleNamespace(cluster=SimpleNamespace(refresh=refresh))
+
+
+async def test_the_settings_of_a_broker_are_explained_and_those_that_differ_come_first(
+    http: httpx.AsyncClient, cluster: str
+) -> None:
+    [path] = set(re.findall(r'href="(/console/brokers/[^"]+)"', (await http.get("/console/brokers")).text))
+    text = (await http.get(path)).text
+    changed, others = text.split(">Defaults <")
+    assert "<code>listeners</code>" in changed
+    assert 'data-label="Otherwise"' in changed
+    assert '<code>auto.create.topics.enable</code></summary><p class="quiet">' in text
+    assert 'class="quiet">default</td>' in others
+    assert 'class="quiet">default</td>' not in changed
+    for missing in ("99", "x", "-1", "9" * 40):
+        assert (await http.get(f"/console/brokers/{missing}")).status_code == 404, missing

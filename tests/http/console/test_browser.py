@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from app.client.cluster import ClusterClient
+from app.client.groups import GroupClient
 from app.client.transactional_batches import write_batches
 from app.client.transactions import begin_transaction
 from app.core.units import PartitionIndex, TimestampMs, TopicPartition
@@ -46,7 +47,9 @@ PAGES: Final = (
     "/console/topics/flights/produce",
     "/console/topics/flights/partitions/0/producers",
     "/console/groups",
+    "/console/groups/team",
     "/console/brokers",
+    "/console/brokers/1",
     "/console/store",
     "/console/schemas",
     "/console/schemas/flights-value",
@@ -104,6 +107,7 @@ async def fill(shown: Shown) -> None:
         transaction = await begin_transaction(cluster, "settlement", timeout_ms=900_000)
         partition = TopicPartition("flights", PartitionIndex(0))
         await write_batches(cluster, transaction, {partition: [(TimestampMs(1), None, HOSTILE.encode(), ())]})
+        await GroupClient(cluster).commit("team", {partition: 1})
 
 
 @pytest.mark.skipif(axe() is None, reason="axe-core is not there (make axe)")
@@ -173,6 +177,24 @@ async def test_the_first_page_shows_rates_that_move(shown: Shown) -> None:
     await shown.tab.go(f"{shown.base}/")
     await shown.tab.until("document.querySelector('[data-rate=bytes_in]').textContent.endsWith('B/s')")
     assert shown.tab.reports == []
+
+
+async def test_the_lag_of_a_group_moves_and_says_when_the_group_has_caught_up(shown: Shown) -> None:
+    await write(shown, "one", "two", "three")
+    partition = TopicPartition("flights", PartitionIndex(0))
+    async with ClusterClient((shown.broker,), rng=random.Random(1)) as cluster:
+        groups = GroupClient(cluster)
+        await groups.commit("team", {partition: 1})
+        tab = shown.tab
+        await tab.go(f"{shown.base}/console/groups/team")
+        lag, pace = (f"document.querySelector('[data-{name}]').textContent" for name in ("gauge", "pace"))
+        assert await tab.value(lag) == "2"
+        await tab.until("document.querySelector('[data-rate=written]').textContent.endsWith('records/s')")
+        await write(shown, "four")
+        await tab.until(f"{lag} == '3'")
+        await groups.commit("team", {partition: 4})
+        await tab.until(f"{lag} == '0' && {pace} == 'caught up'")
+        assert tab.reports == []
 
 
 async def test_new_messages_appear_below_those_of_the_page_and_none_runs(shown: Shown) -> None:

@@ -36,7 +36,8 @@ async def test_groups_are_listed_and_each_has_its_lag(
     assert one.status_code == 200, one.text
     assert '<td data-label="Lag" class="n">3</td>' in one.text
     assert "/console/topics/t/messages?partition=0&amp;offset=2" in one.text
-    assert "3 records" in one.text
+    assert 'data-gauge="lag">3</p>' in one.text
+    assert 'data-live="/console/groups/team%2Fa%20%3Cb%3E/live"' in one.text
 
 
 async def test_the_list_has_the_lag_of_its_groups_as_far_as_a_page_asks(
@@ -145,3 +146,36 @@ async def test_the_command_of_a_group_is_safe_to_paste(
 
 async def test_a_group_that_there_is_not_is_404(http: httpx.AsyncClient, cluster: str) -> None:
     assert (await http.get("/console/groups/none")).status_code == 404
+
+
+async def test_the_script_of_a_group_gets_its_lag_and_what_rates_are_made_of(
+    http: httpx.AsyncClient, cluster: str, application: FastAPI
+) -> None:
+    await http.post(f"{cluster}/topics", json={"topic_name": "t"})
+    for step in range(5):
+        await http.post(f"{cluster}/topics/t/records", json={"value": {"data": step}})
+    await committed(application, "g", 2)
+    page = (await http.get("/console/groups/g")).text
+    assert 'data-live="/console/groups/g/live"' in page
+    assert re.search(r'data-gauge="lag">3<', page)
+    first = (await http.get("/console/groups/g/live")).json()
+    assert (first["counters"], first["gauges"]) == ({"done": 2, "written": 5}, {"lag": 3})
+    await committed(application, "g", 4)
+    await http.post(f"{cluster}/topics/t/records", json={"value": {"data": 5}})
+    later = (await http.get("/console/groups/g/live")).json()
+    assert (later["counters"], later["gauges"]) == ({"done": 4, "written": 6}, {"lag": 2})
+    assert later["at_s"] > first["at_s"]
+
+
+async def test_the_script_of_a_share_group_gets_its_progress(
+    http: httpx.AsyncClient, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def progress(*_: object) -> dict[TopicPartition, ShareProgress]:
+        return {
+            TopicPartition("t", PartitionIndex(index)): ShareProgress(Offset(10), lag)
+            for index, lag in enumerate((4, None))
+        }
+
+    monkeypatch.setattr(GroupClient, "share_progress", progress)
+    told = (await http.get("/console/groups/workers/live?share=1")).json()
+    assert (told["counters"], told["gauges"]) == ({"done": 20, "written": 24}, {"lag": 4})

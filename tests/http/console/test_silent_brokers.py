@@ -128,6 +128,7 @@ async def test_a_group_shows_the_lags_that_are_known_or_names_its_silent_coordin
         assert page.status_code == (503 if coordinator == SILENT else 200), page.text
         assert "Broker 2 did not respond" in page.text
         if coordinator != SILENT:
+            assert (await silenced.page(f"/console/groups/{name}/live")).status_code == 503, "a part is no lag"
             assert '<td data-label="Lag" class="n">–</td>' in page.text
             assert '<td data-label="Lag" class="n"><span class="quiet">0</span></td>' in page.text
     assert seen == {1, 2}

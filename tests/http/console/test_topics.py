@@ -65,6 +65,14 @@ async def test_a_topic_has_its_timeline_partitions_and_settings(http: httpx.Asyn
     own = settings[: settings.index("As in the cluster")]
     assert "retention.ms" in own
     assert "1 d" in own
+    assert re.search(
+        r'<td data-label="Otherwise"[^>]*><code>log.retention.hours</code> = <span><code>168</code></span></td>', own
+    )
+    assert (await http.put(f"{cluster}/topics/flights/configs/segment.bytes", json={"value": "2097152"})).is_success
+    settings = (await http.get("/console/topics/flights/settings")).text
+    assert re.search(
+        r'"Otherwise"[^>]*><span><code>1073741824</code> <span class="quiet">1.0 GiB</span></span></td>', settings
+    )
     assert "segment.bytes" not in own
     assert "segment.bytes" in settings
 

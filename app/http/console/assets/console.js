@@ -19,7 +19,7 @@ function step(by) {
   all.forEach((row) => row.classList.remove("here"))
   all[next].classList.add("here")
   all[next].scrollIntoView({ block: "nearest" })
-  all[next].querySelector("a")?.focus({ preventScroll: true })
+  all[next].querySelector("a, summary")?.focus({ preventScroll: true })
 }
 
 document.addEventListener("keydown", (event) => {
@@ -82,6 +82,37 @@ function rate(value, unit) {
 const seen = {}
 let last = null
 
+function draw(chart, name, value) {
+  const points = (seen[name] ??= [])
+  points.push(value)
+  if (points.length > POINTS) points.shift()
+  const most = Math.max(1, ...points)
+  const place = (value, index) => `${120 - (points.length - 1 - index) * (120 / (POINTS - 1))},${23 - 21 * (value / most)}`
+  chart.firstElementChild.setAttribute("points", points.map(place).join(" "))
+}
+
+function span(seconds) {
+  for (const [size, name] of [[86400, "d"], [3600, "h"], [60, "min"]]) if (seconds >= size) return `${Math.round(seconds / size)} ${name}`
+  return `${Math.max(1, Math.round(seconds))} s`
+}
+
+function pace(lag, gain) {
+  if (!lag) return "caught up"
+  if (gain > 0) return `records, caught up in ${span(lag / gain)}`
+  return gain < 0 ? "records, and the lag grows" : "records"
+}
+
+function show_gauges(gauges, counters, seconds) {
+  for (const element of document.querySelectorAll("[data-gauge]")) {
+    element.textContent = Math.round(gauges[element.dataset.gauge]).toLocaleString("en")
+    element.classList.remove("old")
+    element.title = ""
+  }
+  for (const chart of document.querySelectorAll("[data-trend]")) draw(chart, chart.dataset.trend, gauges[chart.dataset.trend])
+  for (const element of document.querySelectorAll("[data-pace]"))
+    element.textContent = pace(gauges.lag, (counters.done - last.done - counters.written + last.written) / seconds)
+}
+
 function show(counters, seconds) {
   for (const element of document.querySelectorAll("[data-rate]")) {
     const name = element.dataset.rate
@@ -91,12 +122,7 @@ function show(counters, seconds) {
   }
   for (const chart of document.querySelectorAll("[data-spark]")) {
     const name = chart.dataset.spark
-    const points = (seen[name] ??= [])
-    points.push(Math.max(0, (counters[name] - last[name]) / seconds))
-    if (points.length > POINTS) points.shift()
-    const most = Math.max(1, ...points)
-    const place = (value, index) => `${120 - (points.length - 1 - index) * (120 / (POINTS - 1))},${23 - 21 * (value / most)}`
-    chart.firstElementChild.setAttribute("points", points.map(place).join(" "))
+    draw(chart, name, Math.max(0, (counters[name] - last[name]) / seconds))
   }
 }
 
@@ -109,16 +135,19 @@ async function look(url) {
         const response = await fetch(url, { headers: { accept: "application/json" }, redirect: "error" })
         if (response.status === 401 || response.status === 403) return
         if (response.ok) {
-          const { counters, at_s } = await response.json()
+          const { counters, gauges, at_s } = await response.json()
           if (!counters) return
-          if (last && at_s > read) show(counters, at_s - read)
+          if (last && at_s > read) {
+            show(counters, at_s - read)
+            if (gauges) show_gauges(gauges, counters, at_s - read)
+          }
           if (at_s !== read) at = performance.now()
           last = counters
           read = at_s
         }
       } catch {
         const age = Math.round((performance.now() - at) / 1000)
-        for (const element of document.querySelectorAll("[data-rate]")) {
+        for (const element of document.querySelectorAll("[data-rate], [data-gauge]")) {
           element.classList.add("old")
           element.title = `${age} s old`
         }

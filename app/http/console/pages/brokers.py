@@ -1,4 +1,4 @@
-"""The page of brokers: the address, version and state of each, and the progress of moves of partitions.
+"""Pages of brokers: the address, version and state of each, the progress of moves of partitions; and the settings of one.
 
 Tests: ``tests/http/console/test_brokers.py``.
 """
@@ -17,15 +17,19 @@ from app.core.errors import BrokerUnavailable, RequestRejected
 from app.core.turns import Portion
 from app.core.units import BrokerId
 from app.http import gateway as gateways
-from app.http.console.asking import side_by_side, soon
+from app.http.console.asking import of_broker, side_by_side, soon
 from app.http.console.pages.overview import may_describe
 from app.http.console.rendering import ConsoleRoute, page
+from app.http.errors import RestError
 from app.http.gateway import Gateway
 from app.http.serving import gateway_of
+from app.wire.config_resources import ConfigResourceType
 from app.wire.private import ClusterMove, MetricSample, TierStatusResponse
 
 router = APIRouter(include_in_schema=False, route_class=ConsoleRoute, default_response_class=Response)
 
+DEFAULT: Final = "DEFAULT_CONFIG"
+"""The source of a setting that nothing changes."""
 MOVES_SHOWN: Final = 50
 MOVED_PARTITIONS_MAX: Final = 2_000
 """Partitions of the topics with moves that are shown. Beyond them the page does without the progress of moves."""
@@ -190,4 +194,28 @@ async def list_brokers(request: Request) -> Response:
         versions=sorted(versions),
         moves=await move_progress(gateway, moves, told.answers),
         moves_left=standing.moves_count - len(moves),
+    )
+
+
+@router.get("/console/brokers/{broker_id}")
+async def show_settings(broker_id: str, request: Request) -> Response:
+    """The settings of a broker: those that differ from the defaults first."""
+    gateway = gateway_of(request)
+    view = await soon(gateway, gateway.admin.describe_brokers)
+    short = broker_id.isascii() and broker_id.isdecimal() and len(broker_id) < 11
+    node_id = BrokerId(int(broker_id) if short else -1)
+    if node_id not in view.brokers:
+        raise RestError(404, f"There is no broker {broker_id[:20]}.")
+    entries = await of_broker(
+        gateway,
+        node_id,
+        lambda _: gateway.admin.describe_configs(ConfigResourceType.BROKER, str(node_id), documentation=True),
+    )
+    return await page(
+        request,
+        "broker",
+        section="brokers",
+        broker=view.brokers[node_id],
+        changed=[one for one in entries if one.source != DEFAULT],
+        others=[one for one in entries if one.source == DEFAULT],
     )

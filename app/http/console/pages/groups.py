@@ -1,10 +1,11 @@
-"""Pages of groups: the list, and the page of one group with its members and its lag.
+"""Pages of groups: the list, and the page of one group with its members and its lag, which the script follows.
 
 Tests: ``tests/http/console/test_groups.py``.
 """
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -18,10 +19,11 @@ from app.client.groups import Committed, GroupMember, ListedGroup
 from app.core.errors import BrokerUnavailable, RequestRejected
 from app.core.turns import Portion, ordered, slices
 from app.core.units import BrokerId, TopicPartition
+from app.http.bodies import json_response
 from app.http.console.asking import of_broker, side_by_side, soon, together
 from app.http.console.forms import is_done
 from app.http.console.pages.topics import QUERY_CHARS_MAX, number_in
-from app.http.console.rendering import ConsoleRoute, page
+from app.http.console.rendering import GUARDED, ConsoleRoute, page
 from app.http.errors import RestError
 from app.http.gateway import Gateway
 from app.http.rest_v3.groups import behind, owners_in, present
@@ -219,6 +221,7 @@ async def show_group(group_id: str, request: Request) -> Response:
         places = await ordered(progress, portion, lambda partition: partition)
         shown = places[begin : begin + LAGS_A_PAGE]
         values["progress"] = [(partition, progress[partition]) for partition in shown]
+        values["total"] = sum(one.lag or 0 for _, one in values["progress"])
     else:
         committed = await of_broker(gateway, coordinator, lambda _: gateway.groups.committed(name))
         places = await ordered(committed, portion, lambda partition: partition)
@@ -237,6 +240,40 @@ async def show_group(group_id: str, request: Request) -> Response:
         partitions=len(places),
         begin=begin,
         coordinator=coordinator,
+        moves=0 < len(places) <= LAGS_A_PAGE,
         set=count if is_done(request, f"set {name} {count}") else 0,
         **values,
     )
+
+
+@router.get("/console/groups/{group_id}/live")
+async def live(group_id: str, request: Request) -> Response:
+    """How far a group is, for the script of its page, which computes rates from two of these responses.
+
+    Of the first ``LAGS_A_PAGE`` partitions of its offsets. There is no response if one of their brokers is silent, because a sum
+    without its partitions would look like a leap.
+    """
+    gateway = gateway_of(request)
+    name = text_of(request, "group_id")
+    coordinator = await soon(gateway, lambda: gateway.groups.coordinator_of(name))
+    portion = Portion()
+    if request.query_params.get("share") == "1":
+        progress = await of_broker(gateway, coordinator, lambda _: gateway.groups.share_progress(name))
+        shown = (await ordered(progress, portion, lambda partition: partition))[:LAGS_A_PAGE]
+        known = [(int(progress[one].offset), progress[one].lag or 0) for one in shown]
+    else:
+        committed = await of_broker(gateway, coordinator, lambda _: gateway.groups.committed(name))
+        shown = (await ordered(committed, portion, lambda partition: partition))[:LAGS_A_PAGE]
+        lags, silent = await _lags(gateway, {}, committed, await present(gateway, shown))
+        if silent:
+            raise BrokerUnavailable(f"Broker {silent[0]} did not respond.")
+        known = [(int(one.offset), one.lag or 0) for one in lags]
+    done, lag = sum(offset for offset, _ in known), sum(lag for _, lag in known)
+    body = {
+        "counters": {"done": done, "written": done + lag},
+        "gauges": {"lag": lag},
+        "at_s": asyncio.get_running_loop().time(),
+    }
+    response = json_response(body)
+    response.headers.update(GUARDED)
+    return response

@@ -261,7 +261,7 @@ async def list_settings(topic_name: str, request: Request) -> Response:
     found = await gateway.admin.describe_configs(ConfigResourceType.TOPIC, topic_name, documentation=True)
     changed = [entry for entry in found if entry.source == "DYNAMIC_TOPIC_CONFIG"]
     others = [entry for entry in found if entry.source != "DYNAMIC_TOPIC_CONFIG"]
-    return await topic_page(request, "settings", topic, changed=changed, others=others, setting=setting)
+    return await topic_page(request, "settings", topic, changed=changed, others=others)
 
 
 async def topic_page(request: Request, tab: str, topic: TopicView, **values: Any) -> Response:
