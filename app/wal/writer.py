@@ -322,6 +322,11 @@ class WalWriter:
             )
 
     @property
+    def buffer_bytes(self) -> int:
+        """``wal.buffer.bytes``, as far as it is used."""
+        return self._buffer_bytes
+
+    @property
     def held_bytes(self) -> int:
         """Bytes in memory: of batches that wait, with Python's overhead and their states, and of objects that are not
         acknowledged. One state may come on top of ``wal.buffer.bytes``, as ``check_room`` does not know of it."""

@@ -415,10 +415,14 @@ class WriteAhead:
         )
         self._bytes = registry.counter("firn_wal_bytes_total", "Bytes of the write-ahead log that were acknowledged")
         registry.gauge("firn_wal_held_bytes", "Bytes of batches that wait for the object store", self._held)
+        registry.gauge("firn_wal_buffer_bytes", "Bytes of batches that may wait for the object store", self._buffer)
         registry.gauge("firn_wal_kept_bytes", "Bytes of the write-ahead log that are in the object store", self._kept)
 
     def _held(self) -> list[tuple[tuple[tuple[str, str], ...], float]]:
         return [((), float(0 if self._writer is None else self._writer.held_bytes))]
+
+    def _buffer(self) -> list[tuple[tuple[tuple[str, str], ...], float]]:
+        return [] if self._writer is None else [((), float(self._writer.buffer_bytes))]
 
     def _kept(self) -> list[tuple[tuple[tuple[str, str], ...], float]]:
         return [((), self.kept_bytes)]
