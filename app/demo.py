@@ -6,6 +6,8 @@ object store and gone from the local disk, reads the whole history back, and com
 and a SHA-256 per partition. At last it answers a question from the replay and checks the answer against the source.
 
 It runs the broker as anybody would, ``firn serve`` in a process of its own, and exits non-zero if anything differs.
+
+Tests: ``tests/cli/test_demo.py``.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ that have no effect in Firn are accepted, kept and named in one warning.
 The core is pure. ``review`` takes the sources as text and returns a verdict for each setting. ``resolve`` returns a
 ``BrokerConfig``, or raises the ``ConfigError`` of the first refused setting. Only ``sources_of``, which ``load`` calls, reads a
 file. Importing this module must take only milliseconds, because `firn serve` waits for it.
+
+Tests: ``tests/cli/test_settings.py``.
 """
 
 from __future__ import annotations

@@ -82,6 +82,19 @@ def test_no_fault_is_planted_in_texts_assertions_errors_and_annotations() -> Non
     assert faults_of(source) == []
 
 
+def test_no_fault_is_planted_in_patterns() -> None:
+    source = 'def f(a: int) -> str:\n    match a:\n        case 1 | 2 if a > 1:\n            return "few"\n    return "many"\n'
+    found = faults_of(source)
+    assert [(fault.line, fault.kind) for fault in found] == [
+        (3, "a comparison turned"),
+        (3, "a constant shifted"),
+        (4, "a return left out"),
+        (5, "a return left out"),
+    ]
+    for fault in found:
+        ast.parse(fault.text)
+
+
 def test_the_same_seed_draws_the_same_faults_and_each_kind_before_a_second_of_one() -> None:
     faults = faults_of(SOURCE * 3)
     first = drawn(faults, 8, 1, "app/small.py")

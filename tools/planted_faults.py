@@ -129,9 +129,13 @@ def _never_run(node: ast.AST) -> bool:
     return False
 
 
+NO_PLACES: Final = (ast.Assert, ast.Raise, ast.JoinedStr, ast.Import, ast.ImportFrom, ast.pattern)
+"""A pattern takes no other constant: the parentheses would be a syntax error."""
+
+
 def _places(node: ast.AST) -> Iterator[ast.AST]:
-    """Nodes that a fault may change: no annotation, no assertion, no raised error, no text."""
-    if isinstance(node, ast.Assert | ast.Raise | ast.JoinedStr | ast.Import | ast.ImportFrom) or _never_run(node):
+    """Nodes that a fault may change: no annotation, no assertion, no raised error, no text, no pattern."""
+    if isinstance(node, NO_PLACES) or _never_run(node):
         return
     yield node
     for field, value in ast.iter_fields(node):
@@ -159,12 +163,7 @@ def faults_of(source: str) -> list[Fault]:
     found = []
     for place in _places(ast.parse(source)):
         for kind, node, text in _changes(place):
-            changed = _replaced(raw, starts, node, text)
-            try:
-                ast.parse(changed)
-            except SyntaxError:  # a constant of a pattern (``case 1:``) takes no parentheses
-                continue
-            found.append(Fault(node.lineno, kind, changed))
+            found.append(Fault(node.lineno, kind, _replaced(raw, starts, node, text)))
     return found
 
 

@@ -3,6 +3,8 @@
 ``.firn/registration`` is the CRC-32C (uint32) of the rest, and then a msgpack array: format version (1), broker epoch, whether
 the stop was clean, and the boot id of the machine. It is written durably before the first record of a run, and again at
 the end of a stop in order. A file that cannot be read counts as absent: the registration is then not *kept*.
+
+Tests: ``tests/broker/test_stages.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Leases tokens of limits of the whole cluster from Redis, for all shares of this broker together (ADR 0032, QT)."""
+"""Leases tokens of limits of the whole cluster from Redis, for all shares of this broker together (ADR 0032, QT).
+
+Tests: ``tests/broker/test_cluster_quotas.py``.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 Three brokers begin a cluster on one directory as object store, each by ``firn serve --node-id auto``. The leader of some partitions
 is killed with SIGKILL while librdkafka produces. The rest is as in the demo of one broker (``app/demo.py``): each record that went
 in must come back once and in order, from the brokers that are left and from the object store.
+
+Tests: ``tests/cli/test_demo.py``.
 """
 
 from __future__ import annotations

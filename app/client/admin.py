@@ -1,6 +1,8 @@
 """Requests of administrators: topics, partitions, settings, and Firn's own requests about metrics and tiers.
 
 Changes go to the controller; a refusal is raised as RequestRejected with the broker's own sentence where it gives one.
+
+Tests: ``tests/client/test_with_broker.py``.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ connection). Then the caller asks for a newer view and tries again, as long as `
 
 A long poll delays every answer behind it on its connection. So connections have lanes: a consumer has a lane of its own, and all
 other callers share "main".
+
+Tests: ``tests/client/test_views.py``, ``tests/client/test_late_brokers.py``.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ A ``Producer`` writes the records of a transaction. Another process may end it.
 
 A transaction is known by its transactional id, producer id and epoch. Each process that has the three may end it. A partition
 joins it at the first write to it (Produce 12 and later, KIP-890). So a transaction without records need not be ended.
+
+Tests: ``tests/client/test_transactional_batches.py``.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 A ``Registry`` belongs to one process and is read by ``samples()``; the HTTP process renders the samples of all processes in
 Prometheus' text format. Nothing here locks: every registry belongs to one event loop.
+
+Tests: ``tests/http/test_metrics.py``.
 """
 
 from __future__ import annotations

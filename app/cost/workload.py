@@ -1,4 +1,7 @@
-"""A workload in the terms of its operator, and the sizes that follow from it."""
+"""A workload in the terms of its operator, and the sizes that follow from it.
+
+Tests: ``tests/cost/test_bill.py``.
+"""
 
 from __future__ import annotations
 

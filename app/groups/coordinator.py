@@ -1,4 +1,7 @@
-"""The group coordinator of this broker: its partitions of ``__consumer_offsets``, and the groups there."""
+"""The group coordinator of this broker: its partitions of ``__consumer_offsets``, and the groups there.
+
+Tests: ``tests/groups/test_many_expressions.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The interface of groups of all types: offsets are committed to a group, and it is listed, described and deleted."""
+"""The interface of groups of all types: offsets are committed to a group, and it is listed, described and deleted.
+
+Tests: ``tests/groups/test_consumer_offsets_model.py``.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 ``app/coordinator/shell.py`` calls the methods. ``classic.py`` and ``consumer.py`` handle the members of a group. This module
 handles groups of all types: their existence, offsets, listing, deletion, expiry, and the replacement of one type by another.
+
+Tests: ``tests/groups/test_consumer_offsets_model.py``, ``tests/groups/test_compacted.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The credential in a request: a name and a password (RFC 7617), or a token (RFC 6750). Pure."""
+"""The credential in a request: a name and a password (RFC 7617), or a token (RFC 6750). Pure.
+
+Tests: ``tests/http/test_callers.py``.
+"""
 
 from __future__ import annotations
 

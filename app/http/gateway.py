@@ -1,4 +1,7 @@
-"""The objects that every route uses: the cluster's clients and this process's metrics."""
+"""The objects that every route uses: the cluster's clients and this process's metrics.
+
+Tests: ``tests/http/test_callers.py``, ``tests/http/test_application.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A broker's reports of its health to the HTTP process beside it: one line of JSON each, sent at every change."""
+"""A broker's reports of its health to the HTTP process beside it: one line of JSON each, sent at every change.
+
+Tests: ``tests/broker/test_health.py``.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 TLS is that of the Kafka listeners (``app/transport/tls.py``), so unfinished handshakes have a deadline and a limit. The loop's own
 TLS would report a client only after its handshake. Nothing here is imported without a certificate.
+
+Tests: ``tests/http/test_https.py``.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The build writes the commit into the file ``app/COMMIT`` of every sdist and wheel (``tools/build_hook.py``). A checkout has no such
 file: there git is asked. This module imports nothing of Firn's, so that the build can run it before anything is installed.
+
+Tests: ``tests/packaging/test_commit.py``.
 """
 
 from __future__ import annotations

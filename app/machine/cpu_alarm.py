@@ -1,6 +1,8 @@
 """Wakes a thread once another thread has taken CPU time (``timer_create(2)`` on a thread's clock). Python has no such call.
 
 The kernel counts. So a thread that waits for the alarm costs nothing while the other one is idle.
+
+Tests: ``tests/broker/test_loop_watch.py``.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 With ``-m`` Python looks for modules in the current folder first, and a user's ``app.py`` there is not Firn's package ``app``.
 So children get ``-P``, which leaves the current folder out, and the whole of this process's ``sys.path``.
+
+Tests: ``tests/cli/test_foreign_app.py``.
 """
 
 from __future__ import annotations

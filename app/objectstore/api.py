@@ -8,6 +8,8 @@ Guarantees of every adapter (tests/objectstore checks all adapters):
 - keys are relative to the store's root, made of ``[A-Za-z0-9._-]`` and ``/``, never absolute, never with a part that is
   empty or begins with a dot (such names are hidden and belong to the adapter), and no key is the directory of another
   (``a`` and ``a/b``); LIST answers in byte order of the keys. Any other key is ``InvalidKey``, and nothing is touched.
+
+Tests: ``tests/objectstore/test_behaviour.py``.
 """
 
 from __future__ import annotations

@@ -20,6 +20,8 @@ Files of a new store are for its user alone. The permissions of ``.instances`` a
 
 Temporary files name the instance that made them, and an instance's lock tells whether it still lives. So files left by a crash
 can be removed while other processes use the same directory.
+
+Tests: ``tests/objectstore/test_directory.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Store addresses: ``file:///path?mode=0750`` and ``s3://bucket/prefix?option=value``. Nothing is opened here."""
+"""Store addresses: ``file:///path?mode=0750`` and ``s3://bucket/prefix?option=value``. Nothing is opened here.
+
+Tests: ``tests/objectstore/test_url.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Opens the store of an address."""
+"""Opens the store of an address.
+
+Tests: ``tests/objectstore/test_url.py``, ``tests/objectstore/test_split.py``.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 The guarantees of the seam hold through it. "Undecided" gets one more cause: the store process ended. Uploads are known by their
 id in the other process, and end with it: a part for a missing upload raises ObjectMissing, as after an abort.
+
+Tests: ``tests/machine/test_rpc.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Batches made from records, and batches made into other batches."""
+"""Batches made from records, and batches made into other batches.
+
+Tests: ``tests/records/test_record.py``, ``tests/client/test_transactional_batches.py``.
+"""
 
 from __future__ import annotations
 

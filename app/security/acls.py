@@ -1,6 +1,8 @@
 """Access control lists, with Kafka's names and numbers (KIP-11, KIP-290).
 
 An ACL allows or denies one operation to one principal from one host, on the resources that a pattern matches.
+
+Tests: ``tests/security/test_authorizer.py``, ``tests/metadata/test_acl_changes.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The text of ``sasl.jaas.config``, in Java's syntax: ``some.LoginModule required name="value" …;``. Pure."""
+"""The text of ``sasl.jaas.config``, in Java's syntax: ``some.LoginModule required name="value" …;``. Pure.
+
+Tests: ``tests/security/test_names.py``.
+"""
 
 from __future__ import annotations
 

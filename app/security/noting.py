@@ -1,6 +1,8 @@
 """How handlers note facts for the audit log (ADR 0033). Small, because a broker without an audit log imports it, too.
 
 A refusal is kept in the request, of which ``handlers/policy/auditing.py`` makes one event once the request has its response.
+
+Tests: ``tests/security/test_audit.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The base of all SASL mechanisms, and PLAIN (RFC 4616). Pure."""
+"""The base of all SASL mechanisms, and PLAIN (RFC 4616). Pure.
+
+Tests: ``tests/security/test_scram.py``, ``tests/security/test_login.py``, ``tests/security/test_tokens.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Counters of transactions. State machines count; ``app/core/metrics.py`` adds up."""
+"""Counters of transactions. State machines count; ``app/core/metrics.py`` adds up.
+
+Tests: ``tests/transactions/test_shard.py``.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 A producer of that protocol keeps its epoch from one transaction to the next, so its markers look alike. The header says when the
 transaction was decided, and its partitions. All markers of one decision have the same header, and its time as their timestamp.
+
+Tests: ``tests/transactions/test_deciding.py``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Markers end a transaction in each partition to which it wrote (KIP-98).
 
 Only the leader of a partition writes them. A repeated marker is harmless: it finds no open transaction.
+
+Tests: ``tests/transactions/test_former_coordinators.py``, ``tests/broker/test_lost_transactions.py``.
 """
 
 from __future__ import annotations

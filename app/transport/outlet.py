@@ -6,6 +6,8 @@ that does not read costs no buffer.
 
 The descriptor belongs to the transport, which goes on reading from it and writes the answers that have no ranges. Both ways into
 the socket keep their order because one is used only when the other has nothing left to send.
+
+Tests: ``tests/handlers/test_sending.py``.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ for which the socket has no room are read again later. The thread pool reads byt
 that does not read its responses costs its place in the queue, and no buffer.
 
 At most ``SEND_BURST_BYTES`` are sent to one connection before the others have their turn.
+
+Tests: ``tests/transport/test_core.py``, ``tests/handlers/test_sending.py``.
 """
 
 from __future__ import annotations

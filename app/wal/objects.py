@@ -1,4 +1,7 @@
-"""The objects of write-ahead logs in the store: thin calls, each with a deadline."""
+"""The objects of write-ahead logs in the store: thin calls, each with a deadline.
+
+Tests: ``tests/wal/test_shells.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """The owner of a write-ahead log: puts the objects that the writer cuts, and reports acknowledged ones. A thin shell around
-``WalWriter``."""
+``WalWriter``.
+
+Tests: ``tests/wal/test_shells.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The producers and leader epochs of a log, as an object of the write-ahead log keeps it (ADR 0037, J28). Pure."""
+"""The producers and leader epochs of a log, as an object of the write-ahead log keeps it (ADR 0037, J28). Pure.
+
+Tests: ``tests/wal/test_takeover.py``, ``tests/wal/test_writer.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Ends the log of another process, or of an earlier one. A thin shell around ``Sealing``."""
+"""Ends the log of another process, or of an earlier one. A thin shell around ``Sealing``.
+
+Tests: ``tests/wal/test_shells.py``.
+"""
 
 from __future__ import annotations
 

@@ -14,6 +14,8 @@ Promises of the generated decoder:
 
 Both directions have a second form for long messages, from the same rows: a generator that yields after every
 ``STEP_ELEMENTS`` elements of arrays, so that the event loop can do other work in between (INV-15).
+
+Tests: ``tests/wire/test_codec.py``.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Shared by the broker, which answers, and by the HTTP process and the command line, which ask. The keys are not advertised.
 Structs are arrays on the wire; a new field goes to the end and has a default, so that either side may be the older one.
+
+Tests: ``tests/broker/test_private_apis.py``.
 """
 
 from __future__ import annotations

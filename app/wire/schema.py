@@ -5,6 +5,8 @@ struct its rows in wire order. A row is a tuple of constants, so that importing 
 turns the rows of one version into ``Field`` objects when that version is first used.
 
 A field that changes between versions (only ever from "never null" to "may be null" so far) has one row per run of versions.
+
+Tests: ``tests/wire/test_codec.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Which versions of which API Firn's brokers serve, and which are flexible (KIP-482)."""
+"""Which versions of which API Firn's brokers serve, and which are flexible (KIP-482).
+
+Tests: ``tests/wire/test_header.py``, ``tests/wire/test_negotiation.py``.
+"""
 
 from __future__ import annotations
 

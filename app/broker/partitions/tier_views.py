@@ -5,6 +5,8 @@ any number of partitions. An entry is applied only if it follows from the last o
 for the entries that it lacks, and reads the bucket if the leader does not have them at hand.
 
 By its views a follower deletes local segments that the tier has, learns the log start, and serves reads of tiered records.
+
+Tests: ``tests/broker/test_tier_replication.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Keeps the high watermarks of partitions with several replicas in the data directory (ADR 0024, A4)."""
+"""Keeps the high watermarks of partitions with several replicas in the data directory (ADR 0024, A4).
+
+Tests: ``tests/broker/test_high_watermarks.py``.
+"""
 
 from __future__ import annotations
 

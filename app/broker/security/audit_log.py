@@ -2,6 +2,8 @@
 
 A caller that notes an event never waits. Lines that cannot be written are lost, and counted. The broker's log says so once, and so
 does the audit log itself when it can be written again.
+
+Tests: ``tests/broker/test_audit.py``.
 """
 
 from __future__ import annotations

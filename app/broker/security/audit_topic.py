@@ -1,6 +1,8 @@
 """The audit log as records of the topic ``__firn_audit`` (ADR 0033).
 
 A broker writes to a partition that it leads, or else to the leader of one.
+
+Tests: ``tests/broker/test_audit.py``.
 """
 
 from __future__ import annotations

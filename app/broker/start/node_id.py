@@ -1,6 +1,8 @@
 """Which node id a broker with ``--node-id auto`` has: its data directory's, or a new one (ADR 0029).
 
 It is known before the ``Node`` is made, and durable in the data directory before the broker registers (B4).
+
+Tests: ``tests/broker/test_node_ids.py``.
 """
 
 from __future__ import annotations

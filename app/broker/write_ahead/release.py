@@ -4,6 +4,8 @@ The partitions take no more records, their records reach the bucket, and one req
 each waits for an image with a higher partition epoch, which names the leader.
 
 All looks at the led partitions go in portions (INV-15). A partition is decided in one step, by the newest image.
+
+Tests: ``tests/broker/test_write_ahead_released.py``.
 """
 
 from __future__ import annotations

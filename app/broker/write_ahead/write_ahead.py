@@ -5,6 +5,8 @@ WAL under the present broker epoch, keeps it running, deletes objects that no pa
 back. ``SealedLogs`` reads WALs that have ended, for partitions that go on here.
 
 A broker without such partitions has no writer, no task under way and no request.
+
+Tests: ``tests/broker/test_write_ahead_trims.py``, ``tests/broker/test_write_ahead_stopped.py``.
 """
 
 from __future__ import annotations

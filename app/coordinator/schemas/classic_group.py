@@ -1,4 +1,7 @@
-"""Committed offsets and groups of the classic protocol. Written by tools/generate_coordinator_records.py; do not edit."""
+"""Committed offsets and groups of the classic protocol. Written by tools/generate_coordinator_records.py; do not edit.
+
+Tests: ``tests/coordinator/test_records.py``, ``tests/groups/test_classic.py``.
+"""
 
 from __future__ import annotations
 

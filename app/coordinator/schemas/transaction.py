@@ -1,4 +1,7 @@
-"""Transactions by transactional id (KIP-98). Written by tools/generate_coordinator_records.py; do not edit."""
+"""Transactions by transactional id (KIP-98). Written by tools/generate_coordinator_records.py; do not edit.
+
+Tests: ``tests/transactions/test_records.py``.
+"""
 
 from __future__ import annotations
 

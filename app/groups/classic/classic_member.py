@@ -1,4 +1,7 @@
-"""A member of a classic group: its requests, its protocols, and its waits."""
+"""A member of a classic group: its requests, its protocols, and its waits.
+
+Tests: ``tests/groups/test_classic.py``, ``tests/groups/test_classic_model.py``.
+"""
 
 from __future__ import annotations
 

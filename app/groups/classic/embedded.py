@@ -3,6 +3,8 @@
 In the classic protocol only clients interpret these bytes. If a group uses both protocols, the broker reads them too, because
 it makes the assignment that clients expect from one of their members (Kafka's ``ConsumerProtocolSubscription`` and
 ``ConsumerProtocolAssignment``, versions 0 to 3; a newer version begins with the fields of version 3).
+
+Tests: ``tests/groups/test_migration.py``.
 """
 
 from __future__ import annotations

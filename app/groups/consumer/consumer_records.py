@@ -2,6 +2,8 @@
 
 The state machine (``consumer.py``) uses frozen parts of its state. Each kind of record is one such part; the value None means
 that the part is gone. Only ``to_bytes`` and ``from_bytes`` know the schemas.
+
+Tests: ``tests/groups/test_consumer.py``.
 """
 
 from __future__ import annotations

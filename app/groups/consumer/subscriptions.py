@@ -2,6 +2,8 @@
 
 Regular expressions are those of RE2 (KIP-848), as in Apache Kafka: a match takes linear time in the length of the name, for
 every expression. They match whole names. ``ResolvedRegex`` is the result of a match.
+
+Tests: ``tests/groups/test_many_expressions.py``, ``tests/groups/test_consumer_offsets_model.py``.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Both searches go through all groups. There may be many groups with many offsets, so a search checks some of them, lets the event
 loop serve other work, and continues.
+
+Tests: ``tests/groups/test_offsets.py``.
 """
 
 from __future__ import annotations

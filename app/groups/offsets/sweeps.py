@@ -4,6 +4,8 @@ Tombstones of many offsets take more than one batch, and the broker may crash be
 deletion also has **sweeps**: all offsets that they name, and that are before them in the log, are deleted. Sweeps stay, also
 through compaction, until all tombstones are written. Then each sweep gets its own tombstone. For Kafka's tools a sweep is a
 committed offset of a topic without a name. Its metadata lists the offsets as JSON, or is empty for all offsets of the group.
+
+Tests: ``tests/groups/test_deletion.py``.
 """
 
 from __future__ import annotations

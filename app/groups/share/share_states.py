@@ -2,6 +2,8 @@
 
 The share coordinator of this broker is asked directly, without a request. Others are asked with Kafka's requests (keys 83 to 87),
 many share-partitions at once. The image of the cluster says which broker is the coordinator.
+
+Tests: ``tests/groups/test_share_leader.py``.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ the same bytes, and its records end where its frame ends. One comparison shows t
 
 Only the full decoder (``app.wire.produce``) knows the layout. A shape finds the place of the length from where the decoded records
 lie. It finds the numbers of the answer by encoding an answer with marks in their places.
+
+Tests: ``tests/handlers/test_produce.py``.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ quarter of the time of a start, and the first answers need only three APIs.
 
 Produce and Fetch are not here: ``session.py`` calls them with raw bytes. The rights of the caller are checked before every other
 handler (``authorising.py``).
+
+Tests: ``tests/handlers/test_small_apis.py``.
 """
 
 from __future__ import annotations

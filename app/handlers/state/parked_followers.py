@@ -1,4 +1,7 @@
-"""How long fetches of followers wait: long only where nothing happens (ADR 0024, V10)."""
+"""How long fetches of followers wait: long only where nothing happens (ADR 0024, V10).
+
+Tests: ``tests/handlers/test_followers.py``.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,8 @@ they may name the zone in their client id, and so may consumers without ``client
 ``,``, ``;`` or ``&``. The zone stands in a part behind ``zone_id=``, or behind the name that other systems use: ``ws_az=``
 (WarpStream), ``zone=`` (Bufstream), ``automq_az=`` (AutoMQ), ``diskless_az=`` (Aiven). Bytes of clients that name no zone are not
 counted here.
+
+Tests: ``tests/broker/test_zones.py``.
 """
 
 from __future__ import annotations

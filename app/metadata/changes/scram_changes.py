@@ -1,6 +1,8 @@
 """Users of SCRAM in the cluster log (KIP-554): added, changed and removed. Pure.
 
 A password never comes here. A client sends it salted, and the stored keys cannot be used to log in.
+
+Tests: ``tests/broker/test_secured_listeners.py``.
 """
 
 from __future__ import annotations

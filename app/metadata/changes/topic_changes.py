@@ -2,6 +2,8 @@
 
 Refusals are Kafka's: ``RequestRejected`` with Kafka's code for the same mistake. A plan only reads the draft. The controller
 adds the records to the draft, so the next change of the same group is checked against all earlier ones.
+
+Tests: ``tests/metadata/test_changes.py``, ``tests/metadata/test_long_changes.py``.
 """
 
 from __future__ import annotations

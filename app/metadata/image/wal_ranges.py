@@ -2,6 +2,8 @@
 
 The ranges stand in the partition's record of the cluster log, oldest first. All are closed but perhaps the last, which is that of
 the present leader. Each function takes the ranges of a record and returns those of the next.
+
+Tests: ``tests/wal/test_trimming.py``, ``tests/metadata/test_wal_changes.py``.
 """
 
 from __future__ import annotations

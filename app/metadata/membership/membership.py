@@ -1,4 +1,7 @@
-"""A broker's membership in the cluster: its view, its registration, the controller, and its part among several brokers."""
+"""A broker's membership in the cluster: its view, its registration, the controller, and its part among several brokers.
+
+Tests: ``tests/metadata/test_member.py``, ``tests/broker/test_stages.py``.
+"""
 
 from __future__ import annotations
 

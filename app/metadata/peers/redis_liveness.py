@@ -2,6 +2,8 @@
 
 Redis may lose all data at any moment. So a missing key means silence only if Redis has been up for longer than a key lives. If
 Redis does not respond, no broker can be declared dead. This module is imported only if there is a Redis.
+
+Tests: ``tests/metadata/test_liveness.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A read-only reader of a bucket's metadata, for tools and jobs with or without a running broker."""
+"""A read-only reader of a bucket's metadata, for tools and jobs with or without a running broker.
+
+Tests: ``tests/broker/test_offline.py``.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ The cluster log binds a node id to a data directory. A broker on the bound direc
 second process out). A broker on another directory starts only if the bound broker was silent for 30 s and does not respond at its
 address, or if the operator forces it (``take_over``). After its registration it notifies the bound broker, which then reads the log
 before it acknowledges anything else (ADR 0018). All this is a courtesy: the seal prevents two writers in the bucket.
+
+Tests: ``tests/metadata/test_controller.py``.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ Every broker has a view. Only the controller (``controller.py``) writes the clus
 A broker is *fenced* when another broker has its place: when the cluster log has a registration of its node id that is not its
 own, or, for the controller, the seal of another writer. Then ``look`` raises, listeners are called, and nothing makes the broker
 a member again.
+
+Tests: ``tests/metadata/test_controller.py``.
 """
 
 from __future__ import annotations

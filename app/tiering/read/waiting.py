@@ -1,4 +1,7 @@
-"""Waits for requested data, and the tasks that fetch it."""
+"""Waits for requested data, and the tasks that fetch it.
+
+Tests: ``tests/tiering/test_reader.py``.
+"""
 
 from __future__ import annotations
 

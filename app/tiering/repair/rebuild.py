@@ -3,6 +3,8 @@
 Below the tiered end the store is authoritative. A local log that ends below the tiered end, or whose leader epochs contradict the
 store, is emptied and continues at the tiered end. It gets the leader epochs and the producer state from the last segment's footer.
 With an empty data directory this happens to every partition, and so it rebuilds a broker.
+
+Tests: ``tests/tiering/test_lower_log_start.py``, ``tests/broker/test_tier_replication.py``.
 """
 
 from __future__ import annotations

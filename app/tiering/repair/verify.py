@@ -8,6 +8,8 @@ Every readable segment is read completely. Its size and footer are compared with
 checked. Each batch's CRC, offsets, counts and times are compared with the chunk table. Ranges must join, with no gap and no
 overlap. If a live partition has segment objects older than its manifest, or an empty manifest beside segment objects, its
 former manifest was lost.
+
+Tests: ``tests/tiering/test_bucket.py``.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The manifests make this quick, and record deletions. If they are lost, keys and footers still tell which object has which offsets of
 which partition.
+
+Tests: ``tests/tiering/test_bucket.py``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Store work between the broker and its store process: both ends of the ``tier.*`` methods.
 
 Parameters and results are msgpack arrays. Bulk data passes through files, and only their paths are sent.
+
+Tests: ``tests/tiering/test_store_process.py``.
 """
 
 from __future__ import annotations

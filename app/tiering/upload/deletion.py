@@ -3,6 +3,8 @@
 Keys come from manifest records and from LISTs. A record may be damaged, or come from an older version that stored a caller's
 text. So every key is parsed first. If one key does not belong to exactly this partition (or topic), all are refused, and
 nothing is deleted.
+
+Tests: ``tests/tiering/test_bucket.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The tier state of one led partition: steps under way, failures, and the time of the next look."""
+"""The tier state of one led partition: steps under way, failures, and the time of the next look.
+
+Tests: ``tests/tiering/test_steps.py``.
+"""
 
 from __future__ import annotations
 

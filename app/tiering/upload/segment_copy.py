@@ -7,6 +7,8 @@
 If a process dies in between, the next leader (or the same broker after a restart) finds the COPY_STARTED entry. If its object
 is complete and correct, the copy is finished. Otherwise the entry becomes DELETE_STARTED, and the segment is copied again under
 another segment id. An upload without progress for ``stall_s`` is abandoned, and tried again under a new segment id.
+
+Tests: ``tests/tiering/test_remote_log_manager.py``.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ Objects at or above the tiered end stay until the tiered end has passed them (``
 Objects older than the manifest's first entry (a seal, which is never deleted) are not orphans. The manifest replaced a lost
 manifest, and the lost one named these objects. So they stay, as all objects do if there is no manifest. Both times are the
 store's own.
+
+Tests: ``tests/tiering/test_bucket.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The tier's status for people and machines: a line for each partition, a line for each segment."""
+"""The tier's status for people and machines: a line for each partition, a line for each segment.
+
+Tests: ``tests/tiering/test_remote_log_manager.py``.
+"""
 
 from __future__ import annotations
 

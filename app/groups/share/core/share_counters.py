@@ -1,4 +1,7 @@
-"""Counters of share groups. State machines count; ``app/core/metrics.py`` adds up."""
+"""Counters of share groups. State machines count; ``app/core/metrics.py`` adds up.
+
+Tests: ``tests/groups/test_metrics.py``.
+"""
 
 from __future__ import annotations
 

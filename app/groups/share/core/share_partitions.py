@@ -6,6 +6,8 @@ leadership: the next leader reads the state, and there the records are available
 
 A change that is refused at once does not happen. A change that is on its way to the coordinator counts in memory, and a response
 that tells of it waits until it is stored (``share_leader.py``).
+
+Tests: ``tests/groups/test_share_state_model.py``, ``tests/groups/test_share.py``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Records of a share group's members: Kafka's kinds 10 to 15 of ``__consumer_offsets`` (KIP-932).
 
 As in ``consumer_records.py``, the state machine uses frozen parts of its state. The value None means that a part is gone.
+
+Tests: ``tests/groups/test_share.py``.
 """
 
 from __future__ import annotations

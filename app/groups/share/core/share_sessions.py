@@ -2,6 +2,8 @@
 
 As in fetch sessions, an epoch counts the requests: 0 begins a session, -1 ends it, and any other value must be the next one. A
 session belongs to a member. It ends with its connection, so that other members can get the member's records at once.
+
+Tests: ``tests/groups/test_share.py``.
 """
 
 from __future__ import annotations

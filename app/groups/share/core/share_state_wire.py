@@ -1,6 +1,8 @@
 """The questions to a share coordinator about states of share-partitions, and Kafka's five requests for them (keys 83 to 87). Pure.
 
 The coordinator of the same broker is asked without a request, by the same names.
+
+Tests: ``tests/groups/test_share_leader.py``.
 """
 
 from __future__ import annotations
