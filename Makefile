@@ -12,6 +12,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 KAFKA_LIBS := $(CURDIR)/.cache/kafka/libs
 export FIRN_KAFKA_LIBS ?= $(KAFKA_LIBS)
 
+# Workers of the default suite. Its tests wait for half of their time, for processes, clients and disks: twice as many workers as cores.
+WORKERS ?= 4
+
 # Python keeps its bytecode, wherever the environment forbids it: each of the hundreds of processes that tests start would else compile
 # Firn again, and each of their workers all tests.
 unexport PYTHONDONTWRITEBYTECODE
@@ -64,9 +67,9 @@ s3-servers: ## Build s3s-fs and MinIO for measurements of a replay from S3 (need
 	@tools/s3-servers.sh "$(CURDIR)/.cache/s3-servers"
 
 test: $(VENV)/.test system-packages kafka-libs ## The default suite (a few minutes)
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow and not ci' $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slow and not ci' $(ARGS)
 
-test-ci: $(VENV)/.test system-packages kafka-libs ## The tests of the same kinds that take seconds each (ten minutes)
+test-ci: $(VENV)/.test system-packages kafka-libs ## The tests of the same kinds that take seconds each (about twenty minutes)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m 'ci and not slow' $(ARGS)
 
 axe: ## Fetch axe-core, by which `make test-ci` checks the pages of the console for accessibility (needs npm)

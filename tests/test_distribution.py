@@ -15,6 +15,7 @@ import pytest
 
 import app
 from app.core.extras import install_hint
+from tools.source_trees import tree_of
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -97,7 +98,7 @@ def _imports() -> Iterator[tuple[str, str]]:
     own = {"app", "firn_broker", "pyspark_firn", "llvmlite", *sys.stdlib_module_names}  # numba pins its llvmlite
     for folder in ("app", "firn_broker", "pyspark_firn"):
         for path in (ROOT / folder).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_bytes())):
+            for node in ast.walk(tree_of(path)):
                 names = []
                 if isinstance(node, ast.Import):
                     names = [alias.name for alias in node.names]

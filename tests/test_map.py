@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import ast
 import re
-from functools import cache
 from pathlib import Path
 
 import pytest
+
+from tools.source_trees import tree_of
 
 ROOT = Path(__file__).parents[1]
 GENERATED = {"app/wire/apis", "app/coordinator/schemas"}
@@ -19,13 +20,8 @@ PACKAGES = sorted(
 )
 
 
-@cache
-def tree_of(file: str) -> ast.Module:
-    return ast.parse((ROOT / file).read_text())
-
-
 def docstring_of(package: str) -> str:
-    return ast.get_docstring(tree_of(f"{package}/__init__.py")) or ""
+    return ast.get_docstring(tree_of(ROOT / package / "__init__.py")) or ""
 
 
 @pytest.mark.parametrize("package", [name for name in PACKAGES if name not in GENERATED])
@@ -43,7 +39,7 @@ def test_a_class_that_a_package_lists_is_in_one_of_its_modules(package: str) -> 
     classes = {
         node.name
         for path in (ROOT / package).glob("*.py")
-        for node in tree_of(path.relative_to(ROOT).as_posix()).body
+        for node in tree_of(path).body
         if isinstance(node, ast.ClassDef)
     }
     assert named - classes == set()
@@ -73,7 +69,7 @@ def test_the_map_names_functions() -> None:
 @pytest.mark.parametrize("place", PLACES, ids=":".join)
 def test_a_function_that_the_map_names_exists(place: tuple[str, str]) -> None:
     file, dotted = place
-    body = tree_of(file).body
+    body = tree_of(ROOT / file).body
     for name in dotted.split("."):
         node = names_in(body).get(name)
         assert node is not None, f"{file} has no {dotted}; mend docs/map.md"

@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from tools.source_trees import tree_of
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 TESTS: Final = ROOT / "tests"
 NAMED: Final = re.compile(r"Tests?:\s(``tests/[\w/]+\.py``(?:,\s``tests/[\w/]+\.py``)*)")
@@ -47,7 +49,7 @@ def named_in(docstring: str) -> list[str]:
 
 @cache
 def docstring_of(path: Path) -> str:
-    return ast.get_docstring(ast.parse(path.read_text())) or ""
+    return ast.get_docstring(tree_of(path)) or ""
 
 
 def named_tests(path: Path) -> list[str]:
