@@ -90,6 +90,11 @@ class CoordinatedLog:
         """One past the last record appended."""
         return self._log.log_end_offset
 
+    @property
+    def record_count(self) -> int:
+        """Records of the log, at most."""
+        return self._log.log_end_offset - self._log.log_start_offset
+
     def append(
         self, records: Sequence[RawRecord], *, now_ms: int, producer: ProducerIdAndEpoch | None = None
     ) -> Offset:
@@ -133,7 +138,21 @@ class CoordinatedLog:
         self, start: Offset | None = None, reads: PartitionReads | None = None
     ) -> AsyncIterator[list[ReplayedBatch]]:
         """All records of the log from ``start`` on (None: from its start), in order, some batches at a time. The event loop serves
-        other work in between. ``reads``: for a topic that is not compacted, and so may have records in the store alone.
+        other work in between. ``reads``: as for ``read_all``. Raises: as ``read_all``.
+        """
+        async for data in self.read_all(start, reads):
+            yield decode_batches(data)
+
+    async def read_all(
+        self,
+        start: Offset | None = None,
+        reads: PartitionReads | None = None,
+        *,
+        at_once_bytes: int = REPLAY_READ_BYTES,
+    ) -> AsyncIterator[bytes]:
+        """The bytes of all batches of the log from ``start`` on (None: from its start), in order, some whole batches at a time. The
+        event loop serves other work in between. ``reads``: for a topic that is not compacted, and so may have records in the store
+        alone.
 
         Records that are appended meanwhile are included: the iteration ends only at the log end.
 
@@ -145,9 +164,9 @@ class CoordinatedLog:
         while offset < log.log_end_offset:
             try:
                 if reads is not None and offset < log.local_log_start_offset:
-                    next_offset, data = await self._of_store(reads, offset)
+                    next_offset, data = await self._of_store(reads, offset, at_once_bytes)
                 else:
-                    read = await log.read_when_ready(offset, REPLAY_READ_BYTES, end_offset=log.log_end_offset)
+                    read = await log.read_when_ready(offset, at_once_bytes, end_offset=log.log_end_offset)
                     found = read.try_read_now()
                     data = await read.read_bytes() if found is None else found
                     next_offset = read.end_offset
@@ -159,16 +178,18 @@ class CoordinatedLog:
             tries = 0
             if next_offset <= offset:
                 raise CorruptionError(f"{log.topic_partition} has nothing to read at offset {offset}, below its end.")
-            yield decode_batches(bytes(data))
+            yield bytes(data)
             offset = next_offset
             await asyncio.sleep(0)
 
-    async def _of_store(self, reads: PartitionReads, offset: Offset) -> tuple[Offset, bytes | bytearray]:
+    async def _of_store(
+        self, reads: PartitionReads, offset: Offset, at_once_bytes: int
+    ) -> tuple[Offset, bytes | bytearray]:
         """Batches below the local log start, and the offset after them. Raises: FirnError."""
         log = self._log
         while True:
             read = await reads.read_when_ready(
-                log, offset, REPLAY_READ_BYTES, end_offset=log.local_log_start_offset, committed=False
+                log, offset, at_once_bytes, end_offset=log.local_log_start_offset, committed=False
             )
             if read.ranges:
                 return Offset(read.end_offset), await reads.take(read)

@@ -36,7 +36,14 @@ from math import inf
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
-from app.coordinator.partition import CoordinatedLog, ProducerIdAndEpoch, RawRecord, ReplayedBatch
+from app.coordinator.partition import (
+    REPLAY_READ_BYTES,
+    CoordinatedLog,
+    ProducerIdAndEpoch,
+    RawRecord,
+    ReplayedBatch,
+    decode_batches,
+)
 from app.coordinator.timers import Timers
 from app.coordinator.topics import (
     CONSUMER_OFFSETS,
@@ -80,6 +87,9 @@ DUE_AT_ONCE: Final = 256
 """Timers served before the event loop serves other work."""
 ANSWERS_AT_ONCE: Final = 100
 """Responses that are given in one turn of the loop. Each wakes a request, which encodes and sends it: up to 100 µs."""
+
+BULK_RECORDS: Final = 10_000
+"""A log with fewer records is not worth another decoder."""
 
 LOST: Final = {
     CONSUMER_OFFSETS.name: "offsets that groups committed last may be lost, and groups go on at older ones",
@@ -184,11 +194,24 @@ class Shard(Protocol):
         ...
 
     def unloaded(self, turn: Turn) -> None:
-        """This broker is no longer the coordinator: respond to all waiting requests with NOT_COORDINATOR."""
+        """This broker is no longer the coordinator: respond to all waiting requests with NOT_COORDINATOR. Also called for a shard
+        whose log was not read to its end."""
         ...
 
 
 S = TypeVar("S", bound=Shard)
+
+Decode = Callable[[bytes], Iterable[Any]]
+"""Gives the arguments of ``Shard.load`` that are in some whole batches. Each step takes a few milliseconds."""
+
+
+class Bulk(NamedTuple):
+    """Another way to decode long logs of a topic."""
+
+    decoder: Callable[[], Awaitable[Decode]]
+    """Gives the decoder, when a log needs it. Its shards must take what it gives."""
+    read_bytes: int
+    """Bytes that it decodes at a time."""
 
 
 _CODES: Final = {
@@ -296,10 +319,11 @@ class Coordinator(Generic[S]):
         stored_within_ms: int | None = None,
         hold: Callable[[Partition, S], bool] | None = None,
         reads: PartitionReads | None = None,
+        bulk: Bulk | None = None,
     ) -> None:
         """``stored_within_ms``: how long a response may wait for its records to be stored. Without it there is no limit, and the
         caller sees to that. ``hold`` says whether a shard that was read must not serve before it is admitted (``admit``).
-        ``reads``: for a topic whose records may be in the store alone."""
+        ``reads``: for a topic whose records may be in the store alone. ``bulk``: for a topic with millions of records."""
         self.topic = topic
         self._new_shard = new_shard
         self._broker_id = broker_id
@@ -309,6 +333,7 @@ class Coordinator(Generic[S]):
         self._stored_within_ms = stored_within_ms
         self._hold = hold
         self._reads = reads
+        self._bulk = bulk
         self._log_line = log_line
         self._seats: dict[PartitionIndex, _Seat[S]] = {}
         self._topic_id: UUID | None = None
@@ -810,21 +835,8 @@ class Coordinator(Generic[S]):
         seat.log = CoordinatedLog(partition)
         begun = asyncio.get_running_loop().time()
         shard = self._new_shard(seat.partition)
-        try:
-            async for batches in seat.log.replay(reads=self._reads):
-                if self._seats.get(seat.partition) is not seat:
-                    return
-                for batch in batches:
-                    shard.load(batch)
-        except FirnError as error:
-            if self._seats.get(seat.partition) is seat:
-                subject = f"{self.topic.name}-{seat.partition}"
-                self._faults.met("loading", subject, f"{subject} cannot be read, will try again: {error}")
-                seat.state = ShardState.FAILED
-                self._seats_changed.wake()
-                self._load_later(seat, RELOAD_S)
-            return
-        if self._seats.get(seat.partition) is not seat:
+        if not await self._read(shard, seat, seat.log):
+            shard.unloaded(_Turn(self, seat, self._clock.now_ms()))
             return
         seat.shard = shard
         seat.timers = Timers()
@@ -836,6 +848,35 @@ class Coordinator(Generic[S]):
             self._seats_changed.wake()
         else:
             self._activate(seat, shard)
+
+    async def _read(self, shard: S, seat: _Seat[S], log: CoordinatedLog) -> bool:
+        """Load a log into a shard. Returns: False if the log cannot be read, or if this leadership has ended meanwhile."""
+        try:
+            await self._read_all(shard, seat, log)
+        except FirnError as error:
+            if self._seats.get(seat.partition) is seat:
+                subject = f"{self.topic.name}-{seat.partition}"
+                self._faults.met("loading", subject, f"{subject} cannot be read, will try again: {error}")
+                seat.state = ShardState.FAILED
+                self._seats_changed.wake()
+                self._load_later(seat, RELOAD_S)
+            return False
+        return self._seats.get(seat.partition) is seat
+
+    async def _read_all(self, shard: S, seat: _Seat[S], log: CoordinatedLog) -> None:
+        """Load a log into a shard, in portions, to its end or to the end of this leadership. Raises: FirnError."""
+        decode: Decode = decode_batches
+        at_once_bytes = REPLAY_READ_BYTES
+        if self._bulk is not None and log.record_count >= BULK_RECORDS:
+            decode = await self._bulk.decoder()
+            at_once_bytes = self._bulk.read_bytes
+        portion = Portion()
+        async for data in log.read_all(reads=self._reads, at_once_bytes=at_once_bytes):
+            for batch in decode(data):
+                if self._seats.get(seat.partition) is not seat:
+                    return
+                shard.load(batch)
+                await portion.rest_if_spent()
 
     def _tell_of_loss(self, seat: _Seat[S]) -> None:
         """This is the first leadership after the log may have lost its end (J46j)."""

@@ -2,6 +2,7 @@
 
 - ``records``: ``Result`` and ``RequestKey``, the records of `__http_requests`; pure
 - ``index``: ``KeyIndex``, from the hash of a key to the offset of its result; pure
+- ``columns``: ``Columns``, the results and markers of a long log, which are read together; pure
 - ``ages``: ``Ages``, the ages of results without trust in a clock, and their number for each principal; pure
 - ``bounds``: ``Usage`` and ``Bounds``, limits of keys and bytes; pure
 - ``shard``: ``RequestShard``, the condition, open results and reservations of one partition; pure

@@ -13,9 +13,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from app.exactly_once.bounds import Amount, Usage
+
+if TYPE_CHECKING:
+    from app.exactly_once.columns import Columns
 
 GAP_MAX_MS: Final = 120_000
 TICK_MS: Final = 60_000
@@ -51,13 +54,36 @@ class Ages:
 
     def add(self, offset: int, principal: str, size_bytes: int) -> None:
         """Count a result that was appended now, also while its transaction is open."""
-        last = self._slices[-1] if self._slices else None
-        if last is None or self._elapsed_ms - last.begun_ms >= SLICE_MS:
-            last = _Slice(offset, self._elapsed_ms, self._elapsed_ms)
-            self._slices.append(last)
+        last = self._slice_at(offset, self._elapsed_ms)
         last.newest_ms = self._elapsed_ms
-        amount = Amount(1, size_bytes)
-        last.amounts.setdefault(principal, Amount()).add(amount)
+        self._count(last, principal, Amount(1, size_bytes))
+
+    def add_columns(self, columns: Columns, overhead_bytes: int) -> None:
+        """As ``pass_time`` and ``add`` for each result in ``columns``, with so many bytes more for each."""
+        if not len(columns.offsets):
+            return
+        last_ms = int(columns.appended_ms[0]) if self._last_ms is None else self._last_ms
+        elapsed = columns.elapsed_ms(last_ms, GAP_MAX_MS) + self._elapsed_ms
+        start, count = 0, len(elapsed)
+        while start < count:
+            slice = self._slice_at(int(columns.offsets[start]), int(elapsed[start]))
+            end = int(elapsed.searchsorted(slice.begun_ms + SLICE_MS))
+            slice.newest_ms = int(elapsed[end - 1])
+            for principal, keys, size_bytes in columns.amounts(start, end, overhead_bytes):
+                self._count(slice, principal, Amount(keys, size_bytes))
+            start = end
+        self._elapsed_ms = int(elapsed[-1])
+        self._last_ms = int(columns.appended_ms[-1])
+
+    def _slice_at(self, offset: int, elapsed_ms: int) -> _Slice:
+        last = self._slices[-1] if self._slices else None
+        if last is None or elapsed_ms - last.begun_ms >= SLICE_MS:
+            last = _Slice(offset, elapsed_ms, elapsed_ms)
+            self._slices.append(last)
+        return last
+
+    def _count(self, slice: _Slice, principal: str, amount: Amount) -> None:
+        slice.amounts.setdefault(principal, Amount()).add(amount)
         self._usage.change(principal, amount)
 
     def remove(self, offset: int, principal: str, size_bytes: int) -> None:

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from app.configs import BrokerConfig, Durability
 from app.configs.resolving import resolve_topic_config
 from app.coordinator.partition import ProducerIdAndEpoch, until_at_hand
-from app.coordinator.shell import Coordinator, Turn
+from app.coordinator.shell import Bulk, Coordinator, Decode, Turn
 from app.coordinator.topics import HTTP_REQUESTS, make_topic, strongest
 from app.core.errors import CorruptionError, DirectoryOffline, ErrorCode, FirnError, NotLeader, RequestRejected
 from app.core.faults import Faults
+from app.core.limits import KIB
 from app.core.log_events import Event
 from app.core.metrics import Registry
-from app.core.seams import Clock
+from app.core.seams import BlockingPool, Clock
 from app.core.turns import Portion, run
 from app.core.units import BrokerId, Offset, PartitionIndex, ProducerId, TopicId, TopicPartition
 from app.exactly_once.bounds import Usage
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
 
 STORED_WITHIN_MS: Final = 10_000
 LOADED_WITHIN_S: Final = 5.0
+SCANNED_BYTES: Final = 1_024 * KIB
+"""Bytes of a long log that are loaded at a time: some 3,000 keys, about 5 ms."""
 READ_BYTES: Final = 4_096
 """A read takes one batch at least, and a result is one."""
 TRIES_MAX: Final = 5
@@ -103,6 +107,7 @@ class RequestCoordinator:
         controller: Controller,
         partitions: PartitionTable,
         reads: PartitionReads,
+        pool: BlockingPool,
         clock: Clock,
         registry: Registry,
         log_line: Callable[[str], None],
@@ -137,6 +142,7 @@ class RequestCoordinator:
             faults=faults,
             stored_within_ms=STORED_WITHIN_MS,
             reads=reads,
+            bulk=Bulk(lambda: pool.run(_scanner), SCANNED_BYTES),
         )
         registry.gauge(
             "firn_http_keys",
@@ -535,6 +541,12 @@ class RequestCoordinator:
                 for one in aborted
             )
             return RecordFate.ABORTED if is_aborted else RecordFate.COMMITTED
+
+
+def _scanner() -> Decode:
+    """Imports numpy at its first call."""
+    scan: Decode = import_module("app.exactly_once.columns").scan
+    return scan
 
 
 def _result_in(found: _Stored) -> Result:

@@ -34,12 +34,14 @@ _LENGTH: Final = Struct(">h")
 _COUNT: Final = Struct(">i")
 _HEAD: Final = Struct(">h16s32shqq")
 """Version, try id, digest, status, time of the append and time of the request."""
+HEAD_BYTES: Final = _HEAD.size
 _PART: Final = Struct(">iqiq")
 """Partition, base offset, count of records and log append time."""
 _RUN: Final = Struct(">ii")
 """A part and a count: so many records of the request went to it, one after the other."""
 _TICK: Final = Struct(">hq")
 VERSION: Final = 0
+_HASH_MASK: Final = (1 << 64) - 1
 
 
 class Kind(IntEnum):
@@ -63,6 +65,11 @@ class RequestKey(NamedTuple):
         """64 bits of SHA-256 over principal and key. Two keys may share them: then their records tell them apart."""
         name = self.principal.encode()
         return int.from_bytes(sha256(_LENGTH.pack(len(name)) + name + self.key).digest()[:8])
+
+    @property
+    def index_hash(self) -> int:
+        """64 bits of the hash by which the index of this process knows the key."""
+        return index_hash(encode_key(self))
 
     @property
     def partition(self) -> int:
@@ -140,6 +147,11 @@ def encode_key(key: RequestKey) -> bytes:
     return _KIND.pack(Kind.RESULT) + _LENGTH.pack(len(principal)) + principal + key.key
 
 
+def index_hash(record_key: bytes) -> int:
+    """64 bits of a hash that begins at random in each process. It takes a tenth of the time of SHA-256."""
+    return hash(record_key) & _HASH_MASK
+
+
 def encode_tick(now_ms: int) -> Encoded:
     """Key and value of a tick."""
     return _KIND.pack(Kind.TICK), _TICK.pack(VERSION, now_ms)
@@ -184,6 +196,22 @@ def decode_head(key: bytes, value: bytes | None) -> tuple[RequestKey, Head] | Ti
         version, try_id, _, _, appended_ms, _ = _HEAD.unpack_from(value)
         _check_version(version)
         return _decode_key(key), Head(try_id, appended_ms)
+    except (StructError, UnicodeDecodeError, ValueError) as error:
+        raise CorruptionError(f"A record of {TOPIC} cannot be read: {clause(error)}.") from None
+
+
+def principal_of(beginning: bytes) -> str:
+    """The principal in the record key of a result, or in the beginning of one. Raises: CorruptionError."""
+    try:
+        return beginning[_KIND.size + _LENGTH.size :].decode()
+    except UnicodeDecodeError as error:
+        raise CorruptionError(f"A record of {TOPIC} cannot be read: {clause(error)}.") from None
+
+
+def decode_result_key(key: bytes) -> RequestKey:
+    """The key of a request from the record key of its result. Raises: CorruptionError."""
+    try:
+        return _decode_key(key)
     except (StructError, UnicodeDecodeError, ValueError) as error:
         raise CorruptionError(f"A record of {TOPIC} cannot be read: {clause(error)}.") from None
 

@@ -16,19 +16,28 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from app.coordinator.partition import ProducerIdAndEpoch
+from app.coordinator.partition import ProducerIdAndEpoch, ReplayedBatch
 from app.core.errors import ErrorCode, RequestRejected
 from app.core.turns import Steps
 from app.core.units import NO_PRODUCER_ID, Offset, ProducerId
 from app.exactly_once.ages import TICK_MS, Ages
 from app.exactly_once.bounds import Usage
 from app.exactly_once.index import BUCKETS, KeyIndex
-from app.exactly_once.records import Head, RequestKey, Result, Tick, decode_head, encode_result, encode_tick
+from app.exactly_once.records import (
+    Head,
+    RequestKey,
+    Result,
+    Tick,
+    decode_head,
+    decode_result_key,
+    encode_result,
+    encode_tick,
+)
 from app.records.control import ControlType
 
 if TYPE_CHECKING:
-    from app.coordinator.partition import ReplayedBatch
     from app.coordinator.shell import Turn
+    from app.exactly_once.columns import Columns, Flags, SortedRows
 
 RESERVED_MS: Final = 10_000
 """How long a key is kept for the caller who looked it up. A courtesy: the condition does not need it."""
@@ -72,13 +81,26 @@ class KeyTaken(RequestRejected):
 class RequestShard:
     """The keys of one partition."""
 
-    __slots__ = ("_ages", "_by_producer", "_index", "_open", "_reserved", "_retention_ms", "_usage", "end", "start")
+    __slots__ = (
+        "_ages",
+        "_by_producer",
+        "_index",
+        "_open",
+        "_reserved",
+        "_retention_ms",
+        "_rows",
+        "_usage",
+        "end",
+        "start",
+    )
 
     def __init__(self, usage: Usage, retention_ms: Callable[[], int], *, buckets: int = BUCKETS) -> None:
         """``usage``: of the broker. ``retention_ms``: how long results are kept, as it is set now."""
         self._usage = usage
         self._retention_ms = retention_ms
         self._index = KeyIndex(buckets)
+        self._rows: SortedRows | None = None
+        """Of a load, until they go to the index."""
         self._ages = Ages(usage)
         self._open: dict[RequestKey, Open] = {}
         self._by_producer: dict[ProducerId, list[tuple[RequestKey, Open]]] = {}
@@ -91,8 +113,11 @@ class RequestShard:
 
     # --- replay -------------------------------------------------------------------------------------------------------
 
-    def load(self, batch: ReplayedBatch) -> None:
-        """Take in records of the log, or the marker of a transaction. Raises: CorruptionError."""
+    def load(self, batch: ReplayedBatch | Columns) -> None:
+        """Take in records of the log, or the marker of a transaction, or many of both. Raises: CorruptionError."""
+        if not isinstance(batch, ReplayedBatch):
+            self._load_columns(batch)
+            return
         if batch.marker is not None:
             self.complete(batch.producer_id, commit=batch.marker.control_type is ControlType.COMMIT)
         offset = batch.end_offset - len(batch.records)
@@ -100,6 +125,37 @@ class RequestShard:
             self._take(Offset(offset), key, value, batch.producer_id)
             offset += 1
         self.end = batch.end_offset
+
+    def _load_columns(self, columns: Columns) -> None:
+        """As ``load`` of each batch (EO15). A log with two open results of a key, which no leader writes, may end in another state:
+        the result that is taken one by one has the key until its own marker comes."""
+        self._ages.add_columns(columns, RECORD_OVERHEAD_BYTES)
+        decided = columns.decided(self.open_producers())
+        self._add_rows(columns, decided.committed)
+        for result in decided.aborted.nonzero()[0].tolist():
+            principal = columns.principals[columns.principal_of[result]]
+            size_bytes = int(columns.sizes[result]) + RECORD_OVERHEAD_BYTES
+            self._ages.remove(int(columns.offsets[result]), principal, size_bytes)
+        for at in decided.left:
+            producer_id = ProducerId(int(columns.producers[at]))
+            if columns.is_marker[at]:
+                self.complete(producer_id, commit=bool(columns.is_commit[at]))
+            else:
+                result = int(columns.result_of[at])
+                request = decode_result_key(columns.key_of(result))
+                size_bytes = int(columns.sizes[result]) + RECORD_OVERHEAD_BYTES
+                opened = Open(Offset(int(columns.offsets[result])), columns.try_id_of(result), size_bytes)
+                self._note_open(request, opened, producer_id)
+        self.end = columns.end_offset
+
+    def _add_rows(self, columns: Columns, committed: Flags) -> None:
+        if self._rows is None:
+            from app.exactly_once.columns import SortedRows
+
+            self._rows = SortedRows()
+        self._rows.add(columns.hashes[committed], columns.offsets[committed])
+        if self._rows.is_full:
+            self._index.add_run(*self._rows.take())
 
     def _take(self, offset: Offset, key: bytes, value: bytes | None, producer_id: ProducerId) -> None:
         found = decode_head(key, value)
@@ -117,11 +173,17 @@ class RequestShard:
     ) -> None:
         self._ages.pass_time(head.appended_ms)
         self._ages.add(offset, request.principal, size_bytes)
-        opened = self._open[request] = Open(offset, head.try_id, size_bytes)
+        self._note_open(request, Open(offset, head.try_id, size_bytes), producer_id)
+
+    def _note_open(self, request: RequestKey, opened: Open, producer_id: ProducerId) -> None:
+        self._open[request] = opened
         self._by_producer.setdefault(producer_id, []).append((request, opened))
 
     def loaded(self, turn: Turn) -> None:
         """All records are loaded: let time pass from now on."""
+        if self._rows:
+            self._index.add_run(*self._rows.take())
+        self._rows = None
         turn.set_timer(Tick, TICK_MS)
 
     def unloaded(self, turn: Turn) -> None:
@@ -137,7 +199,7 @@ class RequestShard:
             if self._open.get(request) is found:
                 del self._open[request]
             if commit:
-                self._index.add(request.hash64, found.offset)
+                self._index.add(request.index_hash, found.offset)
             else:
                 self._ages.remove(found.offset, request.principal, found.size_bytes)
             self._reserved.pop(request, None)
@@ -162,7 +224,7 @@ class RequestShard:
         """The state of a key, for a try."""
         holder, until_ms = self._reserved.get(request, (try_id, 0))
         reserved_ms = 0 if holder == try_id else max(0, until_ms - steady_ms)
-        return Standing(self._open.get(request), self._index.find(request.hash64), reserved_ms)
+        return Standing(self._open.get(request), self._index.find(request.index_hash), reserved_ms)
 
     def reserve(self, request: RequestKey, try_id: bytes, size_bytes: int, steady_ms: int) -> None:
         """Keep a key without result for a try. ``size_bytes``: of the result that may come.
@@ -201,7 +263,7 @@ class RequestShard:
             raise KeyTaken(
                 ErrorCode.CONCURRENT_TRANSACTIONS, "Another request with this key has a result that is open."
             )
-        if not set(self._index.find(request.hash64)).issubset(others):
+        if not set(self._index.find(request.index_hash)).issubset(others):
             raise KeyTaken(ErrorCode.CONCURRENT_TRANSACTIONS, "Another request with this key has a result.")
         for _, earlier in self._by_producer.get(producer.producer_id, ()):
             if earlier.try_id != result.try_id:
@@ -248,6 +310,11 @@ class RequestShard:
     def key_count(self) -> int:
         """Results that are kept, committed or open."""
         return len(self._index) + len(self._open)
+
+    @property
+    def index_bytes(self) -> int:
+        """Bytes that the index takes. Counted in one go: for figures."""
+        return self._index.memory_bytes
 
 
 def _size(key: bytes, value: bytes | None) -> int:

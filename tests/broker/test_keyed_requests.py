@@ -19,8 +19,10 @@ from app.coordinator.partition import ProducerIdAndEpoch
 from app.coordinator.shell import Coordinator
 from app.core.errors import CorruptionError, ErrorCode, FencedError, FirnError, NotLeader, RequestRejected
 from app.core.units import PartitionIndex, ProducerEpoch, TopicPartition
+from app.exactly_once import columns
 from app.exactly_once import coordinator as coordinators
 from app.exactly_once.records import PARTITIONS, TOPIC, Part, RequestKey, Result, Tick, encode_result
+from app.exactly_once.shard import RequestShard
 from app.exactly_once.transactional_ids import prefix_of
 from app.http.errors import RestError
 from app.http.keyed.producing import KeyedProducer, KeyedRecord
@@ -585,7 +587,21 @@ async def object_broker(path: Path, *, take_over: bool = False) -> AsyncIterator
         yield broker
 
 
-async def test_results_in_the_store_alone_are_found_by_a_broker_with_an_empty_disk(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by_columns", [False, True])
+async def test_results_in_the_store_alone_are_found_by_a_broker_with_an_empty_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_columns: bool
+) -> None:
+    loaded: list[int] = []
+    if by_columns:
+        monkeypatch.setattr("app.coordinator.shell.BULK_RECORDS", 1)
+        monkeypatch.setattr(columns, "COLUMN_MIN", 1)
+        load = RequestShard.load
+
+        def noted(shard: RequestShard, batch: Any) -> None:
+            loaded.append(len(batch.offsets) if isinstance(batch, columns.Columns) else 0)
+            load(shard, batch)
+
+        monkeypatch.setattr(RequestShard, "load", noted)
     keys = [b"key-%d" % number for number in range(12)]
     first: dict[bytes, Result] = {}
 
@@ -610,3 +626,4 @@ async def test_results_in_the_store_alone_are_found_by_a_broker_with_an_empty_di
             assert {key: await ask(producer, key) for key in keys} == first
         starts = [broker.log(TOPIC, index).local_log_start_offset for index in range(PARTITIONS)]
         assert max(starts) > 0, "some are in the store alone"
+    assert sum(loaded) == (len(keys) if by_columns else 0)

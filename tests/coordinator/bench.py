@@ -10,7 +10,7 @@ from typing import Any
 
 from app.configs import Durability, TopicConfig
 from app.coordinator.partition import ReplayedBatch
-from app.coordinator.shell import Coordinator, Reply, Turn
+from app.coordinator.shell import Bulk, Coordinator, Reply, Turn
 from app.coordinator.topics import CONSUMER_OFFSETS
 from app.core.errors import ErrorCode, RequestRejected
 from app.core.metrics import Registry
@@ -35,6 +35,7 @@ class Ledger:
     words: list[bytes] = field(default_factory=list)
     is_loaded: bool = False
     parked: Reply[str] | None = None
+    is_unloaded: bool = False
 
     def load(self, batch: ReplayedBatch) -> None:
         self.words += [key for key, _ in batch.records]
@@ -47,6 +48,7 @@ class Ledger:
         self.words.append(b"due %d" % key)
 
     def unloaded(self, turn: Turn) -> None:
+        self.is_unloaded = True
         if self.parked is not None:
             turn.answer(self.parked, "not any more")
 
@@ -60,7 +62,7 @@ class Ledger:
 
 
 class Bench:
-    def __init__(self, manager: LogManager, durability: Durability) -> None:
+    def __init__(self, manager: LogManager, durability: Durability, bulk: Bulk | None = None) -> None:
         self.manager = manager
         self.config = TopicConfig(cleanup_policy=frozenset({"compact"}), firn_durability=durability)
         self.lines: list[str] = []
@@ -75,6 +77,7 @@ class Bench:
             clock=ManualClock(),
             registry=self.registry,
             log_line=self.lines.append,
+            bulk=bulk,
         )
 
     def _make(self, partition: PartitionIndex) -> Ledger:
@@ -99,11 +102,11 @@ class Bench:
 
 @asynccontextmanager
 async def bench_over(
-    fs: FileSystem | None = None, durability: Durability = Durability.MEMORY, pool: Any = None
+    fs: FileSystem | None = None, durability: Durability = Durability.MEMORY, pool: Any = None, bulk: Bulk | None = None
 ) -> AsyncIterator[Bench]:
     """A coordinator that runs; nothing is led yet."""
     manager = manager_over(fs or sim(), pool=pool or InlinePool())
-    bench = Bench(manager, durability)
+    bench = Bench(manager, durability, bulk)
     await manager.load_all(lambda _: bench.config)
     async with running(manager):
         task = asyncio.create_task(bench.coordinator.run())

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from app.configs import Durability
-from app.coordinator.shell import ANSWERS_AT_ONCE, Reply, Turn
-from app.core.errors import ErrorCode, RequestRejected, StorageFull, StorageUnavailable
+from app.coordinator.partition import ReplayedBatch, decode_batches
+from app.coordinator.shell import ANSWERS_AT_ONCE, Bulk, Decode, Reply, Turn
+from app.core.errors import CorruptionError, ErrorCode, RequestRejected, StorageFull, StorageUnavailable
 from app.core.units import LeaderEpoch, PartitionIndex
 from app.metadata.image.image import ClusterImage
 from tests.coordinator.bench import NAME, ZERO, Ledger, bench_over, serving
@@ -285,3 +287,94 @@ async def test_a_log_that_is_damaged_does_not_serve(monkeypatch: pytest.MonkeyPa
         await serving(bench)
         assert bench.made[-1].words == [b"one"]
         assert "cannot be read, will try again" in bench.lines[0]
+
+
+async def test_a_long_log_of_a_large_topic_is_decoded_in_the_other_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.coordinator.shell.BULK_RECORDS", 3)
+    sizes: list[int] = []
+
+    def decode(data: bytes) -> Iterator[ReplayedBatch]:
+        sizes.append(len(data))
+        yield from decode_batches(data)
+
+    async def decoder() -> Decode:
+        return decode
+
+    async with bench_over(bulk=Bulk(decoder, 150)) as bench:
+        bench.create()
+        bench.coordinator.follow(led())
+        for words in ([], [b"one", b"two"], [b"three"]):
+            await serving(bench)
+            assert not sizes
+            for word in words:
+                bench.say(word)
+            bench.coordinator.follow(ClusterImage())
+            bench.coordinator.follow(led())
+        await serving(bench)
+        assert bench.made[-1].words == [b"one", b"two", b"three"]
+        assert len(sizes) == 2, "two batches of 70 bytes fit into one read"
+
+
+async def test_a_load_rests_between_batches_once_its_portion_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.core.turns.PORTION_S", -1.0)
+    monkeypatch.setattr("app.coordinator.shell.BULK_RECORDS", 1)
+    turns: list[int] = []
+
+    async def decoder() -> Decode:
+        return lambda data: [one for batch in decode_batches(data) for one in [batch] * 5]
+
+    async with bench_over(bulk=Bulk(decoder, 1_000)) as bench:
+        bench.create()
+        bench.coordinator.follow(led())
+        await serving(bench)
+        bench.say(b"one")
+        bench.coordinator.follow(ClusterImage())
+
+        async def count() -> None:
+            while True:
+                turns.append(len(bench.made[-1].words))
+                await asyncio.sleep(0)
+
+        counting = asyncio.create_task(count())
+        bench.coordinator.follow(led())
+        await serving(bench)
+        counting.cancel()
+        assert {1, 2, 3, 4} <= set(turns), "other work ran after each"
+
+
+async def test_a_shard_whose_leadership_ends_while_it_is_read_is_unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with bench_over() as bench:
+        bench.create()
+        bench.coordinator.follow(led())
+        await serving(bench)
+        bench.say(b"one")
+        bench.coordinator.follow(ClusterImage())
+
+        def resign(shard: Ledger, batch: ReplayedBatch) -> None:
+            bench.coordinator.on_resign(ZERO)
+
+        with monkeypatch.context() as resigning:
+            resigning.setattr(Ledger, "load", resign)
+            bench.coordinator.follow(led())
+            await until(lambda: len(bench.made) == 2 and bench.made[-1].is_unloaded)
+        assert not bench.made[-1].is_loaded
+        bench.coordinator.follow(led())
+        await serving(bench)
+        assert not bench.made[-1].is_unloaded
+
+
+async def test_a_shard_whose_log_is_corrupt_is_unloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with bench_over() as bench:
+        bench.create()
+        bench.coordinator.follow(led())
+        await serving(bench)
+        bench.say(b"one")
+        bench.coordinator.follow(ClusterImage())
+
+        def fail(shard: Ledger, batch: ReplayedBatch) -> None:
+            raise CorruptionError("A record is corrupt.")
+
+        monkeypatch.setattr(Ledger, "load", fail)
+        bench.coordinator.follow(led())
+        await until(lambda: bench.code() is ErrorCode.NOT_COORDINATOR)
+        assert bench.made[-1].is_unloaded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from array import array
 
 import pytest
 
@@ -50,6 +51,50 @@ def test_rows_below_the_start_take_no_memory_once_they_are_dropped() -> None:
     assert sum(1 for _ in index.drop_below(1_000)) == 2
     assert len(index) == 0
     assert index.memory_bytes == empty + 512 * 8
+
+
+def run_of(rows: list[tuple[int, int]]) -> tuple[array[int], array[int]]:
+    """The rows (hash, offset) in the order of hashes."""
+    hashes, offsets = zip(*sorted(rows), strict=True)
+    return array("Q", hashes), array("Q", offsets)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_of_runs_are_found_beside_others_until_they_expire(seed: int) -> None:
+    rng = random.Random(seed)
+    index, rows = KeyIndex(4), list[tuple[int, int]]()
+    offset = 0
+    for _ in range(6):
+        run = [
+            (rng.choice((rng.randrange(8), rng.randrange(1 << 64))), offset + at) for at in range(rng.randrange(1, 40))
+        ]
+        index.add_run(*run_of(run))
+        offset += len(run)
+        late = rng.randrange(8)
+        index.add(late, offset)
+        rows += [*run, (late, offset)]
+        offset += 1
+    for start in (0, *sorted(rng.randrange(offset) for _ in range(5)), offset):
+        whole(index.drop_below(start))
+        for hash64 in {*range(9), *(hash64 for hash64, _ in rows)}:
+            assert sorted(index.find(hash64)) == [at for each, at in rows if each == hash64 and at >= start]
+    assert len(index) == 0
+
+
+def test_a_run_is_kept_until_its_newest_row_has_expired() -> None:
+    index = KeyIndex(1)
+    empty = index.memory_bytes
+    index.add_run(*run_of([(9, 3), (1, 7), (5, 5)]))
+    whole(index.drop_below(7))
+    assert (index.find(9), index.find(1), len(index)) == ((), (7,), 3)
+    whole(index.drop_below(8))
+    assert (index.find(1), len(index), index.memory_bytes) == ((), 0, empty)
+
+
+def test_a_row_of_a_run_takes_16_bytes() -> None:
+    index = KeyIndex(1)
+    index.add_run(*run_of([(hash64, hash64) for hash64 in range(10_000)]))
+    assert index.memory_bytes / 10_000 < 16.1
 
 
 def test_a_key_takes_26_bytes_at_the_bound() -> None:

@@ -246,6 +246,7 @@ def new_serving_parts(
         controller=controller,
         partitions=partitions.table,
         reads=reads,
+        pool=around.pool,
         clock=around.clock,
         registry=registry,
         log_line=log_line,
