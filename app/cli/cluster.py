@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -22,7 +23,7 @@ from app.cli.session import (
     parse_assignments,
     run_async,
 )
-from app.core.errors import ConfigError, ConflictError
+from app.core.errors import BrokerUnavailable, ConfigError, ConflictError, NotTrusted
 
 if TYPE_CHECKING:
     from app.metadata.image.image import BrokerImage
@@ -34,6 +35,10 @@ NAMES_SHOWN: Final = 8
 """Partitions named in a line."""
 NOBODY: Final = 4
 """Exit code of ``firn cluster place`` if no broker is registered with the node id."""
+NOT_WHOLE: Final = 3
+"""Exit code of ``firn cluster wait`` if a replica or a leader was still missing when the time was up."""
+LOOK_S: Final = 1.0
+"""Between two looks of ``firn cluster wait``."""
 
 app = typer.Typer(
     help="Watch a cluster of brokers, raise its level, and let brokers come and go.",
@@ -144,6 +149,25 @@ def features(
             " lets more brokers join.\n"
         )
     return 0
+
+
+@app.command()
+def wait(
+    steady_s: Annotated[
+        float, typer.Option("--steady", metavar="SECONDS", min=0, help="It must stay so for so long without a break.")
+    ] = 0.0,
+    timeout_s: Annotated[
+        float | None,
+        typer.Option("--timeout", "-t", metavar="SECONDS", min=0, help="End with code 3 after this time. [no limit]"),
+    ] = None,
+    bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
+    as_json: Json = False,
+) -> int:
+    """Wait until every partition has a leader and all of its replicas in sync: the next broker may be stopped then.
+
+    Exit code 0 if so, 3 if that took longer than --timeout.
+    """
+    return run_async(lambda: _wait(bootstrap, steady_s, timeout_s, as_json=as_json))
 
 
 @app.command()
@@ -311,6 +335,63 @@ async def _stored(url: str) -> ClusterResponse:
         moves_count=found.reassignment_count,
         protocol_features=dict(OF_PROTOCOL),
     )
+
+
+async def _wait(bootstrap: str, steady_s: float, timeout_s: float | None, *, as_json: bool) -> int:
+    """What ``firn cluster wait`` does. A cluster that does not answer is one that is not whole yet."""
+    import asyncio
+
+    begun_s = time.monotonic()
+    told = ""
+    whole_since_s: float | None = None
+    while True:
+        missing = await _missing(bootstrap)
+        now_s = time.monotonic()
+        if missing:
+            whole_since_s = None
+            if missing != told and not as_json:
+                say(missing)
+        else:
+            whole_since_s = now_s if whole_since_s is None else whole_since_s
+            if now_s - whole_since_s >= steady_s:
+                break
+        told = missing
+        if timeout_s is not None and now_s - begun_s >= timeout_s:
+            if as_json or not missing:
+                _tell_wait(missing or f"The cluster was whole for less than {steady_s:g} s.", False, as_json=as_json)
+            return NOT_WHOLE
+        await asyncio.sleep(LOOK_S)
+    _tell_wait("Every partition has a leader and all of its replicas in sync.", True, as_json=as_json)
+    return 0
+
+
+def _tell_wait(text: str, whole: bool, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"whole": whole, "told": text})
+    else:
+        say(text)
+
+
+async def _missing(bootstrap: str) -> str:
+    """What the cluster lacks, in a sentence; empty if nothing. Raises: FirnError if a later look would not help."""
+    from app.client.admin import AdminClient
+
+    try:
+        async with connected(bootstrap) as cluster:
+            found = await AdminClient(cluster).cluster_standing()
+    except NotTrusted:
+        raise
+    except BrokerUnavailable as error:
+        return f"The cluster does not answer: {error}"
+    lacks = [
+        f"{what}: {_named(count, partitions)}"
+        for what, count, partitions in (
+            ("under-replicated", found.under_replicated_count, found.under_replicated),
+            ("offline", found.offline_count, found.offline),
+        )
+        if count
+    ]
+    return f"Waiting for {'; '.join(lacks)}." if lacks else ""
 
 
 def _lag(found: ClusterResponse, one: ClusterBroker) -> int | None:

@@ -9,6 +9,10 @@ heartbeats keep the hook open. Nothing holds a spot machine: the drain gets the 
 
 A broker without a disk (node id ``auto``) asks for spot notices itself, so the agent of its machine leaves them to it.
 
+A broker with a volume that is one of several is not drained: others have replicas, and its volume outlives the machine. If the
+group wants the machine away, the agent first waits until all replicas of all partitions are in sync, so that machines which are
+to be replaced at the same time go one after the other. Then it stops the broker, which gives its leaders to others.
+
 Standard library only, Python 3.11.
 """
 
@@ -39,6 +43,13 @@ DRAIN_POLL_S: Final = 0.5
 DRAINED: Final = 0
 NOT_WHOLE: Final = 3
 """Exit code of ``firn drain`` if something was still on the disk alone when its time was up."""
+FIRN: Final = "/opt/firn/current/bin/firn"
+STEADY_S: Final = 10.0
+"""How long all replicas must have been in sync. Each node id waits for another multiple of it, so of two that are to end at once
+one stops first, and the other sees that replicas are missing."""
+STEADY_STEPS: Final = 8
+STOP_S: Final = 600.0
+"""Kept of the group's time for the stop of a broker that has waited for others."""
 
 
 class Running(Protocol):
@@ -112,6 +123,8 @@ class Agent:
         self._own_listener = own_listener
         self._rebalance_told = False
         self._unreachable_told = False
+        self._beat_s = 0.0
+        """When the group was told last that this machine still needs time."""
 
     def run(self) -> None:
         notices = "" if self._settings.without_disk else "for spot notices, and "
@@ -170,38 +183,92 @@ class Agent:
 
     def act(self, notice: Notice) -> None:
         """Drain, then complete the terminate hook. A failed drain is logged; the machine ends either way."""
-        if self._settings.role == "broker":
+        self._beat_s = self._clock.monotonic_s()
+        if self._settings.one_of_several and self._settings.data and self._settings.data.kind == "ebs":
+            self._stop(notice)
+        elif self._settings.role == "broker":
             self._drain(notice)
         else:
             self._surroundings.say(f"{notice.why}. This machine has nothing to drain: it only serves HTTP.")
         if notice.hook:
             self._complete()
 
-    def _drain(self, notice: Notice) -> None:
+    def _stop(self, notice: Notice) -> None:
+        """Stop a broker whose partitions have replicas elsewhere, once all of them are in sync if there is time for that."""
         settings = self._settings
-        self._surroundings.say(f"{notice.why}: draining, {notice.budget_s:.0f} s at most.")
-        begun_s = beat_s = self._clock.monotonic_s()
+        self._surroundings.say(f"{notice.why}: other brokers have replicas, and the volume stays.")
+        begun_s = self._clock.monotonic_s()
+        if notice.hook:
+            steady_s = STEADY_S * (1 + settings.node_id % STEADY_STEPS)
+            budget_s = notice.budget_s - STOP_S
+            code = self._wait_for_replicas(notice, steady_s, budget_s)
+            waited_s = self._clock.monotonic_s() - begun_s
+            self._surroundings.say(
+                f"All replicas were in sync after {waited_s:.1f} s."
+                if code == 0
+                else f"Replicas are missing after {waited_s:.1f} s (exit code {code}). This broker stops all the same."
+            )
+        left_s = notice.budget_s - (self._clock.monotonic_s() - begun_s)
+        stop = (FIRN, "stop", "--data-dir", "/var/lib/firn/data", "--timeout", f"{left_s:.0f}")
+        code = self._run(notice, stop, left_s)
+        took_s = self._clock.monotonic_s() - begun_s
+        self._surroundings.say(
+            f"Stopped {took_s:.1f} s after the notice: other brokers lead, and the volume has what it had."
+            if code == 0
+            else f"`firn stop` failed with exit code {code}: the volume has what it had."
+        )
+
+    def _wait_for_replicas(self, notice: Notice, steady_s: float, budget_s: float) -> int | None:
+        """Wait for the cluster. A question that fails says nothing of it, so it is asked again. Returns: 0 if all is in sync."""
+        begun_s = self._clock.monotonic_s()
+        while True:
+            left_s = max(0.0, begun_s + budget_s - self._clock.monotonic_s())
+            how = (*self._broker("127.0.0.1:9092"), "--steady", f"{steady_s:.0f}", "--timeout", f"{left_s:.0f}")
+            code = self._run(notice, (FIRN, "cluster", "wait", *how), left_s + RESERVE_S)
+            if code in (0, NOT_WHOLE, None) or not left_s:
+                return code
+            self._clock.sleep(LOOK_S)
+
+    def _broker(self, plain: str) -> tuple[str, ...]:
+        """How a command asks this machine's broker. ``plain``: its address where there are no logins."""
+        return ("--bootstrap", plain if self._settings.security is None else self._own_listener)
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        settings = self._settings
         environment = {"AWS_REGION": settings.region, "AWS_DEFAULT_REGION": settings.region}
         if "imds" in settings.endpoints:
             environment["AWS_EC2_METADATA_SERVICE_ENDPOINT"] = settings.endpoints["imds"]
-        if settings.security is None:
-            broker: tuple[str, ...] = ("--data-dir", "/var/lib/firn/data")
-        else:
-            broker = ("--bootstrap", self._own_listener)
+        if settings.security is not None:
             environment["FIRN_CLIENT_CONFIG"] = OWN_CLIENT
-        command = ("/opt/firn/current/bin/firn", "drain", *broker)
-        running = self._surroundings.begin((*command, "--timeout", f"{notice.budget_s:.0f}"), environment)
-        spot_end_s = begun_s + notice.budget_s + RESERVE_S
+        return environment
+
+    def _run(self, notice: Notice, command: Sequence[str], timeout_s: float) -> int | None:
+        """Run a command, and keep the group's hook open meanwhile. Returns its exit code; None if it was stopped after its time."""
+        lifecycle = self._settings.lifecycle
+        begun_s = self._clock.monotonic_s()
+        running = self._surroundings.begin(command, self._environment)
         while (code := running.ended()) is None:
             self._clock.sleep(DRAIN_POLL_S)
             now_s = self._clock.monotonic_s()
-            if now_s >= spot_end_s:
+            if now_s >= begun_s + timeout_s:
                 running.stop()
-                self._surroundings.say("The drain did not end in its time.")
-                return
-            if notice.hook and settings.lifecycle is not None and now_s - beat_s >= settings.lifecycle.heartbeat_s:
-                beat_s = now_s
+                return None
+            if notice.hook and lifecycle is not None and now_s - self._beat_s >= lifecycle.heartbeat_s:
+                self._beat_s = now_s
                 self._hook("RecordLifecycleActionHeartbeat")
+        return code
+
+    def _drain(self, notice: Notice) -> None:
+        settings = self._settings
+        self._surroundings.say(f"{notice.why}: draining, {notice.budget_s:.0f} s at most.")
+        begun_s = self._clock.monotonic_s()
+        broker = ("--data-dir", "/var/lib/firn/data") if settings.security is None else self._broker("")
+        command = (FIRN, "drain", *broker, "--timeout", f"{notice.budget_s:.0f}")
+        code = self._run(notice, command, notice.budget_s + RESERVE_S)
+        if code is None:
+            self._surroundings.say("The drain did not end in its time.")
+            return
         took_s = self._clock.monotonic_s() - begun_s
         if settings.without_disk:
             ended = f"Stopped in {took_s:.1f} s" if code == DRAINED else f"`firn drain` ended with exit code {code}"

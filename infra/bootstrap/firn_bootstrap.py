@@ -79,7 +79,8 @@ FIRST_POLL_S: Final = 0.1
 PARTITIONS_NAMED_MAX: Final = 20
 
 _LOSS: Final = (
-    "What that machine had not uploaded is lost: last records, committed offsets, transactional ids, compacted topics."
+    "What that machine had not uploaded is lost, unless other brokers have replicas of it: last records, committed offsets, "
+    "transactional ids, compacted topics."
 )
 
 
@@ -169,13 +170,13 @@ class Boot:
                 )
             # The id of a zone means the same zone in every account, and its name does not: clients may be in another account.
             self._rack = self._metadata.need("meta-data/placement/availability-zone-id")
-            if self._settings.security is None:
-                self._address = self._metadata.need("meta-data/local-ipv4")
         elif zone != self._settings.zone:
             raise Refused(
                 f"This machine is in zone {zone}. Node {self._settings.node_id} belongs in zone {self._settings.zone}: "
                 "correct the subnets of its auto-scaling group."
             )
+        if self._settings.own_address and self._settings.security is None:
+            self._address = self._metadata.need("meta-data/local-ipv4")
         if self._settings.security is not None and self._settings.role == "broker":
             # Certificates have names: one with a star is for all machines, and no certificate could have the address of each.
             self._address = self._keys.host = self._metadata.need("meta-data/local-hostname")
@@ -923,9 +924,9 @@ def _is_ours(says: Mapping[str, str] | None) -> bool:
 def broker_settings(settings: Settings, instance_id: str, *, address: str, rack: str) -> dict[str, str]:
     """What is in ``firn.properties``: the broker's settings by their own names.
 
-    ``address`` is the machine's own, which a broker without a disk advertises; ``rack`` is where it is.
+    ``address`` is the machine's own, which a broker that is one of many advertises; ``rack`` is where it is.
     """
-    named = address if settings.without_disk else settings.advertised_host
+    named = address if settings.own_address else settings.advertised_host
     host = f"[{named}]" if ":" in named else named
     without_disk = {
         "node.id": AUTO,

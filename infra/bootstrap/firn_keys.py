@@ -107,7 +107,7 @@ class MachineKeys:
     @property
     def _names(self) -> tuple[str, ...]:
         """That clients and brokers connect to."""
-        return (self.host,) if self._settings.without_disk else (self._settings.advertised_host, self.host)
+        return (self.host,) if self._settings.own_address else (self._settings.advertised_host, self.host)
 
     def _principal_of(self, keystore: str, show: Callable[..., Done]) -> str:
         """Raises: Refused if it is none that a broker could have."""

@@ -147,6 +147,16 @@ class Settings:
     """Whether ``node_id`` is ``auto``: whatever is on this machine may be lost with it."""
 
     @property
+    def own_address(self) -> bool:
+        """Whether clients and brokers are told the machine's own address, which changes with the machine."""
+        return self.role == "broker" and not self.advertised_host
+
+    @property
+    def one_of_several(self) -> bool:
+        """Whether the broker has a node id and a disk, and others beside it have replicas of what is there."""
+        return self.own_address and not self.without_disk
+
+    @property
     def store_url(self) -> StoreUrl:
         parts = urlsplit(self.store)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -270,9 +280,9 @@ def _check_together(settings: Settings) -> None:
                 f"{', '.join(HTTP_SETTINGS[1:])}" + (f"; it has {', '.join(unknown)}" if unknown else "") + "."
             )
         return
-    if settings.data is None or bool(settings.advertised_host) is settings.without_disk:
+    if settings.data is None or (settings.advertised_host and settings.without_disk):
         raise SettingsError(
-            "bootstrap.json: role broker needs data, and advertised unless node_id is auto (the machine's own address)."
+            "bootstrap.json: role broker needs data, and advertised must be null (the machine's own address) if node_id is auto."
         )
     if settings.without_disk and settings.data.kind == "ebs":
         raise SettingsError("bootstrap.json: node_id auto has no volume; data.kind must be root or instance-store.")

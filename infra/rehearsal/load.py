@@ -6,6 +6,7 @@ The clients use librdkafka, so that Firn's own client code does not test Firn.
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ GROUP: Final = "billing"
 TRANSACTIONAL_ID: Final = "payments-writer"
 RECORD_BYTES: Final = 1_000
 READ_S_MAX: Final = 120.0
+STREAM_S_MAX: Final = 120.0
+"""How long a record of a client that writes all the time may take: as long as Kafka's own clients try."""
 Answer = TypeVar("Answer")
 
 
@@ -73,6 +76,7 @@ class Load:
     bootstrap: str = BOOTSTRAP
     login: Mapping[str, Any] = field(default_factory=dict)
     """Settings of clients that must show who they are."""
+    replicas: int = 1
 
     @property
     def _quiet(self) -> dict[str, Any]:
@@ -82,11 +86,16 @@ class Load:
         tiered = {"segment.bytes": "1048576"}
         admin = AdminClient(self._quiet)
         topics = [
-            NewTopic(ORDERS, 3, 1, config=tiered),
-            NewTopic(PAYMENTS, 2, 1, config=tiered),
+            NewTopic(ORDERS, 3, self.replicas, config=tiered),
+            NewTopic(PAYMENTS, 2, self.replicas, config=tiered),
             # Cleaned later than the rehearsal ends: every record is compared, and without a disk those that a lost machine had
             # cleaned away are back until the next cleaning.
-            NewTopic(CUSTOMERS, 1, 1, config={"cleanup.policy": "compact", "min.compaction.lag.ms": str(DAY_MS)}),
+            NewTopic(
+                CUSTOMERS,
+                1,
+                self.replicas,
+                config={"cleanup.policy": "compact", "min.compaction.lag.ms": str(DAY_MS)},
+            ),
         ]
         for future in admin.create_topics(topics).values():
             future.result(30)
@@ -255,6 +264,56 @@ class Load:
                 "enable.partition.eof": True,
             }
         )
+
+
+class Stream:
+    """A client that writes all the time, and what has become of its records."""
+
+    def __init__(self, load: Load, topic: str, partitions: int) -> None:
+        self.acknowledged = 0
+        self.failures: list[str] = []
+        self.longest_s = 0.0
+        """Longest time from a record's production to its acknowledgement."""
+        self._producer = load.producer(**{"message.timeout.ms": int(STREAM_S_MAX * 1000)})
+        self._topic = topic
+        self._partitions = partitions
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._write, daemon=True)
+        self._thread.start()
+
+    def _write(self) -> None:
+        number = 0
+        while not self._ended.wait(0.02):
+            made_s = time.monotonic()
+
+            def told(error: object, _: object, made_s: float = made_s) -> None:
+                if error is not None:
+                    self.failures.append(str(error))
+                    return
+                self.acknowledged += 1
+                self.longest_s = max(self.longest_s, time.monotonic() - made_s)
+
+            place = number % self._partitions
+            self._producer.produce(self._topic, f"{number}".encode(), partition=place, on_delivery=told)
+            self._producer.poll(0)
+            number += 1
+        self._producer.flush(STREAM_S_MAX)
+
+    def wait_for(self, count: int) -> None:
+        """Until so many more records are acknowledged. Raises: Failed."""
+        end_s, wanted = time.monotonic() + STREAM_S_MAX, self.acknowledged + count
+        while self.acknowledged < wanted:
+            if time.monotonic() > end_s or self.failures:
+                raise Failed(f"The writing client got on no more: {self.failures[:3]}.")
+            time.sleep(0.05)
+
+    def close(self) -> str:
+        """End it. Returns what became of its records. Raises: Failed if one was not acknowledged."""
+        self._ended.set()
+        self._thread.join(2 * STREAM_S_MAX)
+        if self.failures or len(self._producer):
+            raise Failed(f"{len(self.failures)} records failed, {len(self._producer)} are open: {self.failures[:3]}.")
+        return f"{self.acknowledged:,} records, none failed, the slowest took {self.longest_s:.1f} s"
 
 
 def _patiently(ask: Callable[[], Answer]) -> Answer:

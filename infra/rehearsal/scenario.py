@@ -36,6 +36,7 @@ from infra.rehearsal.cloud import (
     Cloud,
     name_of,
 )
+from infra.rehearsal.cluster import secured_cluster
 from infra.rehearsal.keys import Keys, check_refused, watched_command_lines
 from infra.rehearsal.load import BOOTSTRAP, ORDERS, Load, State
 from infra.rehearsal.machine import BRIDGE, Failed, Machine, Volume, detach_leftovers, machine
@@ -150,6 +151,40 @@ class Stage:
             if one.is_running():
                 one.power_off()
             self.cloud.terminate(one.instance_id, None)
+
+    @contextmanager
+    def booted_beside_others(
+        self, node_id: int, volume: Volume, prefix: str, security: Mapping[str, Any]
+    ) -> Iterator[Machine]:
+        """A machine of one of several brokers with volumes. It has a network of its own, and clients are told its own name."""
+        settings = {
+            **self.settings(volume, prefix),
+            "node_id": node_id,
+            "wheelhouse": None,
+            "advertised": None,
+            "security": security,
+            "settings": {"default.replication.factor": "3", "min.insync.replicas": "2", "firn.durability": "disk"},
+        }
+        text = base64.b64encode(json.dumps(settings).encode()).decode()
+        user_data = TEMPLATE.read_text().replace("${base64encode(bootstrap)}", text)
+        with machine(self.cloud, self.work, self.houses.baked_image, volume, user_data, next(self.addresses)) as one:
+            self.cloud.hooks.begin(GROUP, LAUNCH_HOOK, one.instance_id)
+            yield one
+            if one.is_running():
+                one.power_off()
+            self.cloud.terminate(one.instance_id, volume.volume_id)
+
+    def wait_for_launch(self, one: Machine) -> None:
+        """Until the machine's boot has completed the launch hook."""
+        end_s = time.monotonic() + BOOT_S_MAX
+        with _told_refusals(one):
+            while True:
+                with suppress(TimeoutError):
+                    self.cloud.hooks.wait_until_done(GROUP, LAUNCH_HOOK, one.instance_id, 1)
+                    return
+                one.check_hope()
+                if time.monotonic() > end_s:
+                    raise Failed(f"{one.instance_id} is not in service after {BOOT_S_MAX:.0f} s.")
 
     def serve(self, one: Machine, load: Load | None = None) -> float:
         """Wait until the machine has acknowledged a record and is in service. Returns when it acknowledged."""
@@ -396,7 +431,7 @@ def brokers_without_disks(stage: Stage) -> None:
         if "object" not in told:
             raise Failed(f"{ORDERS} has no object durability:\n{told}")
         with stage.booted_without_disk(prefix) as second:
-            wait_for_launch(stage, second)
+            stage.wait_for_launch(second)
             ready = second.wait_until_said("serves", 10)
             shared_s = wait_for_share(load, second)
             stage.row(
@@ -448,19 +483,6 @@ def to_zero_without_disks_and_back(stage: Stage) -> None:
         acknowledged_s = stage.serve(one, load)
         note = stage.same(before, load.state())
         stage.row("… and back on an empty disk: launch to first acknowledged record", acknowledged_s - known_s, note)
-
-
-def wait_for_launch(stage: Stage, one: Machine) -> None:
-    """Until the machine's boot has completed the launch hook."""
-    end_s = time.monotonic() + BOOT_S_MAX
-    with _told_refusals(one):
-        while True:
-            with suppress(TimeoutError):
-                stage.cloud.hooks.wait_until_done(GROUP, LAUNCH_HOOK, one.instance_id, 1)
-                return
-            one.check_hope()
-            if time.monotonic() > end_s:
-                raise Failed(f"{one.instance_id} is not in service after {BOOT_S_MAX:.0f} s.")
 
 
 def wait_for_share(load: Load, one: Machine) -> float:
@@ -646,7 +668,7 @@ def http_with_logins(stage: Stage, broker: Mapping[str, Any], keys: Keys) -> Non
     settings["lifecycle"] = {**settings["lifecycle"], "terminate_hook": None}
     settings["security"] = {**broker["security"], "secret": None}
     with stage.booted(settings) as one:
-        wait_for_launch(stage, one)
+        stage.wait_for_launch(one)
         took_s = time.time() - one.started_s
         told = [keys.ask("http://127.0.0.1:8083/v3/clusters", user)[0] for user in ("admin", "")]
         if told != [200, 401]:
@@ -667,7 +689,7 @@ def secured_brokers_without_disks(stage: Stage) -> None:
         load.create_topics()
         load.write()
         with stage.booted_without_disk(prefix, security) as second:
-            wait_for_launch(stage, second)
+            stage.wait_for_launch(second)
             wait_for_share(load, second)
             for number, one in enumerate((first, second)):
                 # One of the two is the controller, and the other one forwards the request.
@@ -754,12 +776,13 @@ STEPS: Final[dict[str, Callable[[Stage], None]]] = {
     "scale-to-zero": to_zero_without_disks_and_back,
     "secured": secured_broker,
     "secured-fleet": secured_brokers_without_disks,
+    "cluster": secured_cluster,
     "refusals": refusals,
     "upgrade": upgrade,
 }
 
 
-ALONE: Final = frozenset({"object-durability", "scale-to-zero", "secured", "secured-fleet"})
+ALONE: Final = frozenset({"object-durability", "scale-to-zero", "secured", "secured-fleet", "cluster"})
 """Steps that need no machine with the shared volume before them."""
 
 

@@ -12,6 +12,10 @@ locals {
     s3_endpoint     = vpc.s3_endpoint
   }])
 
+  # Brokers that are one of many tell clients the addresses of their machines. The load balancer is a client's first address only.
+  cluster = length(var.brokers) > 1
+  direct  = var.fleet != null || local.cluster
+
   # A port for each node id: the load balancer has one address, and each broker needs its own port that never changes.
   # Brokers without disks share one port, which is a client's first address only.
   listener_ports = merge({ for node_id in keys(var.brokers) : node_id => var.kafka_port + tonumber(node_id) }, { for _ in var.fleet[*] : "fleet" => var.kafka_port })
@@ -40,6 +44,8 @@ locals {
   settings = merge(
     { "connections.max.idle.ms" = "300000" },
     var.fleet == null ? { "firn.durability" = "disk" } : { "log.local.retention.ms" = "900000" },
+    local.cluster ? { "default.replication.factor" = "3", "min.insync.replicas" = "2" } : {},
+    var.wal_store == null ? {} : { "firn.wal.store.url" = module.storage.wal_store_url },
     var.redis == null ? {} : { "firn.redis.url" = "rediss://${aws_elasticache_replication_group.valkey[0].primary_endpoint_address}:6379" },
     var.settings,
   )
@@ -49,6 +55,12 @@ locals {
     other_instance_types = [for name in var.fleet.other_instance_types : data.aws_ec2_instance_type.fleet[name].instance_type]
   })
 
+  wal_store = one([for store in var.wal_store[*] : {
+    express = store.kind == "express"
+    zone_id = store.zone_id
+    bucket  = "${coalesce(store.name, "${var.cluster_name}-wal-${local.account_id}")}${store.kind == "express" ? "--${coalesce(store.zone_id, "none")}--x-s3" : ""}"
+  }])
+
   user_data_template = "${path.module}/../bootstrap/user_data.py.tftpl"
   # Of brokers without disks nothing can be lost that was acknowledged.
   risky = var.fleet != null ? [] : compact([
@@ -56,7 +68,7 @@ locals {
     var.data_disk.kind == "instance-store" ? "instance store (gone with the machine)" : "",
     var.scale_to_zero != null ? "scale to zero by schedule" : "",
     alltrue([for broker in values(var.brokers) : broker.running]) ? "" : "a broker that is stopped",
-    local.settings["firn.durability"] == "disk" ? "" : "firn.durability=${local.settings["firn.durability"]} (a machine that fails loses the last seconds)",
+    local.cluster || local.settings["firn.durability"] == "disk" ? "" : "firn.durability=${local.settings["firn.durability"]} (a machine that fails loses the last seconds)",
   ])
 }
 
@@ -77,7 +89,8 @@ module "network" {
   http_port            = var.http_port
   http_enabled         = var.http != null
   spark_enabled        = var.spark != null
-  fleet_enabled        = var.fleet != null
+  direct               = local.direct
+  express_enabled      = try(var.wal_store.kind, "") == "express"
   redis_enabled        = var.redis != null
   kms_key_arn          = module.storage.kms_key_arn
   log_retention_days   = var.log_retention_days
@@ -92,6 +105,7 @@ module "storage" {
   prefix           = var.bucket_prefix
   versioning_days  = var.bucket_versioning_days
   kms_key_arn      = var.kms_key_arn
+  wal_store        = local.wal_store
   writer_role_arns = local.writer_role_arns
   account_id       = local.account_id
   partition        = local.partition
@@ -110,6 +124,7 @@ module "observability" {
   certificate_host          = var.security == null ? null : module.broker.host
   brokers                   = merge({ for node_id, broker in var.brokers : node_id => broker.running }, { for fleet in var.fleet[*] : "fleet" => true })
   by_node_id                = var.fleet == null
+  replicated                = local.cluster
   scheduled                 = var.scale_to_zero != null
   disk_free_bytes_min       = floor((var.fleet == null ? var.data_disk.size_gib : var.fleet.disk_gib) * 1073741824 / 10)
   autoscaling_groups        = local.role_names # each group has the name of its role
@@ -142,6 +157,7 @@ module "broker" {
   store_url                = module.storage.store_url
   bucket_arn               = module.storage.bucket_arn
   bucket_prefix            = var.bucket_prefix
+  wal_store                = module.storage.wal_store
   kms_key_arn              = module.storage.kms_key_arn
   wheelhouse               = var.wheelhouse
   user_data_template       = local.user_data_template

@@ -59,6 +59,11 @@ output "store_url" {
   value       = module.storage.store_url
 }
 
+output "wal_store_url" {
+  description = "URL of the store of write-ahead logs, for `firn … --wal-store`; null without wal_store."
+  value       = module.storage.wal_store_url
+}
+
 output "bucket_policy" {
   description = "The policy of the bucket. With existing_bucket: the statements that its policy should contain."
   value       = module.storage.bucket_policy
@@ -66,12 +71,14 @@ output "bucket_policy" {
 
 output "what_can_be_lost" {
   description = "The losses that you accepted, in words; empty if there are none."
-  value = length(local.risky) == 0 ? "" : join(" ", [
+  value = join(" ", concat(length(local.risky) == 0 ? [] : [
     "You chose: ${join(", ", local.risky)}.",
     "If a broker ends before it is drained, data that only its disk holds ${var.data_disk.kind == "instance-store" ? "is lost" : "is not served until its volume is attached again, and is lost with the volume"}:",
     "records of tiered topics that are not in the bucket yet (firn_tier_lag_bytes; at most firn.tier.max.lag.ms old),",
     "${var.data_disk.kind == "instance-store" ? "and, drained or not," : "and, also when drained,"} compacted topics, topics with remote.storage.enable=false, committed offsets, transactional ids and the progress of share groups.",
-  ])
+    ], try(var.wal_store.kind, "") != "express" ? [] : [
+    "If zone ${var.wal_store.zone_id} is lost, the records of topics with firn.durability=object that are not tiered yet are lost with it: they are in S3 Express One Zone only.",
+  ]))
 }
 
 output "drain_commands" {
@@ -86,6 +93,19 @@ output "drain_commands" {
         executionTimeout = [tostring(var.drain_timeout_s + 120)]
       })}'",
       "--timeout-seconds 60",
+    ])
+  }
+}
+
+output "replace_commands" {
+  description = "A command for each node id of several that ends its machine, and returns when the next one serves. Run one after the other: machines wait until all replicas are in sync before they stop. null unless brokers has several entries."
+  value = !local.cluster ? null : {
+    for node_id, group in module.broker.autoscaling_groups : node_id => join(" ", [
+      "machine() { aws autoscaling describe-auto-scaling-groups --region ${var.region} --auto-scaling-group-names ${group}",
+      "--query \"AutoScalingGroups[0].Instances[?LifecycleState=='InService'].InstanceId\" --output text; };",
+      "old=$(machine) &&",
+      "aws autoscaling terminate-instance-in-auto-scaling-group --region ${var.region} --instance-id \"$old\" --no-should-decrement-desired-capacity &&",
+      "until new=$(machine) && test -n \"$new\" -a \"$new\" != \"$old\"; do sleep 10; done",
     ])
   }
 }
@@ -156,7 +176,7 @@ output "interface_endpoint_count" {
 output "bill" {
   description = "How many there are of what `firn cost --with NAME=COUNT` takes."
   value = {
-    load_balancer      = var.fleet == null ? 1 : 0 # of a fleet only first connections go through it: its hours besides
+    load_balancer      = local.direct ? 0 : 1 # of several brokers only first connections go through it: its hours besides
     endpoint           = module.network.interface_endpoint_count
     nat                = var.egress == "nat" ? 1 : 0
     key                = var.kms_key_arn == null ? 1 : 0

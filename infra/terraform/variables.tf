@@ -48,7 +48,9 @@ variable "brokers" {
     One entry for each node id. `zone`: where the broker and its volume lie; a volume cannot leave its zone, so it never changes.
     `running`: false stops the broker (desired capacity 0) and keeps its volume, address and node id. Drain it first, and end its machine before you apply:
     machines are protected from scale-in (infra/README.md, "Day by day").
-    One entry is allowed unless preview_cluster is true: several brokers are a fleet. Empty with fleet.
+    One entry is one broker, whose address is the load balancer's. Three or more, in three zones, are a cluster: new topics have three replicas
+    (default.replication.factor, min.insync.replicas = 2), clients connect to the machines themselves, and the load balancer is their first
+    address. Empty with fleet.
   EOT
   type = map(object({
     zone    = string
@@ -77,8 +79,13 @@ variable "brokers" {
   }
 
   validation {
-    condition     = length(var.brokers) <= 1 || var.preview_cluster
-    error_message = "brokers names several node ids, and these modules run one broker with a volume. Keep one entry, or use fleet for several brokers."
+    condition     = length(var.brokers) != 2
+    error_message = "brokers names two node ids: when one of them is away, the other has the only copy, or takes no writes. Name one node id, or three."
+  }
+
+  validation {
+    condition     = length(distinct([for broker in values(var.brokers) : broker.zone])) >= min(3, length(var.brokers))
+    error_message = "brokers has several node ids in fewer than three zones, so that one zone could take two of three replicas with it. Give them three zones."
   }
 
   validation {
@@ -133,12 +140,6 @@ variable "fleet" {
   }
 }
 
-variable "preview_cluster" {
-  description = "Allow several brokers with volumes in a plan. Never apply such a plan: nothing has tried these modules with it. Several brokers are a fleet."
-  type        = bool
-  default     = false
-}
-
 variable "accept_loss_of_untiered" {
   description = <<-EOT
     true: you accept the loss of data that is on a broker's disk only. This is the newest records of tiered topics, committed offsets,
@@ -161,7 +162,8 @@ variable "settings" {
     condition = length(setintersection(keys(var.settings), [
       "node.id", "broker.id", "listeners", "firn.listen", "advertised.listeners", "firn.advertise", "log.dirs", "log.dir",
       "firn.data.dir", "broker.rack", "firn.rack", "firn.store.url", "firn.store", "firn.http.listen", "firn.http",
-      "firn.instance.id", "firn.take.over", "firn.redis.url", "firn.ephemeral", "firn.spot.notice.endpoint",
+      "firn.instance.id", "firn.take.over", "firn.redis.url", "firn.ephemeral", "firn.spot.notice.endpoint", "firn.wal.store.url",
+      "firn.wal.store",
     ])) == 0
     error_message = "settings names a setting that comes from another variable or from the machine (node id, listeners, addresses, directories, rack, store, HTTP, instance, take-over, Redis). Remove it."
   }
@@ -564,6 +566,41 @@ variable "bucket_versioning_days" {
   validation {
     condition     = var.bucket_versioning_days == 0 || var.fleet == null
     error_message = "bucket_versioning_days keeps every object of the write-ahead logs of fleet, which are deleted all the time, for as many days more. Remove it; `firn doctor` would refuse the bucket."
+  }
+}
+
+variable "wal_store" {
+  description = <<-EOT
+    A bucket of its own for the write-ahead logs of topics with firn.durability = object, and so for their newest records. `kind`: express is a directory
+    bucket of S3 Express One Zone in the zone `zone_id` (`aws ec2 describe-availability-zones`); standard is another bucket of S3. `name`: of the bucket, of
+    express without its ending --<zone id>--x-s3; null: <cluster_name>-wal-<account>. Decide before the first such topic is made
+    (docs/cluster.md, "A faster store for the write-ahead log"). null: write-ahead logs are in the cluster's bucket.
+  EOT
+  type = object({
+    kind    = optional(string, "express")
+    zone_id = optional(string)
+    name    = optional(string)
+  })
+  default = null
+
+  validation {
+    condition     = var.wal_store == null || contains(["express", "standard"], try(var.wal_store.kind, ""))
+    error_message = "wal_store.kind is neither express nor standard. Write express for a bucket of S3 Express One Zone, or standard for one of S3."
+  }
+
+  validation {
+    condition     = var.wal_store == null || (try(var.wal_store.kind, "") == "express") == can(regex("^[a-z0-9]+-az[0-9]+$", var.wal_store.zone_id))
+    error_message = "wal_store.zone_id does not fit wal_store.kind. Write the id of a zone, such as euc1-az1, for express, and none for standard."
+  }
+
+  validation {
+    condition     = try(var.wal_store.name, null) == null ? true : can(regex("^[a-z0-9][a-z0-9-]{1,43}[a-z0-9]$", var.wal_store.name)) && var.wal_store.name != local.bucket_name
+    error_message = "wal_store.name is no name of a second bucket. Write 3 to 45 characters of a-z, 0-9 and '-', other than the name of the cluster's bucket."
+  }
+
+  validation {
+    condition     = try(var.wal_store.kind, "standard") != "express" || var.accept_loss_of_untiered
+    error_message = "wal_store.kind = \"express\" keeps records in one zone until they are tiered. Use standard, or set accept_loss_of_untiered = true."
   }
 }
 

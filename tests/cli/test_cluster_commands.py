@@ -121,3 +121,32 @@ async def test_a_topic_says_its_durability_and_has_one_replica(
         assert [(one["replicas"], one["in_sync_replicas"]) for one in shown["partitions"]] == [([1], [1])] * 2
         assert await firn("topic", "describe", "t", *at) == 0
         assert "object" in capfd.readouterr().out
+
+
+async def test_wait_ends_when_all_replicas_are_in_sync_and_not_before(tmp_path: Path, capfd: Capture) -> None:
+    async with cluster_on(tmp_path, 2) as (first, second):
+        async with broker_on(tmp_path, "b3") as third:
+            await until(lambda: unfenced(first) == [1, 2, 3])
+            await first.node.membership.controller.create_topic("t", assignments={0: [3, 1]})
+            await until(lambda: third.node.cluster.image.topic("t"))
+            assert await told(capfd, second, "cluster", "wait") == {
+                "whole": True,
+                "told": "Every partition has a leader and all of its replicas in sync.",
+            }
+            steady = ("cluster", "wait", "--steady", "3600", "--timeout", "0")
+            assert await firn(*steady, "--bootstrap", second.bootstrap) == 3
+            assert "The cluster was whole for less than 3600 s." in capfd.readouterr().err
+        await until(lambda: unfenced(first) == [1, 2])
+        assert await firn("cluster", "wait", "--timeout", "0", "--bootstrap", second.bootstrap) == 3
+        assert "under-replicated: 1 partition: t-0" in capfd.readouterr().err
+        waiting = asyncio.create_task(firn("cluster", "wait", "--bootstrap", second.bootstrap))
+        async with broker_on(tmp_path, "b3"):
+            assert await waiting == 0
+
+
+async def test_wait_takes_a_cluster_that_does_not_answer_for_one_that_is_not_whole(
+    tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.cli.session.RETRY_BUDGET_MS", 200)
+    assert await firn("cluster", "wait", "--timeout", "0", "--bootstrap", "127.0.0.1:1") == 3
+    assert "The cluster does not answer" in capfd.readouterr().err

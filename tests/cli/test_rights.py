@@ -55,6 +55,7 @@ REFUSED: Final = {
     "tier segments": (TOPIC, "-p", "0"),
     "cluster status": (),
     "cluster brokers": (),
+    "cluster wait": (),
     "cluster features": ("--upgrade", "firn.version=1"),
     "cluster unregister": ("7", "--yes"),
     "cluster drain": ("1", "--yes"),

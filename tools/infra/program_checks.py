@@ -50,6 +50,8 @@ _NOT_SETTINGS: Final = re.compile(
 _INSTANCE_TYPE: Final = re.compile(
     r"(?:cache\.|db\.)?[a-z][a-z0-9-]*[0-9][a-z0-9-]*\.(?:nano|micro|small|medium|large|[0-9]*xlarge|metal(?:-[0-9a-z]+)?)"
 )
+_EXPRESS_ACCOUNT: Final = re.compile(r"(:s3express:[a-z0-9-]*:)\d{12}(:bucket/)")
+_SESSION: Final = "s3express:CreateSession"
 _COMMAND: Final = re.compile(r"(?:^|[\s`\"'(]|/bin/)firn ((?:[a-z-]+)(?: [^`\"'\n|;&)]*)?)")
 _PLACEHOLDER: Final = re.compile(r"\$?\{[^}]*\}|<[^>]*>|…")
 
@@ -335,9 +337,12 @@ def _differs_from_program(role: str, document: dict[str, Any]) -> Iterator[str]:
     keys = [text for one in document["Statement"] for text in _texts(one["Resource"]) if ":kms:" in text]
     topics = sorted(set(re.findall(r"topics/([0-9a-f-]{36})/", " ".join(resources))))
     ids = [TopicId(uuid.UUID(text)) for text in topics]
+    # The program does not know the account of a directory bucket, and the modules do.
+    document = json.loads(_EXPRESS_ACCOUNT.sub(r"\1*\2", json.dumps(document)))
     ours = policy_of(
         "broker" if role == "broker" else "spark",
         location,
+        wal_location=_wal_location(document),
         topic_ids=ids,
         kms_key_arns=keys,
         partition=partition,
@@ -349,6 +354,17 @@ def _differs_from_program(role: str, document: dict[str, Any]) -> Iterator[str]:
             (f"; it lacks {', '.join(missing)}" * bool(missing), f"; it need not {', '.join(surplus)}" * bool(surplus))
         )
         yield f"is not what `firn iam policy --role {role}` prints{told}"
+
+
+def _wal_location(document: dict[str, Any]) -> S3Location | None:
+    """The store of their own that a broker's policy has for write-ahead logs, if it has one."""
+    for one in document["Statement"]:
+        for text in _texts(one["Resource"]):
+            if one.get("Sid") == "WalStore":
+                return S3Location(text.rpartition("/")[2], "", region=text.split(":")[3])
+            if one.get("Sid") == "WalList":
+                return S3Location(text.rpartition(":::")[2], "")
+    return None
 
 
 def _wrong_target(document: dict[str, Any]) -> Iterator[str]:
@@ -411,6 +427,9 @@ def _unknown_actions(document: dict[str, Any]) -> Iterator[str]:
         elif service == "s3":
             if action not in of_s3:
                 yield f"allows {action}, which no call of Firn needs"
+        elif action == _SESSION:
+            if "CreateSession" not in _operations("s3"):  # a call of S3 whose action has a service of its own
+                yield f"allows {action}, which is no action of AWS"
         elif service not in _NO_API and action not in _NOT_A_CALL:
             try:
                 known = _operations(service)
@@ -494,7 +513,7 @@ def check_promises(tree: Path, tested: Tested) -> list[Finding]:
     return sorted(found, key=str)
 
 
-_KEPT: Final = frozenset({"aws_ebs_volume", "aws_s3_bucket", "aws_kms_key"})
+_KEPT: Final = frozenset({"aws_ebs_volume", "aws_s3_bucket", "aws_s3_directory_bucket", "aws_kms_key"})
 """Without these records are gone."""
 
 
@@ -577,13 +596,16 @@ def _broken(resource: Resource) -> Iterator[str]:
                 expires = any(one.get("days") or one.get("date") for one in rule.get("expiration") or ())
                 if expires or rule.get("transition"):
                     yield f"rule {rule.get('id')} deletes or moves objects: retention is Firn's"
+        case "aws_s3_bucket_policy" if _SESSION in str(values.get("policy")):
+            yield from _broken_session_policy(json.loads(values["policy"]))
         case "aws_s3_bucket_policy" if values.get("policy"):
             # state/ has a bucket of its own, which Terraform overwrites.
             yield from _broken_bucket_policy(
                 json.loads(values["policy"]), clusters=not resource.run.startswith("state,")
             )
         case "aws_vpc_endpoint" if (
-            str(values.get("service_name", "")).endswith(".s3") and values.get("vpc_endpoint_type") != "Gateway"
+            str(values.get("service_name", "")).endswith((".s3", ".s3express"))
+            and values.get("vpc_endpoint_type") != "Gateway"
         ):
             yield "S3 goes through an interface endpoint, which costs by the byte"
 
@@ -620,6 +642,24 @@ def _without_hooks(values: dict[str, Any]) -> Iterator[str]:
     for moment in ("LAUNCHING", "TERMINATING"):
         if f"autoscaling:EC2_INSTANCE_{moment}" not in moments:
             yield f"has no lifecycle hook for {moment}"
+
+
+def _broken_session_policy(document: dict[str, Any]) -> Iterator[str]:
+    """Of a directory bucket, whose sessions may do everything in it: brokers and operators alone get one, and by TLS."""
+    anything = {"Statement": [{"Effect": "Allow", "Action": _SESSION, "Resource": "*"}, *document["Statement"]]}
+    [bucket] = {text for one in document["Statement"] for text in _texts(one["Resource"])}
+    writers = [
+        text
+        for one in document["Statement"]
+        for text in _texts(one["Condition"].get("ArnNotEquals", {}).get("aws:PrincipalArn", []))
+    ]
+    writer = {"aws:SecureTransport": "true", "aws:PrincipalArn": (writers or [""])[0]}
+    if not allowed([anything], _SESSION, bucket, writer):
+        yield "refuses a broker's session"
+    if allowed([anything], _SESSION, bucket, writer | {"aws:SecureTransport": "false"}):
+        yield "gives sessions without TLS"
+    if allowed([anything], _SESSION, bucket, writer | {"aws:PrincipalArn": "arn:aws:iam::123456789012:role/somebody"}):
+        yield "gives others than brokers a session, and so every right in the bucket"
 
 
 def _broken_bucket_policy(document: dict[str, Any], *, clusters: bool) -> Iterator[str]:

@@ -118,9 +118,8 @@ run "a_cluster_changes_counts_and_not_modules" {
   command = plan
 
   variables {
-    preview_cluster = true
-    zones           = ["eu-central-1a", "eu-central-1b", "eu-central-1c"]
-    redis           = {}
+    zones = ["eu-central-1a", "eu-central-1b", "eu-central-1c"]
+    redis = {}
     brokers = {
       "0" = { zone = "eu-central-1a" }
       "1" = { zone = "eu-central-1b" }
@@ -139,8 +138,71 @@ run "a_cluster_changes_counts_and_not_modules" {
   }
 
   assert {
+    condition     = alltrue([for text in values(output.bootstrap_json) : jsondecode(text).advertised == null]) && jsondecode(output.bootstrap_json["2"]).zone == "eu-central-1c"
+    error_message = "Brokers of a cluster do not advertise their machines, or are in another zone: ${output.bootstrap_json["2"]}"
+  }
+
+  assert {
+    condition     = jsondecode(output.bootstrap_json["0"]).settings["default.replication.factor"] == "3" && jsondecode(output.bootstrap_json["0"]).settings["min.insync.replicas"] == "2"
+    error_message = "New topics of a cluster have no three replicas: ${output.bootstrap_json["0"]}"
+  }
+
+  assert {
+    condition     = contains(output.metric_names, "firn_under_min_isr_partitions") && output.what_can_be_lost == "" && output.bill.load_balancer == 0
+    error_message = "Nothing watches the replicas of a cluster, or it is said to lose something: ${output.what_can_be_lost}"
+  }
+
+  assert {
+    condition     = strcontains(output.replace_commands["1"], "--auto-scaling-group-names prod-broker-1 ") && strcontains(output.replace_commands["1"], "--no-should-decrement-desired-capacity")
+    error_message = "Machines of a cluster are replaced by ${output.replace_commands["1"]}"
+  }
+
+  assert {
     condition     = jsondecode(output.bootstrap_json["1"]).settings["firn.redis.url"] == "rediss://master.prod-valkey.abcdef.euc1.cache.amazonaws.com:6379"
     error_message = "Brokers of a cluster are not told where Valkey is."
+  }
+}
+
+run "write_ahead_logs_have_a_bucket_in_one_zone" {
+  command = plan
+
+  variables {
+    accept_loss_of_untiered = true
+    wal_store               = { zone_id = "euc1-az1" }
+  }
+
+  assert {
+    condition     = output.wal_store_url == "s3://prod-wal-123456789012--euc1-az1--x-s3?region=eu-central-1" && jsondecode(output.bootstrap_json["0"]).settings["firn.wal.store.url"] == output.wal_store_url
+    error_message = "Brokers are told of ${output.bootstrap_json["0"]}"
+  }
+
+  assert {
+    condition     = strcontains(output.broker_store_policy, "arn:aws:s3express:eu-central-1:123456789012:bucket/prod-wal-123456789012--euc1-az1--x-s3") && !strcontains(output.broker_store_policy, "/wal/*")
+    error_message = "Brokers may do ${output.broker_store_policy}"
+  }
+
+  assert {
+    condition     = strcontains(output.what_can_be_lost, "zone euc1-az1")
+    error_message = "The output does not say what is lost with the zone: ${output.what_can_be_lost}"
+  }
+}
+
+run "write_ahead_logs_have_another_bucket" {
+  command = plan
+
+  variables {
+    bucket_prefix = "firn/prod"
+    wal_store     = { kind = "standard" }
+  }
+
+  assert {
+    condition     = jsondecode(output.bootstrap_json["0"]).settings["firn.wal.store.url"] == "s3://prod-wal-123456789012?region=eu-central-1"
+    error_message = "Brokers are told of ${output.bootstrap_json["0"]}"
+  }
+
+  assert {
+    condition     = strcontains(output.broker_store_policy, "arn:aws:s3:::prod-wal-123456789012/wal/*") && !strcontains(output.broker_store_policy, "firn/prod/wal/")
+    error_message = "Brokers may do ${output.broker_store_policy}"
   }
 }
 

@@ -116,11 +116,23 @@ run "a_broker_in_a_zone_without_subnet_is_refused" {
   expect_failures = [var.brokers]
 }
 
-run "a_second_broker_is_refused" {
+run "two_brokers_are_refused" {
   command = plan
 
   variables {
-    brokers = { "0" = { zone = "eu-central-1a" }, "1" = { zone = "eu-central-1a" } }
+    zones   = ["eu-central-1a", "eu-central-1b"]
+    brokers = { "0" = { zone = "eu-central-1a" }, "1" = { zone = "eu-central-1b" } }
+  }
+
+  expect_failures = [var.brokers]
+}
+
+run "three_brokers_in_two_zones_are_refused" {
+  command = plan
+
+  variables {
+    zones   = ["eu-central-1a", "eu-central-1b"]
+    brokers = { "0" = { zone = "eu-central-1a" }, "1" = { zone = "eu-central-1b" }, "2" = { zone = "eu-central-1b" } }
   }
 
   expect_failures = [var.brokers]
@@ -1162,4 +1174,56 @@ run "a_fleet_on_instance_store_of_types_without_nvme_is_refused" {
   }
 
   expect_failures = [data.aws_ec2_instance_type.fleet]
+}
+
+run "a_wal_store_of_an_unknown_kind_is_refused" {
+  command = plan
+
+  variables {
+    wal_store = { kind = "fast" }
+  }
+
+  expect_failures = [var.wal_store]
+}
+
+run "a_wal_store_of_s3_express_without_a_zone_is_refused" {
+  command = plan
+
+  variables {
+    wal_store               = {}
+    accept_loss_of_untiered = true
+  }
+
+  expect_failures = [var.wal_store]
+}
+
+run "a_wal_store_of_s3_in_one_zone_is_refused" {
+  command = plan
+
+  variables {
+    wal_store = { kind = "standard", zone_id = "euc1-az1" }
+  }
+
+  expect_failures = [var.wal_store]
+}
+
+run "a_wal_store_in_the_clusters_bucket_is_refused" {
+  command = plan
+
+  variables {
+    bucket_name = "records"
+    wal_store   = { kind = "standard", name = "records" }
+  }
+
+  expect_failures = [var.wal_store]
+}
+
+run "a_wal_store_in_one_zone_without_accepted_loss_is_refused" {
+  command = plan
+
+  variables {
+    wal_store = { zone_id = "euc1-az1" }
+  }
+
+  expect_failures = [var.wal_store]
 }

@@ -255,6 +255,85 @@ def test_a_broker_without_a_disk_hears_of_spot_itself_and_is_stopped_for_the_gro
     assert any(words in line and "all that was acknowledged is in the bucket" in line for line in around.lines)
 
 
+def test_one_of_several_brokers_waits_for_replicas_and_then_stops_without_a_drain(
+    agent_of: Callable[..., Made], metadata: MetadataServer, hooks: LifecycleServer
+) -> None:
+    agent, around, _ = agent_of(advertised=None, node_id=2)
+    hooks.begin("firn-0", "drain", INSTANCE)
+    metadata.instance.lifecycle_state = "Terminated"
+    around.takes = (100.0, 0)
+    agent.run()
+    wait, stop = around.commands
+    assert wait[1:7] == ("cluster", "wait", "--bootstrap", "127.0.0.1:9092", "--steady", "30")
+    assert float(wait[8]) < DRAIN_S_MAX, "time is kept for the stop"
+    assert stop[1:4] == ("stop", "--data-dir", "/var/lib/firn/data")
+    assert hooks.done == {("firn-0", "drain", INSTANCE): "CONTINUE"}
+    assert ("firn-0", "drain", INSTANCE) in hooks.heartbeats, "the group waits as long as the replicas take"
+    assert "All replicas were in sync after 100.0 s." in around.lines
+
+
+def test_brokers_that_are_to_end_at_once_wait_for_times_of_their_own(
+    agent_of: Callable[..., Made], metadata: MetadataServer, hooks: LifecycleServer
+) -> None:
+    asked = set()
+    for node_id in range(3):
+        agent, around, _ = agent_of(advertised=None, node_id=node_id)
+        hooks.begin("firn-0", "drain", INSTANCE)
+        metadata.instance.lifecycle_state = "Terminated"
+        agent.run()
+        asked.add(float(around.commands[0][6]))
+    assert len(asked) == 3
+    assert min(abs(one - other) for one in asked for other in asked if one != other) >= 10
+
+
+def test_replicas_that_never_come_back_do_not_keep_the_machine(
+    agent_of: Callable[..., Made], metadata: MetadataServer, hooks: LifecycleServer
+) -> None:
+    agent, around, _ = agent_of(advertised=None)
+    hooks.begin("firn-0", "drain", INSTANCE)
+    metadata.instance.lifecycle_state = "Terminated"
+    around.takes = (5.0, NOT_WHOLE)
+    agent.run()
+    assert [command[1] for command in around.commands] == ["cluster", "stop"]
+    assert any("Replicas are missing after 5.0 s" in line for line in around.lines)
+    assert hooks.done == {("firn-0", "drain", INSTANCE): "CONTINUE"}
+
+
+def test_a_cluster_that_cannot_be_asked_is_asked_again_and_the_hook_stays_open(
+    agent_of: Callable[..., Made], metadata: MetadataServer, hooks: LifecycleServer
+) -> None:
+    agent, around, clock = agent_of(advertised=None)
+    hooks.begin("firn-0", "drain", INSTANCE)
+    metadata.instance.lifecycle_state = "Terminated"
+    around.takes = (1.0, 1)
+    clock.on_sleep = after_looks(metadata, 300, lambda: setattr(around, "takes", (1.0, 0)))
+    agent.run()
+    assert {command[1] for command in around.commands[:-1]} == {"cluster"}
+    assert len(around.commands) > 50
+    assert around.commands[-1][1] == "stop"
+    assert ("firn-0", "drain", INSTANCE) in hooks.heartbeats
+    assert any("All replicas were in sync" in line for line in around.lines)
+
+
+def test_one_of_several_brokers_on_spot_stops_at_once(agent_of: Callable[..., Made], metadata: MetadataServer) -> None:
+    agent, around, _ = agent_of(advertised=None)
+    metadata.instance.spot_action = "terminate"
+    agent.run()
+    [stop] = around.commands
+    assert stop[1] == "stop"
+
+
+def test_one_of_several_brokers_whose_disk_goes_with_the_machine_is_drained(
+    agent_of: Callable[..., Made], metadata: MetadataServer, hooks: LifecycleServer
+) -> None:
+    data = {"kind": "instance-store", "volume_id": None, "filesystem": "xfs"}
+    agent, around, _ = agent_of(advertised=None, data=data, accept_loss_of_untiered=True)
+    hooks.begin("firn-0", "drain", INSTANCE)
+    metadata.instance.lifecycle_state = "Terminated"
+    agent.run()
+    assert around.timeout_s == DRAIN_S_MAX
+
+
 def test_a_machine_for_http_completes_its_hook_without_a_drain(
     agent_of: Callable[..., Made], metadata: MetadataServer, hooks: LifecycleServer
 ) -> None:

@@ -138,6 +138,17 @@ def test_a_broker_without_a_disk_is_told_where_its_machine_is(world: World) -> N
     assert reviewed.settings.broker.firn_ephemeral
 
 
+def test_one_of_several_brokers_keeps_its_volume_and_tells_the_address_of_its_machine(world: World) -> None:
+    world.settings["advertised"] = None
+    world.metadata.instance.local_ipv4 = "10.42.7.8"
+    world.boot().run()
+    found = dict(parse_properties(world.machine.path("/etc/firn/firn.properties").read_text()))
+    assert found["advertised.listeners"] == "PLAINTEXT://10.42.7.8:9092"
+    assert (found["node.id"], found["broker.rack"]) == ("0", "eu-central-1a")
+    assert "firn.ephemeral" not in found
+    assert world.attached() == world.instance_id
+
+
 def test_a_second_boot_of_a_machine_without_a_disk_binds_nothing_again(world: World) -> None:
     without_disk(world)
     world.boot().run()

@@ -172,6 +172,12 @@ def test_a_broker_without_a_disk_is_known_by_the_name_of_its_machine(secured: Wo
     assert properties(secured)["advertised.listeners"] == f"SASL_SSL://{OWN}:9092,BROKERS://{OWN}:9094"
 
 
+def test_one_of_several_brokers_is_known_by_the_name_of_its_machine_alone(secured: World) -> None:
+    secured.settings["advertised"] = None
+    secured.boot().run()
+    assert properties(secured)["advertised.listeners"] == f"SASL_SSL://{OWN}:9092,BROKERS://{OWN}:9094"
+
+
 def test_settings_of_secret_and_template_join_those_of_the_boot(
     secured: World, secrets: Secrets, secret: dict[str, Any]
 ) -> None:

@@ -65,7 +65,6 @@ REFUSED: list[tuple[str, object]] = [
     ("data.filesystem", "btrfs"),
     ("data.more", 1),
     ("accept_loss_of_untiered", "yes"),
-    ("advertised", None),
     ("advertised.port", 65536),
     ("advertised.host", "a,b"),
     ("http.port", 0),
@@ -151,6 +150,15 @@ def test_what_a_broker_without_a_disk_has_not_is_refused(settings: dict[str, Any
     change(made, path, value)
     with pytest.raises(SettingsError):
         parse_settings(json.dumps(made))
+
+
+def test_a_broker_with_a_node_id_and_no_address_is_one_of_several(settings: dict[str, Any]) -> None:
+    alone = parse_settings(json.dumps(settings))
+    assert (alone.own_address, alone.one_of_several) == (False, False)
+    read = parse_settings(json.dumps(settings | {"advertised": None}))
+    assert (read.own_address, read.one_of_several, read.node_id) == (True, True, 0)
+    without = parse_settings(json.dumps(auto(settings)))
+    assert (without.own_address, without.one_of_several) == (True, False)
 
 
 def test_a_broker_with_a_node_id_is_never_on_the_root_disk(settings: dict[str, Any]) -> None:

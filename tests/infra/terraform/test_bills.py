@@ -35,7 +35,8 @@ def planned(**changed: dict[str, int]) -> terraform_checks.Tested:
     of = {
         "single-broker": around,
         "existing-vpc": around | {"endpoint": 0, "key": 0},
-        "three-zones": around | {"http_machine": 3, "http_load_balancer": 1},
+        "three-zones": around
+        | {"load_balancer": 0, "metric": 51, "alarm": 42, "http_machine": 3, "http_load_balancer": 1},
         "object-durability": around | {"load_balancer": 0, "endpoint": 7},
         "scale-to-zero": around | {"load_balancer": 0, "endpoint": 7, "alarm": 11},
     }

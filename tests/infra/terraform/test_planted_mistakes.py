@@ -116,9 +116,9 @@ MISTAKES = (
         "a refusal that no run proves",
         "refusals",
         "terraform/variables.tf",
-        r'(variable "preview_cluster" \{\n)',
-        r'\1  validation {\n    condition     = var.preview_cluster != null\n    error_message = "Say it."\n  }\n',
-        "var.preview_cluster",
+        r'(variable "deletion_protection" \{\n)',
+        r'\1  validation {\n    condition     = var.deletion_protection != null\n    error_message = "Say it."\n  }\n',
+        "var.deletion_protection",
     ),
     Mistake(
         "a refusal without the mend",

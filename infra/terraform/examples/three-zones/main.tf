@@ -1,5 +1,4 @@
-# One broker, for clients in three zones, with HTTP and Spark beside it. What a cluster of three brokers will change is in README.md: entries of
-# `brokers`, and nothing else.
+# Three brokers with volumes, one in each zone, with HTTP and Spark beside them.
 
 module "firn" {
   source = "../.."
@@ -7,7 +6,11 @@ module "firn" {
   cluster_name = var.cluster_name
   region       = var.region
   zones        = ["${var.region}a", "${var.region}b", "${var.region}c"]
-  brokers      = { "0" = { zone = "${var.region}a" } }
+  brokers = {
+    "0" = { zone = "${var.region}a" }
+    "1" = { zone = "${var.region}b" }
+    "2" = { zone = "${var.region}c" }
+  }
 
   ami_id        = var.ami_id
   instance_type = "m7g.2xlarge"

@@ -18,6 +18,11 @@ output "drain_commands" {
   value       = module.firn.drain_commands
 }
 
+output "replace_commands" {
+  description = "A command for each node id that replaces its machine. Run one after the other."
+  value       = module.firn.replace_commands
+}
+
 output "what_can_be_lost" {
   description = "The losses that you accepted, in words; empty if there are none."
   value       = module.firn.what_can_be_lost

@@ -4,11 +4,13 @@
 locals {
   machines = merge(local.group_names, { for key in keys(local.fleet_user_data) : key => local.fleet_name }) # auto-scaling group by key
   root     = var.bucket_prefix == "" ? "" : "${var.bucket_prefix}/"
-  prefixes = [for prefix in ["cluster/", "topics/", "data/", "wal/", "check/"] : "${local.root}${prefix}"] # check/ is firn doctor's
+  # check/ is firn doctor's; wal/ is here unless write-ahead logs have a bucket of their own
+  prefixes = [for prefix in concat(["cluster/", "topics/", "data/"], var.wal_store == null ? ["wal/"] : [], ["check/"]) : "${local.root}${prefix}"]
+  wal_keys = ["wal/*", "check/*"]
 
   store_policy = {
     Version = "2012-10-17"
-    Statement = [
+    Statement = concat([
       {
         Sid    = "Objects"
         Effect = "Allow"
@@ -40,7 +42,27 @@ locals {
         Action   = ["kms:Decrypt", "kms:GenerateDataKey"]
         Resource = var.kms_key_arn
       },
-    ]
+      ],
+      [for store in var.wal_store[*] : {
+        Sid      = "WalStore" # S3 Express knows no right to a prefix: a session may read and write everything
+        Effect   = "Allow"
+        Action   = "s3express:CreateSession"
+        Resource = store.arn
+      } if store.express],
+      [for store in var.wal_store[*] : {
+        Sid      = "WalObjects"
+        Effect   = "Allow"
+        Action   = ["s3:DeleteObject", "s3:GetObject", "s3:PutObject"]
+        Resource = [for key in local.wal_keys : "${store.arn}/${key}"]
+      } if !store.express],
+      [for store in var.wal_store[*] : {
+        Sid       = "WalList"
+        Effect    = "Allow"
+        Action    = "s3:ListBucket"
+        Resource  = store.arn
+        Condition = { StringLikeIfExists = { "s3:prefix" = local.wal_keys } }
+      } if !store.express],
+    )
   }
 }
 
@@ -96,7 +118,7 @@ resource "aws_iam_role_policy" "machine" {
           Sid      = "LookAtBucket"
           Effect   = "Allow"
           Action   = ["s3:GetBucketVersioning", "s3:GetLifecycleConfiguration"]
-          Resource = var.bucket_arn
+          Resource = concat([var.bucket_arn], [for store in var.wal_store[*] : store.arn if !store.express])
         },
       ] : statement if !contains(keys(var.brokers), each.key)],
       [

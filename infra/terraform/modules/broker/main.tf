@@ -2,6 +2,7 @@
 # made by for_each over var.brokers, so one broker and a cluster differ only in the number of resources.
 
 locals {
+  cluster   = length(var.brokers) > 1
   ebs       = var.data_disk.kind == "ebs"
   scheduled = var.scale_to_zero != null
 
@@ -34,7 +35,9 @@ locals {
         filesystem = var.data_disk.filesystem
       }
       accept_loss_of_untiered = var.accept_loss_of_untiered
-      advertised = {
+      # One of several advertises its machine's own address: the load balancer sends nothing to a machine that is not in service yet, and
+      # brokers join only if the others reach them.
+      advertised = local.cluster ? null : {
         host = local.host
         port = var.listener_ports[node_id]
       }

@@ -132,6 +132,15 @@ variable "bucket_prefix" {
   type        = string
 }
 
+variable "wal_store" {
+  description = "ARN of the bucket of write-ahead logs, and whether it is of S3 Express One Zone; null: they are in the cluster's bucket."
+  type = object({
+    arn     = string
+    express = bool
+  })
+  default = null
+}
+
 variable "kms_key_arn" {
   description = "Key of bucket and volumes."
   type        = string

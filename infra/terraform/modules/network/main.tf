@@ -115,6 +115,17 @@ resource "aws_vpc_endpoint" "s3" {
   tags = { Name = "${var.name}-s3" }
 }
 
+resource "aws_vpc_endpoint" "express" {
+  count = var.express_enabled && (local.new || try(var.existing_vpc.s3_endpoint, false)) ? 1 : 0
+
+  vpc_id            = local.vpc_id
+  service_name      = "com.amazonaws.${var.region}.s3express"
+  vpc_endpoint_type = "Gateway"
+  route_table_ids   = local.route_table_ids
+
+  tags = { Name = "${var.name}-s3express" }
+}
+
 resource "aws_vpc_endpoint" "interface" {
   for_each = local.endpoints
 

@@ -5,6 +5,12 @@ data "aws_ec2_managed_prefix_list" "s3" {
   name = "com.amazonaws.${var.region}.s3"
 }
 
+data "aws_ec2_managed_prefix_list" "express" {
+  count = var.express_enabled ? 1 : 0
+
+  name = "com.amazonaws.${var.region}.s3express"
+}
+
 resource "aws_security_group" "kafka_lb" {
   # checkov:skip=CKV2_AWS_5: it is attached by its id in the module of its role, which checkov does not follow
   name_prefix = "${var.name}-kafka-lb-"
@@ -197,11 +203,26 @@ resource "aws_vpc_security_group_egress_rule" "brokers" {
   to_port                      = var.brokers_port
 }
 
-# --- clients and machines → brokers without disks ------------------------------------------------------------------------------------
+# --- clients and machines → brokers of a cluster -------------------------------------------------------------------------------------
 
-# The load balancer gives such a broker's address away, and from then on clients connect to the machine itself.
-resource "aws_vpc_security_group_ingress_rule" "fleet_clients" {
-  for_each = var.fleet_enabled ? toset(var.client_cidrs) : toset([])
+# Brokers that are one of many tell clients their machines' addresses, and from then on clients connect to the machines themselves.
+moved {
+  from = aws_vpc_security_group_ingress_rule.fleet_clients
+  to   = aws_vpc_security_group_ingress_rule.direct_clients
+}
+
+moved {
+  from = aws_vpc_security_group_ingress_rule.fleet_machines
+  to   = aws_vpc_security_group_ingress_rule.direct_machines
+}
+
+moved {
+  from = aws_vpc_security_group_egress_rule.fleet_machines
+  to   = aws_vpc_security_group_egress_rule.direct_machines
+}
+
+resource "aws_vpc_security_group_ingress_rule" "direct_clients" {
+  for_each = var.direct ? toset(var.client_cidrs) : toset([])
 
   security_group_id = aws_security_group.broker.id
   description       = "Kafka's protocol from clients"
@@ -211,8 +232,8 @@ resource "aws_vpc_security_group_ingress_rule" "fleet_clients" {
   to_port           = var.kafka_port
 }
 
-resource "aws_vpc_security_group_ingress_rule" "fleet_machines" {
-  for_each = var.fleet_enabled ? local.machines : {}
+resource "aws_vpc_security_group_ingress_rule" "direct_machines" {
+  for_each = var.direct ? local.machines : {}
 
   security_group_id            = aws_security_group.broker.id
   description                  = "Kafka's protocol from ${each.key}"
@@ -222,8 +243,8 @@ resource "aws_vpc_security_group_ingress_rule" "fleet_machines" {
   to_port                      = var.kafka_port
 }
 
-resource "aws_vpc_security_group_egress_rule" "fleet_machines" {
-  for_each = var.fleet_enabled ? local.machines : {}
+resource "aws_vpc_security_group_egress_rule" "direct_machines" {
+  for_each = var.direct ? local.machines : {}
 
   security_group_id            = each.value
   description                  = "Kafka's protocol to brokers"
@@ -276,6 +297,17 @@ resource "aws_vpc_security_group_egress_rule" "s3" {
   security_group_id = each.value
   description       = "S3 by the gateway endpoint"
   prefix_list_id    = data.aws_ec2_managed_prefix_list.s3.id
+  ip_protocol       = "tcp"
+  from_port         = 443
+  to_port           = 443
+}
+
+resource "aws_vpc_security_group_egress_rule" "express" {
+  count = var.express_enabled ? 1 : 0
+
+  security_group_id = aws_security_group.broker.id
+  description       = "S3 Express One Zone by its gateway endpoint"
+  prefix_list_id    = data.aws_ec2_managed_prefix_list.express[0].id
   ip_protocol       = "tcp"
   from_port         = 443
   to_port           = 443

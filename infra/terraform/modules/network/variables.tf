@@ -75,8 +75,14 @@ variable "spark_enabled" {
   type        = bool
 }
 
-variable "fleet_enabled" {
-  description = "Whether there are brokers without disks, which clients connect to at the addresses of their machines."
+variable "direct" {
+  description = "Whether clients connect to brokers at the addresses of their machines: a fleet, or several brokers with volumes."
+  type        = bool
+  default     = false
+}
+
+variable "express_enabled" {
+  description = "Whether brokers have a bucket of S3 Express One Zone, which has a gateway endpoint of its own."
   type        = bool
   default     = false
 }

@@ -27,6 +27,19 @@ locals {
     "firn_tier_stalled_uploads_total",
   ]
 
+  # Only of several brokers with volumes: a broker that is alone has no replicas.
+  of_replicas = {
+    metrics = [
+      "firn_under_min_isr_partitions",
+      "firn_under_replicated_partitions",
+    ]
+    alarms = {
+      "replicas-missing" = { metric = "firn_under_replicated_partitions", statistic = "Maximum", above = 0, periods = 3, text = "Replicas have not been in sync for 15 minutes: a broker is away, or behind. `firn cluster status` names the partitions. End no other machine until they are." }
+      "writes-refused"   = { metric = "firn_under_min_isr_partitions", statistic = "Maximum", above = 0, periods = 1, text = "Producers with acks=all are refused: fewer replicas are in sync than min.insync.replicas. `firn cluster status` names the partitions." }
+    }
+  }
+  shipped = concat(local.metrics, var.replicated ? local.of_replicas.metrics : [])
+
   # Alarms that alert somebody. `Sum` adds up the increases in a period; the other statistics compare the level.
   alarms = {
     "broker-down"           = { metric = "firn_broker_up", statistic = "Minimum", below = 1, periods = 3, missing = true, text = "The HTTP process gets no response from its broker, or the machine sends no metrics. Look at the machine's journal." }
@@ -40,9 +53,10 @@ locals {
     "remote-missing"        = { metric = "firn_remote_missing_objects_total", statistic = "Sum", above = 0, periods = 1, text = "An object that a manifest names is missing in the bucket. Run `firn verify`." }
     "coverage-fault"        = { metric = "firn_tier_coverage_faults_total", statistic = "Sum", above = 0, periods = 1, text = "A check found a gap or an overlap between the tiers. Run `firn verify`." }
   }
+  all_alarms = merge(local.alarms, { for name, alarm in local.of_replicas.alarms : name => alarm if var.replicated })
   metric_alarms = {
-    for pair in setproduct(keys(var.brokers), keys(local.alarms)) : "${pair[0]}-${pair[1]}" => merge(
-      { node_id = pair[0], name = pair[1], below = null, above = null, missing = false }, local.alarms[pair[1]],
+    for pair in setproduct(keys(var.brokers), keys(local.all_alarms)) : "${pair[0]}-${pair[1]}" => merge(
+      { node_id = pair[0], name = pair[1], below = null, above = null, missing = false }, local.all_alarms[pair[1]],
     )
   }
 
@@ -52,7 +66,7 @@ locals {
       job_name       = "firn"
       static_configs = [{ targets = ["localhost:${var.http_port}"], labels = { cluster = var.name } }]
       metric_relabel_configs = [
-        { source_labels = ["__name__"], regex = join("|", local.metrics), action = "keep" },
+        { source_labels = ["__name__"], regex = join("|", local.shipped), action = "keep" },
         { source_labels = ["partition"], regex = ".+", action = "drop" },
         { source_labels = ["topic"], regex = ".+", action = "drop" },
       ]
@@ -88,7 +102,7 @@ locals {
               source_labels    = ["cluster"]
               label_matcher    = "^${var.name}$"
               dimensions       = [concat(["cluster"], var.by_node_id ? ["node_id"] : [])]
-              metric_selectors = [for metric in local.metrics : "^${metric}$"]
+              metric_selectors = [for metric in local.shipped : "^${metric}$"]
             }]
           }
         }

@@ -25,7 +25,7 @@ output "metric_namespace" {
 
 output "metric_names" {
   description = "The metrics that are shipped."
-  value       = local.metrics
+  value       = local.shipped
 }
 
 output "alarm_count" {

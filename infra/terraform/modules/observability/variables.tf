@@ -45,6 +45,12 @@ variable "by_node_id" {
   default     = true
 }
 
+variable "replicated" {
+  description = "Whether partitions have replicas on several brokers: metrics and alarms of these besides."
+  type        = bool
+  default     = false
+}
+
 variable "scheduled" {
   description = "Whether a schedule scales brokers to zero. Missing metrics then mean nothing."
   type        = bool

@@ -17,7 +17,17 @@ locals {
   prefixes  = ["cluster/", "topics/", "data/", "wal/"] # docs/formats.md, "Object layout"
   immutable = ["cluster/name", "cluster/log/", "cluster/snapshot/", "topics/", "data/", "wal/"]
 
-  bucket_policy = jsonencode({
+  wal_express  = try(var.wal_store.express, false)
+  wal_standard = var.wal_store != null && !local.wal_express
+  wal_arn = one([for store in var.wal_store[*] : (store.express
+    ? "arn:${var.partition}:s3express:${var.region}:${var.account_id}:bucket/${store.bucket}"
+    : "arn:${var.partition}:s3:::${store.bucket}"
+  )])
+
+  # The cluster's bucket and a second one have the same rules. Write-ahead logs have the same keys in both, and lie below the second one's root.
+  roots         = merge({ (local.arn) = local.root }, local.wal_standard ? { (local.wal_arn) = "" } : {})
+  bucket_policy = local.bucket_policies[local.arn]
+  bucket_policies = { for arn, root in local.roots : arn => jsonencode({
     Version = "2012-10-17"
     Statement = [
       {
@@ -25,7 +35,7 @@ locals {
         Effect    = "Deny"
         Principal = "*"
         Action    = "s3:*"
-        Resource  = [local.arn, "${local.arn}/*"]
+        Resource  = [arn, "${arn}/*"]
         Condition = { Bool = { "aws:SecureTransport" = "false" } }
       },
       {
@@ -35,7 +45,7 @@ locals {
         Effect    = "Deny"
         Principal = "*"
         Action    = "s3:PutObject"
-        Resource  = [for prefix in local.immutable : "${local.arn}/${local.root}${prefix}*"]
+        Resource  = [for prefix in local.immutable : "${arn}/${root}${prefix}*"]
         Condition = {
           Null = { "s3:if-none-match" = "true" }
           Bool = { "s3:ObjectCreationOperation" = "true" }
@@ -46,11 +56,11 @@ locals {
         Effect    = "Deny"
         Principal = "*"
         Action    = ["s3:PutObject", "s3:DeleteObject", "s3:DeleteObjectVersion"]
-        Resource  = [for prefix in local.prefixes : "${local.arn}/${local.root}${prefix}*"]
+        Resource  = [for prefix in local.prefixes : "${arn}/${root}${prefix}*"]
         Condition = { ArnNotEquals = { "aws:PrincipalArn" = sort(var.writer_role_arns) } }
       },
     ]
-  })
+  }) }
 }
 
 resource "aws_kms_key" "this" {
@@ -198,4 +208,129 @@ resource "aws_s3_bucket_policy" "this" {
   policy = local.bucket_policy
 
   depends_on = [aws_s3_bucket_public_access_block.this]
+}
+
+# --- a bucket for write-ahead logs alone ----------------------------------------------------------------------------------------------
+
+# S3 Express One Zone: S3's own keys encrypt it, it has neither versions nor objects that a rule could move, and who may make a session may do
+# everything in it.
+resource "aws_s3_directory_bucket" "wal" {
+  count = local.wal_express ? 1 : 0
+
+  bucket          = var.wal_store.bucket
+  data_redundancy = "SingleAvailabilityZone"
+
+  location {
+    name = var.wal_store.zone_id
+    type = "AvailabilityZone"
+  }
+
+  # Records that are not tiered yet.
+  lifecycle {
+    prevent_destroy = true
+  }
+}
+
+resource "aws_s3_bucket_policy" "wal_express" {
+  count = local.wal_express ? 1 : 0
+
+  bucket = aws_s3_directory_bucket.wal[0].bucket
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      {
+        Sid       = "TlsOnly"
+        Effect    = "Deny"
+        Principal = "*"
+        Action    = "s3express:CreateSession"
+        Resource  = local.wal_arn
+        Condition = { Bool = { "aws:SecureTransport" = "false" } }
+      },
+      {
+        Sid       = "BrokersOnly"
+        Effect    = "Deny"
+        Principal = "*"
+        Action    = "s3express:CreateSession"
+        Resource  = local.wal_arn
+        Condition = { ArnNotEquals = { "aws:PrincipalArn" = sort(var.writer_role_arns) } }
+      },
+    ]
+  })
+}
+
+resource "aws_s3_bucket" "wal" {
+  # checkov:skip=CKV_AWS_144: conditional writes hold in one bucket only, so a replica that lags behind is no log to go on with
+  # checkov:skip=CKV_AWS_18: a log of every request is as large as the write-ahead logs; CloudTrail data events are a choice of the account
+  # checkov:skip=CKV_AWS_21: brokers delete write-ahead logs all the time, and versions would keep every record of them
+  # checkov:skip=CKV2_AWS_62: nothing waits for objects, brokers know what they wrote
+  count = local.wal_standard ? 1 : 0
+
+  bucket = var.wal_store.bucket
+
+  # Records that are not tiered yet.
+  lifecycle {
+    prevent_destroy = true
+  }
+}
+
+resource "aws_s3_bucket_public_access_block" "wal" {
+  count = local.wal_standard ? 1 : 0
+
+  bucket                  = aws_s3_bucket.wal[0].id
+  block_public_acls       = true
+  block_public_policy     = true
+  ignore_public_acls      = true
+  restrict_public_buckets = true
+}
+
+resource "aws_s3_bucket_ownership_controls" "wal" {
+  count = local.wal_standard ? 1 : 0
+
+  bucket = aws_s3_bucket.wal[0].id
+
+  rule {
+    object_ownership = "BucketOwnerEnforced"
+  }
+}
+
+resource "aws_s3_bucket_server_side_encryption_configuration" "wal" {
+  count = local.wal_standard ? 1 : 0
+
+  bucket = aws_s3_bucket.wal[0].id
+
+  rule {
+    bucket_key_enabled = true # one request to KMS for many objects
+
+    apply_server_side_encryption_by_default {
+      sse_algorithm     = "aws:kms"
+      kms_master_key_id = local.kms_key
+    }
+  }
+}
+
+# Brokers delete write-ahead logs themselves. A rule that did could delete records that are not tiered yet.
+resource "aws_s3_bucket_lifecycle_configuration" "wal" {
+  count = local.wal_standard ? 1 : 0
+
+  bucket = aws_s3_bucket.wal[0].id
+
+  rule {
+    id     = "abort-uploads"
+    status = "Enabled"
+
+    filter {}
+
+    abort_incomplete_multipart_upload {
+      days_after_initiation = 7
+    }
+  }
+}
+
+resource "aws_s3_bucket_policy" "wal" {
+  count = local.wal_standard ? 1 : 0
+
+  bucket = aws_s3_bucket.wal[0].id
+  policy = local.bucket_policies[local.wal_arn]
+
+  depends_on = [aws_s3_bucket_public_access_block.wal]
 }

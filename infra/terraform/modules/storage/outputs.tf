@@ -22,3 +22,13 @@ output "store_url" {
   description = "The store, as `firn serve --store` takes it."
   value       = "s3://${var.create_bucket ? aws_s3_bucket.this[0].bucket : var.bucket_name}${var.prefix == "" ? "" : "/${var.prefix}"}?region=${var.region}"
 }
+
+output "wal_store" {
+  description = "The bucket of write-ahead logs: its ARN, and whether it is of S3 Express One Zone; null without one."
+  value       = var.wal_store == null ? null : { arn = local.wal_arn, express = var.wal_store.express }
+}
+
+output "wal_store_url" {
+  description = "The store of write-ahead logs, as `firn serve --wal-store` takes it; null without one."
+  value       = one([for store in var.wal_store[*] : "s3://${coalesce(one(aws_s3_directory_bucket.wal[*].bucket), one(aws_s3_bucket.wal[*].bucket))}?region=${var.region}"])
+}

@@ -28,6 +28,16 @@ variable "kms_key_arn" {
   type        = string
 }
 
+variable "wal_store" {
+  description = "A bucket for write-ahead logs alone: its whole name, whether it is a directory bucket of S3 Express One Zone, and in which zone; null: none."
+  type = object({
+    express = bool
+    zone_id = string
+    bucket  = string
+  })
+  default = null
+}
+
 variable "writer_role_arns" {
   description = "Roles that may write to and delete from the cluster's prefixes."
   type        = list(string)

@@ -1,4 +1,4 @@
-# One broker for clients in three zones, with HTTP and Spark.
+# Three brokers with volumes in three zones, with HTTP and Spark.
 
 mock_provider "aws" {
   source          = "../../tests/mocks"
@@ -21,6 +21,11 @@ run "kafka_http_and_spark_are_there" {
   assert {
     condition     = output.http_url == "https://firn.example.com" && strcontains(output.spark.submit_command, "start-job-run")
     error_message = "HTTP or Spark is missing."
+  }
+
+  assert {
+    condition     = length(output.replace_commands) == 3 && length(split(",", output.bootstrap_servers)) == 3
+    error_message = "There are not three brokers."
   }
 
   assert {

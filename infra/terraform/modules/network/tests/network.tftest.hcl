@@ -137,29 +137,42 @@ run "an_existing_vpc_is_not_changed_but_for_endpoints" {
   }
 }
 
-run "clients_and_machines_reach_brokers_without_disks_at_their_own_addresses" {
+run "clients_and_machines_reach_one_of_many_brokers_at_its_own_address" {
   command = plan
 
   variables {
-    fleet_enabled = true
+    direct = true
   }
 
   assert {
-    condition     = toset([for rule in aws_vpc_security_group_ingress_rule.fleet_clients : "${rule.cidr_ipv4} ${rule.from_port} ${rule.to_port}"]) == toset(["10.1.0.0/16 9092 9092", "10.2.0.0/16 9092 9092"])
+    condition     = toset([for rule in aws_vpc_security_group_ingress_rule.direct_clients : "${rule.cidr_ipv4} ${rule.from_port} ${rule.to_port}"]) == toset(["10.1.0.0/16 9092 9092", "10.2.0.0/16 9092 9092"])
     error_message = "Clients do not reach the brokers that the load balancer tells them of, or others do."
   }
 
   assert {
-    condition     = toset(keys(aws_vpc_security_group_ingress_rule.fleet_machines)) == toset(["broker", "http", "spark"]) && length(aws_vpc_security_group_egress_rule.fleet_machines) == 3
+    condition     = toset(keys(aws_vpc_security_group_ingress_rule.direct_machines)) == toset(["broker", "http", "spark"]) && length(aws_vpc_security_group_egress_rule.direct_machines) == 3
     error_message = "Brokers, HTTP processes or Spark jobs do not reach brokers."
   }
 }
 
-run "nobody_but_the_load_balancer_reaches_brokers_with_volumes" {
+run "nobody_but_the_load_balancer_reaches_a_broker_that_is_alone" {
   command = plan
 
   assert {
-    condition     = length(aws_vpc_security_group_ingress_rule.fleet_clients) == 0 && length(aws_vpc_security_group_ingress_rule.fleet_machines) == 0
+    condition     = length(aws_vpc_security_group_ingress_rule.direct_clients) == 0 && length(aws_vpc_security_group_ingress_rule.direct_machines) == 0
     error_message = "Somebody reaches brokers past the load balancer."
+  }
+}
+
+run "brokers_reach_s3_express_by_a_gateway_of_its_own" {
+  command = plan
+
+  variables {
+    express_enabled = true
+  }
+
+  assert {
+    condition     = aws_vpc_endpoint.express[0].vpc_endpoint_type == "Gateway" && endswith(aws_vpc_endpoint.express[0].service_name, ".s3express") && aws_vpc_security_group_egress_rule.express[0].to_port == 443
+    error_message = "Brokers do not reach S3 Express."
   }
 }

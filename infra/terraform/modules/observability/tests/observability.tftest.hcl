@@ -143,3 +143,30 @@ run "metrics_are_read_without_a_login_if_brokers_have_no_certificate" {
     error_message = "Metrics are read by ${aws_ssm_document.watch.content}"
   }
 }
+
+run "missing_replicas_and_refused_writes_of_several_brokers_tell_somebody" {
+  command = plan
+
+  variables {
+    replicated = true
+  }
+
+  assert {
+    condition     = aws_cloudwatch_metric_alarm.broker["0-writes-refused"].metric_name == "firn_under_min_isr_partitions" && aws_cloudwatch_metric_alarm.broker["0-replicas-missing"].evaluation_periods == 3
+    error_message = "Nobody is told that replicas are missing."
+  }
+
+  assert {
+    condition     = alltrue([for alarm in aws_cloudwatch_metric_alarm.broker : contains(output.metric_names, alarm.metric_name)])
+    error_message = "An alarm of replicas watches a metric that nobody ships."
+  }
+}
+
+run "a_broker_that_is_alone_has_no_alarms_of_replicas" {
+  command = plan
+
+  assert {
+    condition     = !contains(output.metric_names, "firn_under_min_isr_partitions") && !contains(keys(aws_cloudwatch_metric_alarm.broker), "0-writes-refused")
+    error_message = "Metrics of replicas are shipped, and paid for, where there are none."
+  }
+}

@@ -105,3 +105,55 @@ run "an_existing_bucket_is_left_alone" {
     error_message = "The store is ${output.store_url}"
   }
 }
+
+run "a_bucket_of_s3_express_for_write_ahead_logs_gives_sessions_to_brokers_alone" {
+  command = plan
+
+  variables {
+    wal_store = { express = true, zone_id = "euc1-az1", bucket = "prod-wal--euc1-az1--x-s3" }
+  }
+
+  assert {
+    condition     = one(aws_s3_directory_bucket.wal[0].location).name == "euc1-az1" && output.wal_store.arn == "arn:aws:s3express:eu-central-1:123456789012:bucket/prod-wal--euc1-az1--x-s3" && output.wal_store_url == "s3://prod-wal--euc1-az1--x-s3?region=eu-central-1"
+    error_message = "Write-ahead logs are at ${output.wal_store_url}"
+  }
+
+  assert {
+    condition     = [for statement in jsondecode(aws_s3_bucket_policy.wal_express[0].policy).Statement : "${statement.Effect} ${statement.Sid} ${statement.Action}"] == ["Deny TlsOnly s3express:CreateSession", "Deny BrokersOnly s3express:CreateSession"]
+    error_message = "The bucket's policy is ${aws_s3_bucket_policy.wal_express[0].policy}"
+  }
+
+  assert {
+    condition     = length(aws_s3_bucket.wal) == 0 && length(aws_s3_bucket_lifecycle_configuration.wal) == 0
+    error_message = "There is a second bucket of S3 besides."
+  }
+}
+
+run "a_second_bucket_for_write_ahead_logs_is_kept_as_the_first_one" {
+  command = plan
+
+  variables {
+    prefix    = "firn"
+    wal_store = { express = false, zone_id = null, bucket = "prod-wal" }
+  }
+
+  assert {
+    condition     = [for statement in jsondecode(aws_s3_bucket_policy.wal[0].policy).Statement : statement.Sid] == ["TlsOnly", "WriteOnce", "BrokersWrite"]
+    error_message = "The second bucket's policy is ${aws_s3_bucket_policy.wal[0].policy}"
+  }
+
+  assert {
+    condition     = contains(jsondecode(aws_s3_bucket_policy.wal[0].policy).Statement[1].Resource, "arn:aws:s3:::prod-wal/wal/*")
+    error_message = "Write-ahead logs may be overwritten: ${aws_s3_bucket_policy.wal[0].policy}"
+  }
+
+  assert {
+    condition     = aws_s3_bucket_public_access_block.wal[0].restrict_public_buckets && one(one(aws_s3_bucket_server_side_encryption_configuration.wal[0].rule).apply_server_side_encryption_by_default).sse_algorithm == "aws:kms" && length(aws_s3_directory_bucket.wal) == 0
+    error_message = "The second bucket could be made public, or is not encrypted by the cluster's key."
+  }
+
+  assert {
+    condition     = alltrue([for rule in aws_s3_bucket_lifecycle_configuration.wal[0].rule : length(rule.expiration) == 0 && length(rule.transition) == 0])
+    error_message = "A rule deletes or moves write-ahead logs."
+  }
+}
