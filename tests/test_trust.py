@@ -548,6 +548,7 @@ CONSOLE_ROUTES = {
             for path in (
                 "",
                 "/live",
+                "/live/topics",
                 "/topics",
                 "/topics/{topic_name}",
                 "/topics/{topic_name}/messages",

@@ -55,7 +55,7 @@ async def take(base: str, folder: Path, paths: dict[str, str]) -> int:
                 for screen_name, screen in SCREENS.items():
                     await tab.show_as(screen)
                     await tab.go(base + path)
-                    if path == "/" or path.startswith("/console/groups/"):
+                    if path == "/" or path.startswith(("/console/groups/", "/console/topics?")):
                         await asyncio.sleep(SETTLED_S)
                     (folder / f"{name}-{screen_name}.png").write_bytes(await tab.picture())
             reports = [one for one in tab.reports if "404 (Not Found)" not in one]

@@ -76,7 +76,7 @@ OPEN_TO_ALL_USERS = {
     "/v3/clusters/{cluster_id}/brokers/{broker_id}", "/v3/clusters/{cluster_id}/brokers/{broker_id}/partition-replicas",
     "/v3/clusters/{cluster_id}/topics", "/v3/clusters/{cluster_id}/topics/-/configs",
     "/v3/clusters/{cluster_id}/consumer-groups", "/v3/clusters/{cluster_id}/share-groups", "/brokers", "/topics",
-    "/console/topics", "/console/groups", "/console/brokers", "/console/transactions", "/console/login",
+    "/console/topics", "/console/live/topics", "/console/groups", "/console/brokers", "/console/transactions", "/console/login",
 }  # fmt: skip
 """GET of these. Lists have only those elements that the user may describe; of brokers they have all."""
 OF_THE_REGISTRY = (

@@ -53,6 +53,7 @@ NEED_NO_RIGHT = {
     # Lists of the console, and a page that this broker needs no login for.
     ("GET", "/console"),
     ("GET", "/console/topics"),
+    ("GET", "/console/live/topics"),
     ("GET", "/console/groups"),
     ("GET", "/console/brokers"),
     ("GET", "/console/transactions"),

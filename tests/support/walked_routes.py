@@ -521,6 +521,7 @@ WALKED_ROUTES: Final[Mapping[Route, Entry]] = {
     ("GET", "/"): _get("/", headers={"Accept": "text/html"}),
     ("GET", "/console"): _get("/console", 303),
     ("GET", "/console/live"): _get("/console/live"),
+    ("GET", "/console/live/topics"): _get("/console/live/topics?internal=1", 200, 400),
     ("GET", "/console/topics"): _get("/console/topics?internal=1", 200, 400),
     ("GET", "/console/topics/{topic_name}"): _get("/console/topics/{topic}?partition={partition}"),
     ("GET", "/console/topics/{topic_name}/messages"): _get("/console/topics/{topic}/messages?partition={partition}&contains=x"),

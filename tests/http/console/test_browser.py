@@ -179,6 +179,15 @@ async def test_the_first_page_shows_rates_that_move(shown: Shown) -> None:
     assert shown.tab.reports == []
 
 
+async def test_the_list_of_topics_shows_rates_of_any_name(shown: Shown) -> None:
+    await write(shown, "one")
+    await shown.client.post(f"{shown.cluster}/topics", json={"topic_name": "__proto__"})
+    await shown.tab.go(f"{shown.base}/console/topics")
+    for name in ("flights", "__proto__"):
+        await shown.tab.until(f"document.querySelector('[data-rate={name}]').textContent == '0/s'")
+    assert shown.tab.reports == []
+
+
 async def test_the_lag_of_a_group_moves_and_says_when_the_group_has_caught_up(shown: Shown) -> None:
     await write(shown, "one", "two", "three")
     partition = TopicPartition("flights", PartitionIndex(0))

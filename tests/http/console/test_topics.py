@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 
 import httpx
 import pytest
@@ -93,6 +94,26 @@ async def test_a_page_of_a_topic_that_there_is_not_is_404(http: httpx.AsyncClien
     assert (await http.get("/console/topics/flights?partition=x")).status_code == 400
     assert (await http.get("/console/topics/flights/messages?partition=1")).status_code == 404
     assert (await http.get("/console/topics/flights/partitions/0/messages/0")).status_code == 404
+
+
+async def test_the_script_of_the_list_gets_the_records_of_each_topic_of_its_page(
+    http: httpx.AsyncClient, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.http.console.pages.topics.TOPICS_A_PAGE", 2)
+    await made(http, cluster, "__proto__", "a", "b.c", "d", partitions=2)
+    for index in (0, 1, 1):
+        record = {"partition_id": index, "value": {"data": 1}}
+        assert (await http.post(f"{cluster}/topics/b.c/records", json=record)).is_success
+    text = (await http.get("/console/topics?after=a")).text
+    link = re.search(r'data-live="([^"]+)"', text)
+    assert link is not None
+    assert 'data-rate="b.c"' in text
+    assert (await http.get(unescape(link[1]))).json()["counters"] == {"b.c": 3, "d": 0}
+    assert (await http.get("/console/live/topics?q=a")).json()["counters"] == {"a": 0}
+    assert (await http.get("/console/live/topics", params={"q": "x" * 301})).status_code == 400
+    monkeypatch.setattr("app.http.console.pages.topics.PARTITIONS_SUMMED_MAX", 1)
+    assert (await http.get("/console/live/topics")).json()["counters"] is None
+    assert "data-live" not in (await http.get("/console/topics")).text
 
 
 async def test_the_list_rests_between_its_rows(

@@ -75,15 +75,17 @@ function rate(value, unit) {
       if (value >= size) return `${(value / size).toFixed(1)} ${name}`
     return `${Math.round(value)} B/s`
   }
-  for (const [size, name] of [[1e6, "M"], [1e3, "k"]]) if (value >= size) return `${(value / size).toFixed(1)} ${name} ${unit}`
-  return `${Math.round(value)} ${unit}`
+  const after = unit.startsWith("/") ? unit : ` ${unit}`
+  for (const [size, name] of [[1e6, "M"], [1e3, "k"]]) if (value >= size) return `${(value / size).toFixed(1)} ${name}${after}`
+  return `${Math.round(value)}${after}`
 }
 
-const seen = {}
+const seen = new Map()
 let last = null
 
 function draw(chart, name, value) {
-  const points = (seen[name] ??= [])
+  const points = seen.get(name) ?? []
+  seen.set(name, points)
   points.push(value)
   if (points.length > POINTS) points.shift()
   const most = Math.max(1, ...points)
@@ -116,6 +118,7 @@ function show_gauges(gauges, counters, seconds) {
 function show(counters, seconds) {
   for (const element of document.querySelectorAll("[data-rate]")) {
     const name = element.dataset.rate
+    if (!Object.hasOwn(counters, name) || !Object.hasOwn(last, name)) continue
     element.textContent = rate(Math.max(0, (counters[name] - last[name]) / seconds), element.dataset.unit)
     element.classList.remove("old")
     element.title = ""

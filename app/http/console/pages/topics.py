@@ -6,9 +6,11 @@ Tests: ``tests/http/console/test_topics.py``.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -18,15 +20,16 @@ from app.client.cluster import TopicView
 from app.core.errors import RequestRejected
 from app.core.turns import Portion, run
 from app.core.units import BrokerId, PartitionIndex, TopicPartition
+from app.http.bodies import json_response
 from app.http.console.asking import ANY_S, Told, of_broker, side_by_side, soon
-from app.http.console.rendering import ConsoleRoute, console_of, page
+from app.http.console.rendering import GUARDED, ConsoleRoute, console_of, page
 from app.http.console.texts.formats import setting
 from app.http.console.texts.timeline import Axis, timeline_steps
 from app.http.errors import RestError
 from app.http.gateway import Gateway
 from app.http.serving import gateway_of
 from app.wire.config_resources import ConfigResourceType
-from app.wire.private import PartitionTierStatus, SegmentInfo, TierStatusResponse
+from app.wire.private import PartitionTierStatus, SegmentInfo, TierStatusResponse, TopicsResponse
 
 router = APIRouter(include_in_schema=False, route_class=ConsoleRoute, default_response_class=Response)
 
@@ -46,6 +49,8 @@ class TopicBytes:
     local: int = 0
     lag: int = 0
     records: int = 0
+    end: int = 0
+    """Records that were ever written."""
     tiered: bool = False
 
 
@@ -95,6 +100,7 @@ async def _bytes_of(told: Told[TierStatusResponse]) -> Mapping[str, TopicBytes]:
             own.local += one.local_bytes
             own.lag += one.lag_bytes
             own.records += max(0, one.high_watermark - one.log_start_offset)
+            own.end += max(0, one.high_watermark)
             own.tiered |= one.tiered
             if portion.spent_by():
                 await portion.rest()
@@ -110,17 +116,59 @@ def state_of(topic: TopicView) -> str:
     return f"{behind:,} not in sync" if behind else ""
 
 
-@router.get("/console/topics")
-async def list_topics(request: Request) -> Response:
-    gateway = gateway_of(request)
+class _Asked(NamedTuple):
+    """A page of the list, as the query names it."""
+
+    wanted: str
+    after: str
+    internal: bool
+
+    @property
+    def query(self) -> str:
+        """The same page in a URL."""
+        return urlencode({"q": self.wanted, "after": self.after, "internal": "1" if self.internal else ""})
+
+
+def _asked(request: Request) -> _Asked:
+    """Raises: RestError 400."""
     query = request.query_params
-    wanted, after, internal = query.get("q", ""), query.get("after", ""), query.get("internal") == "1"
-    if len(wanted) > QUERY_CHARS_MAX or len(after) > QUERY_CHARS_MAX:
+    found = _Asked(query.get("q", ""), query.get("after", ""), query.get("internal") == "1")
+    if len(found.wanted) > QUERY_CHARS_MAX or len(found.after) > QUERY_CHARS_MAX:
         raise RestError(400, f"A filter has {QUERY_CHARS_MAX} characters at most.")
-    listed = await soon(
+    return found
+
+
+async def _names(gateway: Gateway, asked: _Asked) -> TopicsResponse:
+    """The names of a page. Raises: BrokerUnavailable."""
+    wanted, after, internal = asked
+    return await soon(
         gateway,
         lambda: gateway.admin.topic_names(contains=wanted, after=after, limit=TOPICS_A_PAGE, internal=internal),
     )
+
+
+@router.get("/console/live/topics")
+async def live(request: Request) -> Response:
+    """How many records each topic of a page has got so far, for the script of the list, which computes rates from two of these
+    responses. Topics without a response of all their leaders are left out."""
+    gateway = gateway_of(request)
+    listed = await _names(gateway, _asked(request))
+    shown = (await gateway.admin.describe_topics(listed.names)).values()
+    told = await _told(gateway, [*shown])
+    counters = None
+    if told is not None:
+        away, numbers = set(told.silent), await _bytes_of(told)
+        counters = {one.name: numbers[one.name].end for one in shown if one.name in numbers and not _led_by(one, away)}
+    response = json_response({"counters": counters, "at_s": asyncio.get_running_loop().time()})
+    response.headers.update(GUARDED)
+    return response
+
+
+@router.get("/console/topics")
+async def list_topics(request: Request) -> Response:
+    gateway = gateway_of(request)
+    asked = _asked(request)
+    listed = await _names(gateway, asked)
     shown = [*(await gateway.admin.describe_topics(listed.names)).values()]
     behind = listed.before + len(listed.names)
     portion = Portion()
@@ -150,8 +198,9 @@ async def list_topics(request: Request) -> Response:
         count=listed.fitting,
         total=listed.total,
         first=listed.before + 1,
-        query=wanted,
-        internal=internal,
+        query=asked.wanted,
+        internal=asked.internal,
+        live=asked.query if numbers is not None else "",
         after=listed.names[-1] if behind < listed.fitting else "",
         begun=listed.before > 0,
         missing=numbers is None and bool(shown),
