@@ -1,6 +1,8 @@
 """How a client reaches brokers with TLS and a login, by Kafka's names of client settings.
 
 ``ClientSecurity`` holds the settings. ``SecureDialer`` connects by them, and logs in before the first request.
+
+Tests: ``tests/cli/test_security_settings.py``, ``tests/broker/test_token_keys.py``.
 """
 
 from __future__ import annotations

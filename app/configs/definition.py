@@ -1,4 +1,7 @@
-"""The definition of a setting: its names, type, bounds, default and meaning."""
+"""The definition of a setting: its names, type, bounds, default and meaning.
+
+Tests: ``tests/test_configs.py``, ``tests/handlers/test_admin_configs.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The environment variables that settings are given by."""
+"""The environment variables that settings are given by.
+
+Tests: ``tests/cli/test_settings.py``.
+"""
 
 from __future__ import annotations
 

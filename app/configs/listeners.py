@@ -2,6 +2,8 @@
 
 Pure. Texts of settings come in, ``ListenerConfig`` comes out. Names of settings, defaults and checks are Kafka's. A listener's own
 setting (``listener.name.<name in lower case>.ssl.client.auth``) replaces the broker's (``ssl.client.auth``).
+
+Tests: ``tests/cli/test_security_settings.py``.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ The rules are those of ``Properties.load``: a line ends with LF, CR or CRLF; bla
 ``#`` or ``!`` say nothing; an odd number of backslashes at the end of a line joins the next one to it, without its leading blanks;
 the name ends at the first ``=``, ``:`` or blank that no backslash precedes; ``\\t``, ``\\n``, ``\\r``, ``\\f`` and ``\\uXXXX``
 stand for characters, and any other character after a backslash for itself. If a name comes twice, its last value counts.
+
+Tests: ``tests/cli/test_kafka_settings.py``.
 """
 
 from __future__ import annotations

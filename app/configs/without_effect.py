@@ -13,6 +13,8 @@ defaults describe Firn's behaviour.
 A line of a table is ``name type default [least..[most]] [dynamic | per-broker]``. ``-`` means no default and ``''`` an empty
 default. As in Kafka, ``dynamic`` settings can be altered while a broker runs, and ``per-broker`` settings for one broker at a
 time.
+
+Tests: ``tests/cli/test_kafka_settings.py``.
 """
 
 from __future__ import annotations

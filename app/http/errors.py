@@ -1,4 +1,7 @@
-"""Errors as the REST proxy answers them: ``{"error_code", "message"}``. The code is the HTTP status, or begins with it."""
+"""Errors as the REST proxy answers them: ``{"error_code", "message"}``. The code is the HTTP status, or begins with it.
+
+Tests: ``tests/http/test_schemas.py``.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 If a broker starts it, the process inherits one end of a socket pair. The broker tells its health there. End of file means that the
 broker is gone, and the process ends at once. This module makes the process's clock and randomness.
+
+Tests: ``tests/http/test_application.py``.
 """
 
 from __future__ import annotations

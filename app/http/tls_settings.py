@@ -1,4 +1,7 @@
-"""Settings of HTTPS: Kafka's names after ``firn.http.``."""
+"""Settings of HTTPS: Kafka's names after ``firn.http.``.
+
+Tests: ``tests/http/test_https.py``.
+"""
 
 from __future__ import annotations
 

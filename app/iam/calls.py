@@ -3,6 +3,8 @@
 S3's actions are not its calls: a HEAD is allowed by ``s3:GetObject``, a LIST by ``s3:ListBucket``, every request of a multipart
 upload but its abort by ``s3:PutObject``. With a key of KMS, S3 asks for a data key on behalf of the caller: to write it makes one,
 to read it decrypts one, and it decrypts the one that an upload began with for each part and for the completion.
+
+Tests: ``tests/infra/iam/test_policy.py``.
 """
 
 from __future__ import annotations

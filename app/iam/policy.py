@@ -2,6 +2,8 @@
 
 Only brokers write. Spark jobs read the cluster log, and manifests and segments of the topics that they are for. An http process
 asks brokers and has no business in the bucket, which its policy says: an Allow elsewhere does not outweigh a Deny.
+
+Tests: ``tests/infra/iam/test_policy.py``.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ Each step is stored before the next one begins. The client gets its response aft
 if the client or this broker dies: the next coordinator finds the Prepare record. If no step has to wait for a disk, and all markers
 fit in one portion (INV-15), all three happen at once. Partitions that another broker leads get their marker from there (ADR 0026,
 X).
+
+Tests: ``tests/transactions/test_coordinator.py``, ``tests/transactions/test_model.py``.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A TLS handshake or a login that is never finished costs memory and a descriptor, and anybody can begin one. So each has a deadline,
 and beyond the limit a new one takes the place of the oldest. Then a flood of unfinished ones does not keep out clients that
 finish soon, and clients that are known are not touched.
+
+Tests: ``tests/transport/test_tls.py``.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 It reads to where the core says, hands the core's responses to the transport once they may leave, and tells the core when there is
 room again. The core (``core.py``) says whether to read, and when to end.
+
+Tests: ``tests/transport/test_server.py``, ``tests/broker/test_ended_connections.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The new leader in an answer that says "not here" (KIP-951): Produce and Fetch say it alike."""
+"""The new leader in an answer that says "not here" (KIP-951): Produce and Fetch say it alike.
+
+Tests: ``tests/wire/test_fetch.py``, ``tests/wire/test_produce.py``.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,8 @@ Partitions with work left have a record with a stage (``unsettled``). New topics
 there are many logs, they are created before the response to the client. So a client that knows of a topic can write to it.
 ``run`` does all work that may have to wait, and retries it until it succeeds: missing logs are made here, named partitions are
 opened by the ``Opener``, and manifests are read by ``ManifestReading``.
+
+Tests: ``tests/broker/test_deleted_topics.py``, ``tests/broker/test_following_in_turns.py``, ``tests/broker/test_stages.py``.
 """
 
 from __future__ import annotations

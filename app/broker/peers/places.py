@@ -1,4 +1,7 @@
-"""Asking and telling another broker over Kafka's protocol; see ``app/metadata/peers/place.py``."""
+"""Asking and telling another broker over Kafka's protocol; see ``app/metadata/peers/place.py``.
+
+Tests: ``tests/broker/test_cluster_refusals.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Requests between brokers about transactions, in Kafka's messages: WriteTxnMarkers (key 27) and AddPartitionsToTxn (24)."""
+"""Requests between brokers about transactions, in Kafka's messages: WriteTxnMarkers (key 27) and AddPartitionsToTxn (24).
+
+Tests: ``tests/broker/test_transactions.py``.
+"""
 
 from __future__ import annotations
 

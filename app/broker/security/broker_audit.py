@@ -1,4 +1,7 @@
-"""The audit log of one broker (ADR 0033), from before its start to its end: where its lines go, and the task that writes them."""
+"""The audit log of one broker (ADR 0033), from before its start to its end: where its lines go, and the task that writes them.
+
+Tests: ``tests/broker/test_stages.py``.
+"""
 
 from __future__ import annotations
 

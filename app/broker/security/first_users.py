@@ -2,6 +2,8 @@
 
 `firn user add --offline` leaves them in the data directory of a broker that does not run. The broker makes them when it serves, and
 removes the file. The file has SCRAM credentials, not passwords.
+
+Tests: ``tests/broker/test_secured_listeners.py``.
 """
 
 from __future__ import annotations

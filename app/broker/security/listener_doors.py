@@ -1,4 +1,7 @@
-"""The authentication of a broker's listeners, made of their settings before anything is started."""
+"""The authentication of a broker's listeners, made of their settings before anything is started.
+
+Tests: ``tests/broker/test_token_keys.py``.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 A child inherits one end of a socket pair and, where it works on the data directory, that directory's lock: so no new broker starts
 beside children of an old one that still run.
+
+Tests: ``tests/broker/test_secrets.py``.
 """
 
 from __future__ import annotations

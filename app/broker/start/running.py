@@ -3,6 +3,8 @@
 A broker writes ``.firn/process.json`` when it has the directory's lock, and again when it serves. It removes the file when it
 stops in order. The file of a killed broker names a process that no longer exists: the process id and its start time distinguish
 it from a later process with the same id.
+
+Tests: ``tests/cli/test_background.py``.
 """
 
 from __future__ import annotations

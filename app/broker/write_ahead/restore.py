@@ -2,6 +2,8 @@
 
 The manifest was sealed and the local log agrees with it already. Behind this the log ends where the partition ends, and has every
 record from the tiered end on, so it is read and tiered like any other.
+
+Tests: ``tests/broker/test_object_durability.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Deletes the objects of ended write-ahead logs that no partition needs (ADR 0037, J12, J36). Runs on the controller."""
+"""Deletes the objects of ended write-ahead logs that no partition needs (ADR 0037, J12, J36). Runs on the controller.
+
+Tests: ``tests/broker/test_wal_store.py``.
+"""
 
 from __future__ import annotations
 

@@ -9,6 +9,8 @@ while. That is done in one partition at a time: two transactions that each begin
 When enough replicas are in sync, the leader takes no records until its log is in the bucket, on its disk and on theirs, and asks.
 
 A leader that has asked takes no records until it has an answer that refuses, or an image with a newer partition epoch (J18).
+
+Tests: ``tests/broker/test_object_durability.py``.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ It gets a partition only when no other member holds it. So two members never hol
     STABLE ──(newer target)──► UNREVOKED_PARTITIONS ──(revoked)──► UNRELEASED_PARTITIONS ──(all free)──► STABLE
 
 A middle state is skipped if there is nothing to revoke, or if others hold nothing of the target.
+
+Tests: ``tests/groups/test_consumer.py``.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ names the owned partitions. Its response comes at once, has the member epoch as 
 returns the assignment. REBALANCE_IN_PROGRESS in response to a Heartbeat makes the member rejoin, to give up or get partitions.
 The member has three time limits: its session, the time to rejoin when it was told to, and the time to request its assignment
 after it has joined.
+
+Tests: ``tests/groups/test_migration.py``.
 """
 
 from __future__ import annotations

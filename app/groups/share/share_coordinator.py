@@ -3,6 +3,8 @@
 Two parts that may be on different brokers (ADR 0027): the leader of a partition of ``__share_group_state`` keeps states
 (``shell``), and the leader of a topic's partition hands its records out (``leader``). ``states`` is the way to the first from
 everywhere.
+
+Tests: ``tests/broker/test_share_groups.py``.
 """
 
 from __future__ import annotations

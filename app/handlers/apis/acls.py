@@ -1,4 +1,7 @@
-"""DescribeAcls (key 29), CreateAcls (30), DeleteAcls (31): the rules of access, through the controller (KIP-140, KIP-290)."""
+"""DescribeAcls (key 29), CreateAcls (30), DeleteAcls (31): the rules of access, through the controller (KIP-140, KIP-290).
+
+Tests: ``tests/broker/test_authorisation.py``, ``tests/handlers/test_audited_changes.py``.
+"""
 
 from __future__ import annotations
 

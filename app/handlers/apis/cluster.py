@@ -1,6 +1,8 @@
 """DescribeCluster (key 60, KIP-700), DescribeTopicPartitions (key 75, KIP-966), FirnTopics and FirnCluster.
 
 All of them read the cluster image.
+
+Tests: ``tests/handlers/test_admin_cluster.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""OffsetCommit (key 8), OffsetFetch (9), OffsetDelete (47): the committed offsets of groups."""
+"""OffsetCommit (key 8), OffsetFetch (9), OffsetDelete (47): the committed offsets of groups.
+
+Tests: ``tests/groups/test_broker.py``, ``tests/handlers/test_many_groups.py``.
+"""
 
 from __future__ import annotations
 

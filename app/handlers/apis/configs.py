@@ -2,6 +2,8 @@
 
 ``app/configs/`` defines the settings and their allowed values. The cluster image has the values that were set. Changes go through
 the controller. A broker describes its own settings, and under the empty name the overrides for all brokers.
+
+Tests: ``tests/handlers/test_admin_configs.py``.
 """
 
 from __future__ import annotations

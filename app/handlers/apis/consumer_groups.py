@@ -1,4 +1,7 @@
-"""ConsumerGroupHeartbeat (key 68) and ConsumerGroupDescribe (key 69): groups whose assignment the broker makes (KIP-848)."""
+"""ConsumerGroupHeartbeat (key 68) and ConsumerGroupDescribe (key 69): groups whose assignment the broker makes (KIP-848).
+
+Tests: ``tests/handlers/test_many_groups.py``, ``tests/groups/test_broker.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""CreateDelegationToken, RenewDelegationToken, ExpireDelegationToken, DescribeDelegationToken (keys 38 to 41, KIP-48, KIP-373)."""
+"""CreateDelegationToken, RenewDelegationToken, ExpireDelegationToken, DescribeDelegationToken (keys 38 to 41, KIP-48, KIP-373).
+
+Tests: ``tests/broker/test_delegation_tokens.py``.
+"""
 
 from __future__ import annotations
 

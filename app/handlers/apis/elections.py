@@ -1,4 +1,7 @@
-"""ElectLeaders (key 43, KIP-183, KIP-460): preferred leaders lead again, or any replica leads a partition without a leader."""
+"""ElectLeaders (key 43, KIP-183, KIP-460): preferred leaders lead again, or any replica leads a partition without a leader.
+
+Tests: ``tests/handlers/test_admin_placement.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""UpdateFeatures (key 57, KIP-584, KIP-1022): the level of ``firn.version`` rises."""
+"""UpdateFeatures (key 57, KIP-584, KIP-1022): the level of ``firn.version`` rises.
+
+Tests: ``tests/handlers/test_admin_placement.py``.
+"""
 
 from __future__ import annotations
 

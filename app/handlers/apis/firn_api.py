@@ -1,4 +1,7 @@
-"""Firn's own keys: metrics and the state of the tier, for HTTP and the command line (``app.wire.private``)."""
+"""Firn's own keys: metrics and the state of the tier, for HTTP and the command line (``app.wire.private``).
+
+Tests: ``tests/broker/test_private_apis.py``.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 These requests come from members of the classic protocol; their groups are in ``app/groups/classic/classic.py``. Groups of
 every type are listed, described and deleted.
+
+Tests: ``tests/handlers/test_many_groups.py``, ``tests/groups/test_broker.py``.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """DescribeLogDirs (key 35): the local part of the log, by partition. AlterReplicaLogDirs (34): a broker has one directory, so that
-nothing moves. DeleteRecords (21): a later start of the log."""
+nothing moves. DeleteRecords (21): a later start of the log.
+
+Tests: ``tests/handlers/test_admin_log_dirs.py``.
+"""
 
 from __future__ import annotations
 

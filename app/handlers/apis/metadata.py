@@ -1,4 +1,7 @@
-"""Metadata (key 3): brokers, topics and leaders, from the cluster image; unknown topics are made if that is wanted."""
+"""Metadata (key 3): brokers, topics and leaders, from the cluster image; unknown topics are made if that is wanted.
+
+Tests: ``tests/handlers/test_metadata_cache.py``, ``tests/handlers/test_admin_cluster.py``.
+"""
 
 from __future__ import annotations
 

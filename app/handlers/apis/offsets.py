@@ -3,6 +3,8 @@
 
 A time is searched first in the object store's part of the log, by the time ranges of the manifest, and then in the local part.
 Only such a search has to wait.
+
+Tests: ``tests/handlers/test_small_apis.py``.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A request that changes the cluster may come to any broker. If that broker is not the controller, it puts the request into an
 Envelope (API 58) with its principal. It gives the client the controller's answer when it has applied the entry that the answer
 names.
+
+Tests: ``tests/broker/test_passing_on.py``.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Ids are handed out from a block that the controller granted to this broker. A block that was begun is never returned, so no id is
 given twice, also after a crash. The coordinator of a transactional id decides its identity.
+
+Tests: ``tests/handlers/test_producer_id_block.py``.
 """
 
 from __future__ import annotations

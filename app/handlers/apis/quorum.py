@@ -2,6 +2,8 @@
 
 There is no quorum (ADR 0023). The controller is told as the leader and only voter of the cluster's metadata, and every other
 registered broker as an observer. Offsets are numbers of entries of the cluster log.
+
+Tests: ``tests/handlers/test_admin_placement.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""DescribeClientQuotas and AlterClientQuotas (keys 48 and 49, KIP-546): limits of users, client ids and addresses."""
+"""DescribeClientQuotas and AlterClientQuotas (keys 48 and 49, KIP-546): limits of users, client ids and addresses.
+
+Tests: ``tests/handlers/test_admin_quotas.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""AlterPartitionReassignments (key 45) and ListPartitionReassignments (46): partitions move to other brokers (KIP-455)."""
+"""AlterPartitionReassignments (key 45) and ListPartitionReassignments (46): partitions move to other brokers (KIP-455).
+
+Tests: ``tests/handlers/test_admin_placement.py``.
+"""
 
 from __future__ import annotations
 

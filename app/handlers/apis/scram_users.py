@@ -1,4 +1,7 @@
-"""DescribeUserScramCredentials and AlterUserScramCredentials (keys 50, 51, KIP-554)."""
+"""DescribeUserScramCredentials and AlterUserScramCredentials (keys 50, 51, KIP-554).
+
+Tests: ``tests/broker/test_secured_listeners.py``, ``tests/handlers/test_repeats.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""ShareGroupHeartbeat (key 76) and ShareGroupDescribe (key 77): the members of share groups (KIP-932)."""
+"""ShareGroupHeartbeat (key 76) and ShareGroupDescribe (key 77): the members of share groups (KIP-932).
+
+Tests: ``tests/broker/test_share_groups.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""DescribeShareGroupOffsets (key 90), AlterShareGroupOffsets (91), DeleteShareGroupOffsets (92): the progress of share groups."""
+"""DescribeShareGroupOffsets (key 90), AlterShareGroupOffsets (91), DeleteShareGroupOffsets (92): the progress of share groups.
+
+Tests: ``tests/broker/test_share_groups.py``.
+"""
 
 from __future__ import annotations
 

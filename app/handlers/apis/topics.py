@@ -1,4 +1,7 @@
-"""CreateTopics (key 19), DeleteTopics (20), CreatePartitions (37): changes of the set of topics, through the controller."""
+"""CreateTopics (key 19), DeleteTopics (20), CreatePartitions (37): changes of the set of topics, through the controller.
+
+Tests: ``tests/handlers/test_admin_topics.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Views of transactions. KIP-664: DescribeProducers (key 61), DescribeTransactions (65), ListTransactions (66).
 
 ``handle_look`` reports this broker's transactions to a coordinator whose log may lack its end (ADR 0037, J46).
+
+Tests: ``tests/transactions/test_requests.py``, ``tests/handlers/test_repeats.py``.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 They are records of the group's partition of ``__consumer_offsets``, which the transaction has to know of as of any other
 partition that it writes to (KIP-890).
+
+Tests: ``tests/transactions/test_requests.py``, ``tests/transactions/test_model.py``.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 InitProducerId, with which it begins, is in ``producer_ids.py``; partitions that are added by a Produce itself in ``admission.py``;
 offsets that are committed in one in ``transactional_offsets.py``.
+
+Tests: ``tests/transactions/test_requests.py``.
 """
 
 from __future__ import annotations

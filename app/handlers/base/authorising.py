@@ -6,6 +6,8 @@ Each of these is answered with an error beside the rest. ``HandlerRight`` entrie
 the handler knows the names.
 
 Without an authorizer every caller has all rights, and a check costs one comparison.
+
+Tests: ``tests/broker/test_authorisation.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Shared by commits of offsets, in a transaction and outside of one."""
+"""Shared by commits of offsets, in a transaction and outside of one.
+
+Tests: ``tests/groups/test_broker.py``.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 The controller gets the changes of a request together, so that it can make one entry of them. Then it makes them whether or not
 the client still waits, as in Kafka. So the time-out of a request does not end the wait. The controller's own deadline does (30 s
 for a store that does not answer).
+
+Tests: ``tests/handlers/test_admin_topics.py``.
 """
 
 from __future__ import annotations

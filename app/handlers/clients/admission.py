@@ -6,6 +6,8 @@ newer) this broker tells it now, which may have to wait.
 
 Another broker may be the coordinator. Then it is asked before the request is served, and a guard of the partition's log sees to it
 that its answer still holds when the batch is appended (ADR 0026, XV).
+
+Tests: ``tests/transactions/test_model.py``.
 """
 
 from __future__ import annotations

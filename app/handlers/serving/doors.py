@@ -1,4 +1,7 @@
-"""Authenticates the clients of a listener, by certificates and logins, before their first request is served."""
+"""Authenticates the clients of a listener, by certificates and logins, before their first request is served.
+
+Tests: ``tests/transport/test_mutated_logins.py``, ``tests/handlers/test_frame_memory.py``.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ Produce, a Fetch that has something to answer, ApiVersions and every other handl
 callback of the socket. Further Produces are served behind a waiting Produce (they are appended in order, only their answers wait);
 anything else that waits stops the parsing of this connection until it is answered, and a request that is not a Produce does not
 pass waiting Produces.
+
+Tests: ``tests/broker/test_mutated_streams.py``.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The cluster log stores them, like settings of topics. The group need not exist yet. All other settings of a group come from its
 coordinator.
+
+Tests: ``tests/groups/test_consumer.py``.
 """
 
 from __future__ import annotations

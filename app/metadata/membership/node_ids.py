@@ -2,6 +2,8 @@
 
 The controller gives it. Where no broker is registered yet, the broker takes one from the log itself. Nothing is bound to the id
 until the broker registers. If the answer is lost, so is the id.
+
+Tests: ``tests/broker/test_node_ids.py``.
 """
 
 from __future__ import annotations
