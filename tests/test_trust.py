@@ -156,6 +156,24 @@ PRIVATE_APIS = {
             "broker/test_keyed_requests.py::test_a_message_that_no_client_of_firn_sends_is_refused",
         ),
     ),
+    ApiKey.FIRN_APPEND: Private(
+        private.AppendRequest,
+        {
+            "topic_id": "must be known, and the caller must have WRITE on its topic, or DESCRIBE to ask for the end",
+            "partition": "must be led here",
+            "records": "checked as those of a Produce request, by the same functions",
+            "end": "compared with the log in the turn of the append (ADR 0043, EO18)",
+            "epoch": "as end",
+            "transactional_id": "the caller must have WRITE on it, and its coordinator must know the transaction",
+            "timeout_ms": "bounded",
+        },
+        (
+            NO_REQUEST,
+            "broker/test_conditional_appends.py::test_a_batch_is_appended_behind_the_end_that_was_read_alone",
+            "broker/test_conditional_appends.py::test_the_caller_needs_the_rights_of_a_producer",
+            "broker/test_conditional_appends.py::test_records_are_checked_as_those_of_a_produce_request",
+        ),
+    ),
     ApiKey.FIRN_FORWARDED: Private(
         private.ForwardedRequest,
         {"address": "believed of connections from firn.trusted.proxies alone, once, before a login (ADR 0034, HF1)"},
@@ -720,7 +738,7 @@ HTTP_ROUTES = {
 
 
 def test_every_private_api_is_in_the_table() -> None:
-    assert set(PRIVATE_APIS) == {key for key in Apis() if key >= PRIVATE_FROM}
+    assert set(PRIVATE_APIS) == {key for key in {*Apis(), ApiKey.FIRN_APPEND} if key >= PRIVATE_FROM}
     assert {key for key in ApiKey if key >= PRIVATE_FROM} == OPAQUE
     requests = {
         value

@@ -30,7 +30,7 @@ from app.core.errors import (
     without_frames,
 )
 from app.core.limits import MIB
-from app.core.units import BrokerId, Offset, PartitionIndex, ProducerId, TopicPartition
+from app.core.units import BrokerId, LeaderEpoch, Offset, PartitionIndex, ProducerId, TopicPartition
 from app.records.batch import HEADER_BYTES, BatchHeader, check_stored_batch, parse_header
 from app.records.control import ControlType, parse_marker
 from app.records.record import Record, iter_records
@@ -77,6 +77,8 @@ class _Assigned:
     not_before_s: float = 0.0
     aborting: set[ProducerId] = field(default_factory=set)
     """Producers whose records are being skipped, up to their ABORT marker."""
+    epoch: LeaderEpoch | None = None
+    """Of the last batch below ``position``; None before the first."""
 
 
 class Consumer:
@@ -170,6 +172,10 @@ class Consumer:
         """The end of the records that this consumer may see now, by the newest answer; None before the first."""
         state = self._assigned[partition]
         return state.last_stable_offset if self._read_committed else state.high_watermark
+
+    def epoch_below(self, partition: TopicPartition) -> LeaderEpoch | None:
+        """The leader epoch of the last batch below the position, markers and aborted ones included; None before the first batch."""
+        return self._assigned[partition].epoch
 
     async def poll(self, timeout_ms: int) -> list[FetchedBatch]:
         """The next batches, as soon as there are any. None if none came in time, or if only positions moved.
@@ -404,6 +410,7 @@ class Consumer:
             if self._wanted(state, header, batch, aborted):
                 batches.append(FetchedBatch(state.partition, header, batch, state.position))
             state.position = header.end_offset
+            state.epoch = header.leader_epoch
         return state.position != asked
 
     def _wanted(self, state: _Assigned, header: BatchHeader, batch: memoryview, aborted: list[tuple[int, int]]) -> bool:

@@ -44,17 +44,20 @@ class RestAnswer(NamedTuple):
     message: str
     comes_again: bool = False
     """Whether a later try may be served, also where the status alone does not say so."""
+    etag: str | None = None
+    """Of a condition that does not hold: the ETag with which it would."""
 
     def body(self) -> bytes:
         return msgspec.json.encode(Error(self.error_code, self.message))
 
     def headers(self) -> dict[str, str]:
         """The headers of the response, besides its type and length."""
-        return (
-            {**NO_STORE, "retry-after": RETRY_AFTER_S}
-            if self.comes_again or self.status in RETRY_LATER
-            else dict(NO_STORE)
-        )
+        headers = dict(NO_STORE)
+        if self.comes_again or self.status in RETRY_LATER:
+            headers["retry-after"] = RETRY_AFTER_S
+        if self.etag is not None:
+            headers["etag"] = self.etag
+        return headers
 
 
 REFUSED: Final = RestAnswer(401, 40101, "Authentication failed.")
@@ -65,9 +68,17 @@ NEEDED: Final = RestAnswer(401, 40101, "This server asks for a user and a passwo
 class RestError(Exception):
     """Raised by a route to answer with an error."""
 
-    def __init__(self, status: int, message: str, *, error_code: int | None = None, comes_again: bool = False) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        error_code: int | None = None,
+        comes_again: bool = False,
+        etag: str | None = None,
+    ) -> None:
         super().__init__(message)
-        self.answer = RestAnswer(status, status if error_code is None else error_code, message, comes_again)
+        self.answer = RestAnswer(status, status if error_code is None else error_code, message, comes_again, etag)
 
 
 class ProcessEnded(Exception):

@@ -30,12 +30,14 @@ from app.core.limits import (
 from app.core.metrics import Registry, Sample
 from app.core.seams import Clock
 from app.core.turns import drained, each
+from app.core.units import TimestampMs
 from app.http.errors import RestError, answer_of
 from app.http.metrics import labelled
 from app.http.read_budget import ReadBudget
 from app.security.acls import Operation
 
 if TYPE_CHECKING:
+    from app.client.conditional_appends import ConditionalWriter
     from app.http.keyed.producing import KeyedProducer
     from app.http.processes.worker import Worker
     from app.machine.certificates import TlsSettings
@@ -197,6 +199,7 @@ class Gateway:
         self._buffer_bytes_max = buffer_bytes_max
         self._producer: Producer | None = None
         self._keyed: KeyedProducer | None = None
+        self._conditional: ConditionalWriter | None = None
         self.cluster = cluster
         self.admin = AdminClient(cluster)
         self.groups = GroupClient(cluster)
@@ -231,6 +234,19 @@ class Gateway:
 
             self._keyed = KeyedProducer(self.cluster, self._clock)
         return self._keyed
+
+    @property
+    def conditional(self) -> ConditionalWriter:
+        """Writes requests that have an If-Match and no key. Made when it is first asked for."""
+        if self._conditional is None:
+            from app.client.conditional_appends import ConditionalWriter  # as keyed requests
+
+            self._conditional = ConditionalWriter(self.cluster)
+        return self._conditional
+
+    def now_ms(self) -> TimestampMs:
+        """The time for records without one."""
+        return TimestampMs(self._clock.now_ms())
 
     async def close(self) -> None:
         """Send the records that were accepted, and close the connections."""

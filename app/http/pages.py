@@ -91,6 +91,8 @@ class RecordPage:
     """The leader epoch of the last record; None without a record."""
     stable: bool
     """Whether all of it lies below the last stable offset."""
+    epoch_below: LeaderEpoch | None
+    """The leader epoch of the last batch below ``next_offset``; None if the page has no batch or ends in the middle of one."""
 
 
 class ShownAt(NamedTuple):
@@ -233,7 +235,9 @@ async def read_page(consumer: Consumer, wanted: WantedRecords, held: PageBytes) 
             wait_ms = FETCH_WAIT_MS_MAX
     stable_end = consumer.last_stable_offset(wanted.partition)
     stable = stable_end is not None and reading.position <= stable_end
-    return RecordPage(records, reading.position, ended_by, reading.epoch, stable)
+    at_end = ended_by is EndedBy.END and reading.position == consumer.position(wanted.partition)
+    epoch_below = consumer.epoch_below(wanted.partition) if at_end else None
+    return RecordPage(records, reading.position, ended_by, reading.epoch, stable, epoch_below)
 
 
 async def follow(consumer: Consumer, wanted: WantedRecords) -> AsyncGenerator[ShownAt | None]:

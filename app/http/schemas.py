@@ -42,6 +42,19 @@ IDEMPOTENCY_KEY: Final = {
 """Of ``parameters``: the header of the routes that produce."""
 
 
+IF_MATCH: Final = {
+    "name": "If-Match",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string"},
+    "description": "The ETag of a partition or of a page of its records. The records are stored only if the partition ends there."
+    " Each record must have a partition_id, and all the same.",
+}
+"""Of ``parameters``: the header of the routes of REST v3 that produce."""
+ETAG: Final = {"description": "The end of the partition, for If-Match.", "schema": {"type": "string"}}
+"""Of ``headers`` of responses."""
+
+
 def request_body(kind: type[msgspec.Struct], example: Any, *, description: str = "") -> dict[str, Any]:
     """``openapi_extra`` of a route whose body is decoded as ``kind``."""
     body = {"required": True, "content": {JSON_TYPE: {"schema": reference(kind), "example": example}}}

@@ -1,4 +1,4 @@
-"""Firn's own APIs (keys 20000 to 20005, 20014 to 20016, 20020, 20021): requests and responses, each as msgpack in one field.
+"""Firn's own APIs (keys 20000 to 20005, 20014 to 20017, 20020, 20021): requests and responses, each as msgpack in one field.
 
 Shared by the broker, which answers, and by the HTTP process and the command line, which ask. The keys are not advertised.
 Structs are arrays on the wire; a new field goes to the end and has a default, so that either side may be the older one.
@@ -526,6 +526,41 @@ class RequestsResponse(msgspec.Struct, array_like=True, frozen=True):
     """Of an open key: the try that has it."""
     timeout_ms: int = 0
     """Of an unknown key: how long its transaction may be open."""
+
+
+class AppendRequest(msgspec.Struct, array_like=True, frozen=True):
+    """FirnAppend appends one batch if a partition has no data behind the offset up to which the caller has read (ADR 0043, EO18).
+    Without records it asks for the end of committed records alone. The partition's leader answers."""
+
+    topic_id: UUID
+    partition: int
+    records: bytes = b""
+    """One batch; empty to ask for the end."""
+    end: int = -1
+    """Of an append: the caller has read all that is below it."""
+    epoch: int = -1
+    """Of an append: the leader epoch of the last batch below ``end``; -1 for an empty partition."""
+    transactional_id: str = ""
+    """Of an append: the transaction that has the batch; empty for none."""
+    timeout_ms: int = 0
+    """Of an append: how long to wait until the batch is stored."""
+
+
+class AppendResponse(msgspec.Struct, array_like=True, frozen=True):
+    error_code: int = 0
+    error: str = ""
+    """A sentence, if the request was refused."""
+    moved: bool = False
+    """Nothing was appended: the partition has other data behind the offset, or another history below it."""
+    end: int = -1
+    """Where a reader of committed records has read all of them; of a batch that was appended: the offset behind it. -1 if that is
+    not known now."""
+    epoch: int = -1
+    """The leader epoch of the last batch below ``end``; -1 for an empty partition."""
+    base_offset: int = -1
+    """Of the batch that was appended, perhaps by an earlier try."""
+    log_append_ms: int = -1
+    """-1 if the topic keeps the records' own timestamps."""
 
 
 T = TypeVar("T", bound=msgspec.Struct)

@@ -108,6 +108,7 @@ PRIVATE: Final[frozenset[int]] = frozenset(
         ApiKey.FIRN_SCHEMAS,
         ApiKey.FIRN_REQUESTS,
         ApiKey.FIRN_TOPICS,
+        ApiKey.FIRN_APPEND,
     }
 )
 """Firn's own keys that every client may send: version 0 only, flexible headers, a body of one compact bytes field."""

@@ -139,6 +139,7 @@ async def test_what_brokers_and_operators_ask_is_refused_to_others(tmp_path: Pat
                 "append", 0, None, [operator_record("CONFIG", None, compatibilityLevel="NONE")]
             ),
             ApiKey.FIRN_REQUESTS: own.RequestsRequest("fate", partitions=[(SEEN, 0)], producer_id=0, offset=0),
+            ApiKey.FIRN_APPEND: own.AppendRequest(broker.ids[SEEN], 0, bytes(batch()), 0, -1),
             ApiKey.ALTER_PARTITION: AlterPartitionRequest(broker_id=1),
             ApiKey.BROKER_HEARTBEAT: BrokerHeartbeatRequest(broker_id=1),
             ApiKey.ENVELOPE: EnvelopeRequest(b"", b"", b""),
@@ -162,6 +163,8 @@ async def test_what_brokers_and_operators_ask_is_refused_to_others(tmp_path: Pat
         elif key == ApiKey.FIRN_TIER_SEGMENTS:
             answer = own.unpack(own.TierSegmentsResponse, await alice.ask(key, 0, own.pack(message)))
             assert "not allowed to DESCRIBE" in answer.error
+        elif key == ApiKey.FIRN_APPEND:
+            assert own_codes(await alice.ask(key, 0, own.pack(message)))[0] == ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif key in {
             ApiKey.FIRN_TIER_REPLACE,
             ApiKey.FIRN_ENTRIES,

@@ -39,7 +39,10 @@ def rows() -> list[Row]:
 
 
 def served() -> set[str]:
-    return {"".join(map(str.capitalize, ApiKey(key).name.split("_"))) for key in {*Apis(), *PRODUCE_AND_FETCH}}
+    return {
+        "".join(map(str.capitalize, ApiKey(key).name.split("_")))
+        for key in {*Apis(), *PRODUCE_AND_FETCH, ApiKey.FIRN_APPEND}
+    }
 
 
 def test_every_api_that_is_served_has_a_row_and_no_other() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +16,7 @@ import msgspec
 
 from app.configs.client_metrics import Client
 from app.core.limits import PARTITIONS_PER_TOPIC_MAX
-from app.core.units import TopicId
+from app.core.units import TimestampMs, TopicId
 from app.exactly_once.records import RECORDS_MAX, Part, RequestKey, Result, encode_result
 from app.metadata.peers.control import (
     RAISE_EPOCHS,
@@ -37,6 +37,7 @@ from app.wire.codec import encode_opaque, shape_of
 from app.wire.private import (
     REPLACED_AT_ONCE_MAX,
     TOPIC_NAME_CHARS_MAX,
+    AppendRequest,
     ClusterRequest,
     DrainRequest,
     ForwardedRequest,
@@ -428,8 +429,19 @@ WALKED: Final[Mapping[ApiKey, Entry]] = {
         lambda on, count: RequestsRequest("append", b"key", bytes(16), result=_long_result(count)),
         lambda on, count: RequestsRequest("fate", partitions=[(WIDE, 0)] * count),
     ),
+    ApiKey.FIRN_APPEND: _private(
+        lambda on, count: AppendRequest(on.ids[0], 0),
+        lambda on, count: AppendRequest(on.ids[0], 0, _long_batch(count), 0, -1),
+        lambda on, count: AppendRequest(on.ids[0], 0, _long_batch(count), 2**62, 0),
+        lambda on, count: AppendRequest(on.ids[0], 0, b"x" * count, 0, -1),
+    ),
     ApiKey.FIRN_FORWARDED: _private(lambda on, count: ForwardedRequest("1" * count)),
 }
+
+
+@cache
+def _long_batch(count: int) -> bytes:
+    return build_batch([(TimestampMs(1_790_000_000_000), None, b"v", ())] * min(count, 200_000))
 
 
 def served_keys() -> set[ApiKey]:

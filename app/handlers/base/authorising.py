@@ -779,6 +779,11 @@ TABLE: Final[Mapping[ApiKey, tuple[Entry, ...]]] = {
         HandlerRight(WRITE, TOPIC, "each topic that a request with a new key writes to"),
         HandlerRight(CLUSTER_ACTION, CLUSTER, "for the fate of a record, which brokers ask for"),
     ),
+    ApiKey.FIRN_APPEND: (
+        HandlerRight(WRITE, TOPIC, "the topic of an append"),
+        HandlerRight(WRITE, TRANSACTIONAL_ID, "the id of its transaction, if it has one"),
+        HandlerRight(DESCRIBE, TOPIC, "the topic whose end is asked for"),
+    ),
     # It comes before the login, and only from few addresses (ADR 0034, HF1). No rule of access decides.
     ApiKey.FIRN_FORWARDED: NOTHING,
 }

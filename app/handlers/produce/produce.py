@@ -14,7 +14,7 @@ four things make a request wait:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -712,7 +712,7 @@ async def _append_some(
 
     Each partition is appended as soon as it is prepared, so that a request holds one decompressed batch at a time, not all.
     """
-    context, server = connection.context, connection.server
+    context = connection.context
     without_files = 0
     verdicts: Verdicts = {}
     try:
@@ -729,27 +729,11 @@ async def _append_some(
                     partition = require_partition(context, topic, index)
                     if connection.held is not None:
                         check_held(connection, connection.held, topic, partition, records, context.clock.now_ms())
-                    log = partition.log
-                    without_files += not log.has_files
-                    checked = check_produced(context, asked.version, request, partition, records, verdict)
-                    config = None
-                    if log.needs_preparation(checked):
-                        config = log.config
-                        checked = memoryview(await server.preparations.prepare(connection, log, checked))
-                        if config.checks_schemas and not log.has_batch(checked):
-                            await check_schemas(connection, partition.topic, config, checked)
-                        # The leader, the log or a reason to refuse can have changed meanwhile.
-                        partition = require_partition(context, topic, index)
-                        log = partition.log
-                        check_produced(context, asked.version, request, partition, checked, verdict)
-                    now_ms, prepared = context.clock.now_ms(), config is log.config
-                    stored = append_one(
-                        context, request, partition, index, checked, answered, now_ms, prepared=prepared
+                    without_files += not partition.log.has_files
+                    partition, stored = await append_prepared(
+                        connection, asked.version, request, topic, partition, records, verdict, answered
                     )
                 except FirnError as error:
-                    if isinstance(error, PreparationNeeded) and partition is not None:  # SV9
-                        told = f"The settings of {partition.topic} have changed. Try again."
-                        error = RequestRejected(ErrorCode.NOT_ENOUGH_REPLICAS, told)
                     note_refused(connection, request, topic, index, records, error)
                     answered.append(failure(context, partition, index, error))
                     continue
@@ -763,6 +747,46 @@ async def _append_some(
                     )
     finally:
         release(context, verdicts)
+
+
+async def append_prepared(
+    connection: Client,
+    version: int,
+    request: ProduceRequest,
+    topic: TopicRef,
+    partition: Partition,
+    records: memoryview | None,
+    verdict: FirnError | TransactionGuard | None,
+    answered: list[PartitionResult],
+    condition: Callable[[Partition, memoryview], None] | None = None,
+) -> tuple[Partition, Awaitable[None] | None]:
+    """Prepare a batch on the pool if its log needs that, append it, and put the result into ``answered``.
+
+    ``condition``: raises a FirnError if the batch must not be appended. It is called in the turn of the append.
+
+    Returns: the partition as it is now, and the wait as ``append_one``. Raises: FirnError; nothing was appended.
+    """
+    context, index, log = connection.context, partition.index, partition.log
+    checked = check_produced(context, version, request, partition, records, verdict)
+    config = None
+    if log.needs_preparation(checked):
+        config = log.config
+        checked = memoryview(await connection.server.preparations.prepare(connection, log, checked))
+        if config.checks_schemas and not log.has_batch(checked):
+            await check_schemas(connection, partition.topic, config, checked)
+        # The leader, the log or a reason to refuse can have changed meanwhile.
+        partition = require_partition(context, topic, index)
+        log = partition.log
+        check_produced(context, version, request, partition, checked, verdict)
+    if condition is not None:
+        condition(partition, checked)
+    now_ms, prepared = context.clock.now_ms(), config is log.config
+    try:
+        stored = append_one(context, request, partition, index, checked, answered, now_ms, prepared=prepared)
+    except PreparationNeeded:  # SV9
+        told = f"The settings of {partition.topic} have changed. Try again."
+        raise RequestRejected(ErrorCode.NOT_ENOUGH_REPLICAS, told) from None
+    return partition, stored
 
 
 # --- checks and lookups -------------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from app.handlers.clients.produce_shape import PREFIX_START
 from app.handlers.clients.serving import STEPS, told
 from app.handlers.fetch.attempts import FETCH
 from app.handlers.fetch.fetch import serve_fetch
+from app.handlers.produce.conditional import APPEND, serve_append
 from app.handlers.produce.produce import PRODUCE, serve_produce
 from app.transport.core import FRAME_SIZE, OUT_BYTES_MAX, REQUEST_BYTES_MIN, SLOTS_MAX, Slot
 from app.wire.apikeys import ApiKey
@@ -187,6 +188,9 @@ class Session(Client):
             if answer is not None:
                 self.answer(answer)
                 meter.observe(server.loop.time() - self.started_s, 1)
+            return
+        if api_key == APPEND:
+            serve_append(self, api_version, correlation_id, frame)
             return
         if api_key == API_VERSIONS and not is_api_versions_known(api_version):
             self.answer(unknown_api_versions_frame(correlation_id))

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from app.client.cluster import ClusterClient
+from app.client.conditional_appends import EndMoved, SeenEnd, append_in_transaction
 from app.client.partitioner import partition_of_key
 from app.client.transactional_batches import Row, WrittenBatch, write_batches
 from app.client.transactions import Transaction, begin_transaction, end_transaction
@@ -23,7 +24,9 @@ from app.core.units import PartitionIndex, TimestampMs, TopicPartition
 from app.exactly_once.attempt import (
     Aborted,
     Attempt,
+    Busy,
     InProgress,
+    Known,
     OtherBody,
     Outcome,
     Refused,
@@ -36,6 +39,7 @@ from app.exactly_once.records import RECORDS_MAX, TRY_ID_BYTES, Part, Result
 from app.exactly_once.transactional_ids import IDS_MAX, TransactionalIds
 from app.http.errors import REST_CODE, RestError, answer_of
 from app.http.keyed.asked import KeyedRecord
+from app.http.keyed.if_match import moved
 from app.http.keyed.results import NewKey, ResultClient
 
 APPEND_BUDGET_MS: Final = 5_000
@@ -48,6 +52,7 @@ PROCESS_BYTES: Final = 8
 BUSY_MS: Final = 500
 """An id whose last transaction is not ended after this time is set aside, and another id is taken (EO8)."""
 IDS_TRIED_MAX: Final = 3
+MOVED: Final = 412
 ID_WITHIN_S: Final = 5.0
 """How long a request waits for an id while all are in use."""
 OF_TRANSACTION: Final = frozenset(
@@ -81,6 +86,8 @@ class _Plan(NamedTuple):
     """For each record, the index of its partition."""
     batches: dict[TopicPartition, list[Row]]
     filled_ms: int
+    seen: SeenEnd | None
+    """Where the only partition must end (EO18)."""
 
     @property
     def result_bytes(self) -> int:
@@ -106,17 +113,24 @@ class KeyedProducer:
         self._running: set[asyncio.Task[Any]] = set()
 
     async def produce(
-        self, key: bytes, digest: bytes, topic: str, records: Sequence[KeyedRecord], status: int
+        self,
+        key: bytes,
+        digest: bytes,
+        topic: str,
+        records: Sequence[KeyedRecord],
+        status: int,
+        seen: SeenEnd | None = None,
     ) -> Result:
         """Write records, unless a request with the key has done so. Returns: the result of the request that did.
 
         Args:
             digest: of the request. A request with the key and another digest is refused.
             status: of the answer.
+            seen: where the partition of all records must end for a new key.
 
-        Raises: RestError 409 with Retry-After, 422, 429, 503; RestError of another status, with nothing written.
+        Raises: RestError 409 with Retry-After, 412, 422, 429, 503; RestError of another status, with nothing written.
         """
-        task = asyncio.create_task(self._run(key, digest, topic, records, status))
+        task = asyncio.create_task(self._run(key, digest, topic, records, status, seen))
         self._running.add(task)
         task.add_done_callback(self._ended)
         match await asyncio.shield(task):
@@ -154,18 +168,26 @@ class KeyedProducer:
 
     # --- one request --------------------------------------------------------------------------------------------------
 
-    async def _run(self, key: bytes, digest: bytes, topic: str, records: Sequence[KeyedRecord], status: int) -> Outcome:
+    async def _run(
+        self,
+        key: bytes,
+        digest: bytes,
+        topic: str,
+        records: Sequence[KeyedRecord],
+        status: int,
+        seen: SeenEnd | None,
+    ) -> Outcome:
         try:
-            plan = await self._plan(topic, records)
+            plan = await self._plan(topic, records, seen)
         except RequestRejected as error:
             raise (_error_of(error) if _comes_again(error.code) else error) from None
         attempt = Attempt(secrets.token_bytes(TRY_ID_BYTES), digest)
         one = _Try(self, attempt, key, plan, status)
         while attempt.outcome is None:
             await one.do()
-        return attempt.outcome
+        return await one.unless_stored(attempt.outcome)
 
-    async def _plan(self, topic: str, records: Sequence[KeyedRecord]) -> _Plan:
+    async def _plan(self, topic: str, records: Sequence[KeyedRecord], seen: SeenEnd | None) -> _Plan:
         """Raises: RestError, RequestRejected."""
         if len(records) > RECORDS_MAX:
             raise RestError(
@@ -197,7 +219,7 @@ class KeyedProducer:
             if portion.spent_by():
                 await portion.rest()
         partitions = tuple(TopicPartition(topic, PartitionIndex(index)) for index in numbers)
-        return _Plan(partitions, tuple(places), dict(zip(partitions, rows, strict=True)), filled_ms)
+        return _Plan(partitions, tuple(places), dict(zip(partitions, rows, strict=True)), filled_ms, seen)
 
     # --- transactional ids --------------------------------------------------------------------------------------------
 
@@ -295,6 +317,25 @@ class _Try:
         self._transaction: Transaction | None = None
         self._settle_until_s: float | None = None
 
+    async def unless_stored(self, outcome: Outcome) -> Outcome:
+        """The outcome of the try. If the partition did not end where it must, it may be another try of the request that has moved
+        the end: then its outcome counts."""
+        if not isinstance(outcome, Aborted) or not isinstance(outcome.error, RestError):
+            return outcome
+        if outcome.error.answer.status != MOVED:
+            return outcome
+        try:
+            found = await self._results.settle(self._key, self._attempt.try_id)
+        except FirnError:
+            return Undecided()
+        match found:
+            case Known(result):
+                return Stored(result) if result.digest == self._attempt.digest else OtherBody()
+            case Busy():
+                return InProgress()
+            case Unknown():
+                return outcome
+
     async def do(self) -> None:
         """Do the next step."""
         match self._attempt.step:
@@ -374,6 +415,16 @@ class _Try:
             self._producer.give_back(transactional_id, None, new.timeout_ms)
             raise
         self._attempt.began()
+        if self._plan.seen is not None:
+            ((partition, rows),) = self._plan.batches.items()
+            try:
+                return {
+                    partition: await append_in_transaction(
+                        self._cluster, self._transaction, partition, self._plan.seen, rows
+                    )
+                }
+            except EndMoved as error:
+                raise moved(error) from None
         return await write_batches(self._cluster, self._transaction, self._plan.batches, busy_ms=BUSY_MS)
 
     async def _append(self) -> None:

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from app.client.cluster import ClusterClient, refusal
 from app.client.connection import KafkaConnection
+from app.client.feature_levels import require_level
 from app.client.retry import retrying
 from app.client.transactions import Transaction
 from app.core.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected
@@ -26,7 +27,7 @@ from app.exactly_once.records import (
     encode_key,
     encode_result,
 )
-from app.metadata.image.records import LEVEL_FEATURE, REQUESTS_LEVEL, upgrade_needed
+from app.metadata.image.records import REQUESTS_LEVEL
 from app.wire.apikeys import ApiKey
 from app.wire.private import RequestsRequest, RequestsResponse, pack, unpack
 
@@ -144,7 +145,7 @@ class ResultClient:
     async def ask_once(self, asked: RequestsRequest) -> RequestsResponse:
         try:
             connection = await self._connection(asked.key)
-            await check_level(connection)
+            await require_level(connection, REQUESTS_LEVEL, "Requests with an Idempotency-Key need")
             body = await connection.request(ApiKey.FIRN_REQUESTS, pack(asked), timeout_ms=ANSWER_MS)
         except BrokerUnavailable:
             self._leaders = []
@@ -167,15 +168,3 @@ class ResultClient:
         if leader not in self._cluster.view.brokers:
             await self._cluster.refresh([])
         return await self._cluster.broker(leader)
-
-
-async def check_level(connection: KafkaConnection) -> None:
-    """Raises: RequestRejected UNSUPPORTED_VERSION if the cluster is of a lower level, whose brokers may not know the request."""
-    if connection.features.get(LEVEL_FEATURE, 0) < REQUESTS_LEVEL:
-        await connection.learn_features()
-    level = connection.features.get(LEVEL_FEATURE, 0)
-    if level < REQUESTS_LEVEL:
-        raise RequestRejected(
-            ErrorCode.UNSUPPORTED_VERSION,
-            upgrade_needed("Requests with an Idempotency-Key need", REQUESTS_LEVEL, level),
-        )

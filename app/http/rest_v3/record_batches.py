@@ -19,7 +19,6 @@ from app.http.bodies import JSON_TYPE, IdleSender, Pace, body_chunks
 from app.http.body_budget import bytes_of_body, take_body
 from app.http.errors import RestError, answer_of
 from app.http.json_stream import EntriesSplitter
-from app.http.keyed.asked import KeyedRequest, keyed
 from app.http.read_budget import PageBytes
 from app.http.record_json import (
     ENTRIES_MAX,
@@ -36,8 +35,9 @@ from app.http.record_json import (
     record_of_entry,
 )
 from app.http.registry.record_encoding import RecordEncoding
-from app.http.rest_v3.keyed_records import produce_all
-from app.http.schemas import IDEMPOTENCY_KEY, content_of, request_body
+from app.http.rest_v3.keyed_records import Whole, produce_all, stored_whole
+from app.http.schemas import ETAG, IDEMPOTENCY_KEY, content_of, request_body
+from app.http.schemas import IF_MATCH as IF_MATCH_PARAMETER
 from app.http.serving import caller_of, counts_no_more, gateway_of, records_counters
 
 router = APIRouter(tags=["Records (v3)"])
@@ -59,6 +59,7 @@ BODIES: Final = (BatchBody, BatchReceipts)
         409: {
             "description": "A request with the same Idempotency-Key is being served. Retry-After says when to ask again."
         },
+        412: {"description": "The partition does not end at the ETag of If-Match.", "headers": {"ETag": ETAG}},
         413: {"description": "The batch is too large."},
         422: {
             "description": "An id is missing, too long or used twice, the batch is empty, or another request had the"
@@ -75,7 +76,7 @@ BODIES: Final = (BatchBody, BatchReceipts)
             ]
         },
     )
-    | {"parameters": [IDEMPOTENCY_KEY]},
+    | {"parameters": [IDEMPOTENCY_KEY, IF_MATCH_PARAMETER]},
 )
 async def produce_batch(cluster_id: str, topic_name: str, request: Request) -> Response:
     """Store the entries of a batch."""
@@ -89,7 +90,7 @@ async def produce_batch(cluster_id: str, topic_name: str, request: Request) -> R
 async def _produce(cluster_id: str, topic_name: str, request: Request, held: PageBytes) -> Response:
     gateway = gateway_of(request)
     caller = caller_of(request)
-    asked = keyed(request)
+    asked = stored_whole(request)
     settings = gateway.settings
     entries = await _read(request, settings.record_bytes_max, settings.body_idle_timeout_ms, held, asked)
     if asked is not None:
@@ -150,7 +151,7 @@ class _Accepted(NamedTuple):
 
 
 async def _read(
-    request: Request, record_bytes_max: int, idle_timeout_ms: int, held: PageBytes, asked: KeyedRequest | None
+    request: Request, record_bytes_max: int, idle_timeout_ms: int, held: PageBytes, asked: Whole | None
 ) -> dict[str, bytes]:
     """The entries of the body by their ids. ``held`` has its bytes. Raises: RestError, ClientLeft."""
     chunks = body_chunks(request.receive, request.headers, Pace(idle_timeout_ms))

@@ -28,12 +28,14 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app.client.cluster import EARLIEST, LATEST, TopicView
+from app.client.conditional_appends import SeenEnd
 from app.core.errors import ErrorCode, FirnError, ProtocolError, RequestRejected
 from app.core.units import Offset, PartitionIndex, TopicPartition
 from app.http.bodies import JSON_TYPE, Streamed, Write
 from app.http.conventions import HEAD
 from app.http.errors import NO_STORE, REFUSED, RestError, answer_of
 from app.http.gateway import Gateway
+from app.http.keyed.if_match import etag_of
 from app.http.pages import (
     BYTES_DEFAULT,
     BYTES_MAX,
@@ -352,6 +354,8 @@ async def _page_response(
     following = str(request.url.remove_query_params(without).include_query_params(offset=page.next_offset))
     links = [f'<{following}>; rel="next"', *((f'<{permanent}>; rel="bookmark"',) if permanent else ())]
     headers["link"] = ", ".join(links)
+    if page.epoch_below is not None:
+        headers["etag"] = etag_of(SeenEnd(topic.topic_id, page.next_offset, page.epoch_below))
     if lines:
         return Response(b"".join(one + b"\n" for one in page.records), headers=headers, media_type=LINES_TYPE)
     content = filled(

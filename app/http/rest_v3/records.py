@@ -36,7 +36,8 @@ from app.http.connections import WHOLE
 from app.http.errors import REFUSED, RestAnswer, RestError, answer_of
 from app.http.gateway import Gateway
 from app.http.json_stream import JsonSplitter
-from app.http.keyed.asked import KEY, keyed
+from app.http.keyed.asked import KEY
+from app.http.keyed.if_match import IF_MATCH
 from app.http.record_json import (
     LONG_BYTES,
     PartReceipt,
@@ -51,8 +52,9 @@ from app.http.record_json import (
     record_of,
 )
 from app.http.registry.record_encoding import RecordEncoding
-from app.http.rest_v3.keyed_records import produce_one
-from app.http.schemas import IDEMPOTENCY_KEY, content_of, request_body
+from app.http.rest_v3.keyed_records import produce_one, stored_whole
+from app.http.schemas import ETAG, IDEMPOTENCY_KEY, content_of, request_body
+from app.http.schemas import IF_MATCH as IF_MATCH_PARAMETER
 from app.http.serving import (
     CredentialEnded,
     caller_of,
@@ -98,6 +100,7 @@ _Outcome = _Told | None
         409: {
             "description": "A request with the same Idempotency-Key is being served. Retry-After says when to ask again."
         },
+        412: {"description": "The partition does not end at the ETag of If-Match.", "headers": {"ETag": ETAG}},
         413: {"description": "A record is too large."},
         422: {"description": "Another request had the Idempotency-Key."},
         429: {"description": "The caller has as many keys as the brokers keep for it."},
@@ -107,7 +110,7 @@ _Outcome = _Told | None
         {"key": {"type": "STRING", "data": "UA"}, "value": {"type": "JSON", "data": {"flight": 1545, "delay": 2}}},
         description="One record, or any number of them one after the other (Concatenated JSON).",
     )
-    | {"parameters": [IDEMPOTENCY_KEY]},
+    | {"parameters": [IDEMPOTENCY_KEY, IF_MATCH_PARAMETER]},
 )
 async def produce(cluster_id: str, topic_name: str, request: Request) -> Response:
     """Store records and answer each with where it is, or why it is not stored."""
@@ -116,8 +119,8 @@ async def produce(cluster_id: str, topic_name: str, request: Request) -> Respons
     await gateway.topic(topic_name)
     # A sender that announces its length sends all of it before it looks at the answer.
     names = {name for name, _ in request.scope["headers"]}
-    if KEY in names:
-        asked = keyed(request)
+    if KEY in names or IF_MATCH in names:
+        asked = stored_whole(request)
         assert asked is not None
         return await produce_one(request, gateway, asked, cluster_id, topic_name)
     whole = b"content-length" in names

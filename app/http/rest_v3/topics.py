@@ -19,6 +19,7 @@ from app.core.units import PartitionIndex, TopicPartition
 from app.http.bodies import json_response
 from app.http.errors import RestError
 from app.http.gateway import Gateway
+from app.http.keyed.if_match import etag_now
 from app.http.rest_v3.resources import (
     NO_CONTENT,
     PAGED,
@@ -306,7 +307,11 @@ async def list_partitions(cluster_id: str, topic_name: str, request: Request) ->
 async def get_partition(cluster_id: str, topic_name: str, partition_id: int, request: Request) -> Response:
     gateway = await checked(request, cluster_id)
     _, partition = await found_partition(gateway, topic_name, partition_id)
-    return json_response(_partition(request, cluster_id, topic_name, partition))
+    response = json_response(_partition(request, cluster_id, topic_name, partition))
+    etag = await etag_now(gateway, TopicPartition(topic_name, PartitionIndex(partition.index)))
+    if etag is not None:
+        response.headers["etag"] = etag
+    return response
 
 
 @router.get(

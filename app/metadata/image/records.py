@@ -49,10 +49,12 @@ CLIENT_METRICS_LEVEL: Final = 6
 REQUESTS_LEVEL: Final = 7
 """The first level at which keyed requests over HTTP are served: programs of a lower level do not know their coordinator, and would
 let clients write to its topic."""
-LEVEL_MAX: Final = 7
+APPEND_LEVEL: Final = 8
+"""The first level at which conditional appends are served: programs of a lower level do not know their API."""
+LEVEL_MAX: Final = 8
 """The highest level that this program understands. 0: one broker. 1: several brokers, replicas. 2: security. 3: object durability,
 which is write-ahead logs in the bucket. 4: pulses between brokers. 5: the schema registry. 6: metrics of clients. 7: keyed requests
-over HTTP."""
+over HTTP. 8: conditional appends over HTTP."""
 
 HTTP_REQUESTS_TOPIC: Final = "__http_requests"
 """The topic of the results of keyed requests (ADR 0043). Its name is here because HTTP processes load no image."""
