@@ -14,13 +14,13 @@ from uuid import UUID
 
 from fastapi import Request
 
+from app.client.cluster import ClusterClient
 from app.client.conditional_appends import ConditionalWriter, EndMoved, SeenEnd, partition_end
 from app.client.producer import Acknowledged
 from app.client.transactional_batches import Row
 from app.core.errors import BrokerUnavailable, RequestRejected
 from app.core.units import LeaderEpoch, Offset, PartitionIndex, TimestampMs, TopicPartition
 from app.http.errors import RestError
-from app.http.gateway import Gateway
 from app.http.keyed.asked import KeyedRecord
 
 IF_MATCH: Final = b"if-match"
@@ -51,11 +51,11 @@ def seen_end(request: Request) -> SeenEnd | None:
     return SeenEnd(UUID(found[1].decode()), Offset(int(found[2])), LeaderEpoch(int(found[3])))
 
 
-async def etag_now(gateway: Gateway, partition: TopicPartition) -> str | None:
+async def etag_now(cluster: ClusterClient, partition: TopicPartition) -> str | None:
     """The ETag of the end of a partition's committed records; None if its leader does not tell it now."""
     try:
         async with asyncio.timeout(ETAG_WITHIN_S):
-            return etag_of(await partition_end(gateway.cluster, partition, budget_ms=0))
+            return etag_of(await partition_end(cluster, partition, budget_ms=0))
     except (RequestRejected, BrokerUnavailable, TimeoutError):
         return None  # the rest of the answer does not depend on it
 

@@ -308,7 +308,7 @@ async def get_partition(cluster_id: str, topic_name: str, partition_id: int, req
     gateway = await checked(request, cluster_id)
     _, partition = await found_partition(gateway, topic_name, partition_id)
     response = json_response(_partition(request, cluster_id, topic_name, partition))
-    etag = await etag_now(gateway, TopicPartition(topic_name, PartitionIndex(partition.index)))
+    etag = await etag_now(gateway.cluster, TopicPartition(topic_name, PartitionIndex(partition.index)))
     if etag is not None:
         response.headers["etag"] = etag
     return response
