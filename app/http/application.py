@@ -47,7 +47,7 @@ from app.http.console.pages import users as console_users
 from app.http.console.rendering import ConsoleRoute
 from app.http.console.sessions import accepts_html
 from app.http.consumers.table import ConsumerInstances, InstanceLimits
-from app.http.direct_routes import DirectRoutes
+from app.http.direct_routes import DirectRoutes, add_routes
 from app.http.errors import REFUSED, Error, RestAnswer, RestError, answer_of
 from app.http.front import Front
 from app.http.gateway import Gateway, HttpSettings, open_gateway
@@ -211,11 +211,11 @@ def create_app(
         clock, encrypted=settings.plain_credentials, read_only=settings.console_read_only, masks=settings.console_masks
     )
     for module in _ROUTES:
-        app.include_router(module.router)
-    app.include_router(costs.router)
-    app.include_router(drains.router)
+        add_routes(app, module.router)
+    add_routes(app, costs.router)
+    add_routes(app, drains.router)
     for page in _PAGES:
-        app.include_router(page.router)
+        add_routes(app, page.router)
     app.router.add_api_route("/", _welcome, include_in_schema=False, route_class_override=ConsoleRoute)
     app.add_api_route("/docs", _documentation, include_in_schema=False)
     app.add_api_route("/openapi.json", _openapi, include_in_schema=False)

@@ -13,10 +13,18 @@ import inspect
 from collections.abc import Iterable
 from typing import Any, Final
 
-from fastapi import Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+
+def add_routes(app: FastAPI, router: APIRouter) -> None:
+    """Add the routes of a router as they are. Its prefix and its settings are in them already.
+
+    ``include_router`` would build them a second time in each application, when the first request passes by them.
+    """
+    app.router.routes.extend(router.routes)
 
 
 class _Direct:

@@ -109,6 +109,14 @@ def test_other_requests_are_left_to_the_router(method: str, path: str) -> None:
     assert direct_of(application()).chosen(scope) is None
 
 
+def test_no_application_builds_the_routes_of_routers_again() -> None:
+    first, second = application().router.routes, application().router.routes
+    shared = {id(route) for route in first} & {id(route) for route in second}
+    assert {getattr(route, "path", "included") for route in first if id(route) not in shared} == {
+        *("/", "/docs", "/openapi.json", "/healthz", "/readyz", "/metrics")
+    }
+
+
 def test_an_endpoint_that_needs_fastapi_is_refused() -> None:
     router = APIRouter()
 

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 from fastapi import FastAPI
 
 from app.client.schema_log import BrokerSchemaLog
+from app.http.direct_routes import add_routes
 from app.http.gateway import Gateway
 from app.http.registry import compatibility, contexts, ids, requests, settings, subjects
 from app.http.registry.answers import parser_missing, refused
@@ -40,7 +41,7 @@ def add_registry(app: FastAPI, open_log: Callable[[Gateway], SchemaLog] | None =
     app.state.schema_texts = WeakKeyDictionary()
     app.state.encoding_turns = asyncio.Semaphore(THREADS_MAX)
     for router in ROUTERS:
-        app.include_router(router)
+        add_routes(app, router)
     app.add_exception_handler(RegistryRefusal, refused)
     app.add_exception_handler(ParserMissing, parser_missing)
 
