@@ -66,6 +66,23 @@ async def test_a_repeat_gets_the_same_bytes_and_there_is_one_record(broker: Runn
     assert [(first.json()["partition_id"], first.json()["offset"])] == [one[:2] for one in await committed(broker)]
 
 
+async def test_keys_and_values_name_their_schemas_by_id_alone(broker: RunningBroker, process: Process) -> None:
+    answer = await process.http.post("/subjects/any/versions", json={"schema": '"int"'})
+    schema_id = answer.json()["id"]
+    part = {"schema_id": schema_id, "data": 5}
+    entry = {"partition_id": 0, "key": part, "value": part}
+    for key, route, body in (
+        ("one", "t/records", entry),
+        ("all", "t/records:batch", {"entries": [{"id": "a", **entry}]}),
+    ):
+        first = await process.post(key, body, route=route)
+        assert first.status_code in (200, 207), first.text
+        assert (await process.post(key, body, route=route)).content == first.content
+    await settled(broker)
+    coded = b"\0" + schema_id.to_bytes(4) + b"\n"
+    assert [value for _, _, value in await committed(broker)] == [coded, coded]
+
+
 async def test_a_request_without_a_key_is_stored_each_time(broker: RunningBroker, process: Process) -> None:
     assert [(await process.post(None)).status_code for _ in range(2)] == [200, 200]
     assert len(await committed(broker)) == 2
