@@ -18,7 +18,9 @@ from fastapi import FastAPI
 from app.broker.start.process import http_environment, http_options
 from app.client.connection import KafkaConnection
 from app.client.producer import Producer
-from app.core.tracing import TRACES_PER_S
+from app.client.traced import SERVING, Serving, serving
+from app.core.metrics import Registry
+from app.core.tracing import TRACES_PER_S, SpanContext, Tracer
 from app.http.application import create_app
 from app.http.gateway import HttpSettings, connection_kind, producer_kind
 from app.machine.runtime import SystemClock
@@ -132,16 +134,17 @@ async def test_a_read_over_http_is_the_cause_of_the_brokers_fetch(tmp_path: Path
     assert not [span for span in one.collector.spans if span.name == "Produce"], "nothing else was sampled"
 
 
+OTHER: Final = "1" * 32
 IGNORED: Final = (
     [],
-    [("traceparent", f"00-{TRACE}-{CALLER}-00")],
-    [("traceparent", f"00-{TRACE}-{CALLER}-01")] * 2,
-    [("traceparent", f"ff-{TRACE}-{CALLER}-01")],
+    [("traceparent", f"00-{OTHER}-{CALLER}-00")],
+    [("traceparent", f"00-{OTHER}-{CALLER}-01")] * 2,
+    [("traceparent", f"ff-{OTHER}-{CALLER}-01")],
     [("traceparent", f"00-{'0' * 32}-{CALLER}-01")],
-    [("traceparent", f"00-{TRACE}-{'0' * 16}-01")],
-    [("traceparent", f"00-{TRACE}-{CALLER}-01-more")],
-    [("traceparent", f"00-{TRACE.upper()}-{CALLER}-01")],
-    [("traceparent", f"01-{TRACE}-{CALLER}-01-" + "x" * 4000)],
+    [("traceparent", f"00-{OTHER}-{'0' * 16}-01")],
+    [("traceparent", f"00-{OTHER}-{CALLER}-01-more")],
+    [("traceparent", f"00-{'ABCD' * 8}-{CALLER}-01")],
+    [("traceparent", f"01-{OTHER}-{CALLER}-01-" + "x" * 4000)],
     [("traceparent", "x" * 4000)],
     [("traceparent", "")],
     [("traceparent", f"{number}") for number in range(60)],
@@ -197,16 +200,38 @@ async def test_callers_begin_no_more_traces_than_a_process_has_room_for(tmp_path
     assert any('process="http"' in line for line in skipped)
 
 
-async def test_work_that_outlives_its_request_has_no_span(tmp_path: Path) -> None:
+async def test_a_produce_for_others_is_no_part_of_the_request_that_began_to_send(tmp_path: Path) -> None:
     async with traced(tmp_path) as one:
-        await one.produce(1, SAMPLED)  # it starts the producer
-        await one.span(lambda span: span.name == "append")
-        count = len(one.collector.spans)
+        first_is_stored, may_end = asyncio.Event(), asyncio.Event()
+
+        async def stream() -> AsyncIterator[bytes]:
+            yield b'{"value":{"data":1}}'
+            first_is_stored.set()
+            await may_end.wait()
+
+        streaming = asyncio.create_task(one.http.post(f"{one.topic}/records", content=stream(), headers=SAMPLED))
+        await first_is_stored.wait()
+        await one.span(named("Produce", SERVER))
         await one.produce(2)
-        await one.produce(3, {"traceparent": f"00-{'1' * 32}-{CALLER}-01"})
-        await one.span(lambda span: span.name == "append" and span.trace_id.hex() == "1" * 32)
-    assert {span.trace_id.hex() for span in one.collector.spans[count:]} <= {TRACE, "1" * 32}
-    assert len([span for span in one.collector.spans if span.name == "append"]) == 2
+        may_end.set()
+        assert (await streaming).status_code == 200
+        await one.span(named(f"POST {RECORDS}", SERVER))
+        assert len([span for span in one.collector.spans if named("Produce", CLIENT)(span)]) == 1
+        assert one.broker.log("t").log_end_offset == 2
+
+
+def test_a_request_has_no_spans_after_its_end_and_beyond_its_share() -> None:
+    tracer = Tracer(1, rng=random.Random(7), now_ms=lambda: 0, elapsed_s=lambda: 5.0, registry=Registry())
+    request = Serving(tracer, SpanContext(1, 2))
+    token = SERVING.set(request)
+    try:
+        assert serving() is request
+        request.left = 0
+        assert serving() is None
+        request.left, request.ended = 1, True
+        assert serving() is None
+    finally:
+        SERVING.reset(token)
 
 
 async def test_a_process_of_http_gets_the_settings_of_traces_by_its_command(tmp_path: Path) -> None:
