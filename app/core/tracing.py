@@ -176,6 +176,14 @@ class Tracer:
         """Count a sampled request that gets no trace, because there is no room."""
         self._skipped.value += 1
 
+    def pass_over(self, count: int) -> None:
+        """So many requests were served without a look at them. Counts those that would have been sampled."""
+        while count > self.left:
+            count -= self.left + 1
+            self.skip()
+            self.draw()
+        self.left -= count
+
     def begin(self, caller: SpanContext | None = None) -> SpanContext | None:
         """The root of a new trace, or the first span of this process in the trace of ``caller``; None if ``TRACES_PER_S`` have
         begun within this second."""

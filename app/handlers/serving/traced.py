@@ -22,7 +22,7 @@ from app.handlers.fetch.attempts import FETCH
 from app.handlers.produce.produce import PRODUCE, find_partitions
 from app.handlers.serving.doors import ListenerAuthentication, LoginSession, ShownSession
 from app.handlers.serving.server import KafkaServer
-from app.handlers.serving.session import FRAME_HEAD_BYTES, Session
+from app.handlers.serving.session import Session
 from app.transport.core import FRAME_SIZE, REQUEST_BYTES_MIN, Slot
 from app.wire.fetch import decode_fetch
 from app.wire.header import FLEXIBLE_FIRST, RequestHeader, parse_request_header, traceparent_of
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from app.transport.sending import Parts
     from app.wire.produce import TopicRef
 
-HEAD: Final = Struct(">ihh")
-"""Size of a frame, API key and version."""
-CLIENT_ID: Final = Struct(">h")
-"""Length of the client id."""
-CLIENT_ID_POSITION: Final = 12
+HEAD: Final = Struct(">ihhih")
+"""Size of a frame, API key, version, correlation id, and length of the client id: no frame is shorter."""
+PRODUCE_TAGS: Final = FLEXIBLE_FIRST[PRODUCE]
+FETCH_TAGS: Final = FLEXIBLE_FIRST[FETCH]
+"""The first versions whose headers have tagged fields."""
 DECODED_BYTES_MAX: Final = 64 * 1024
 """A sampled Produce is decoded a second time up to this size, which takes a few milliseconds at most. A longer one names its
 partition only if its connection has sent such requests before."""
@@ -116,6 +116,8 @@ class TracedSession(Session):
 
     def serve(self, view: memoryview, position: int, end: int) -> int:
         tracer = self.server.tracer
+        if not self._begun and not tracer.has_room():
+            return self._serve_untraced(view, position, end)
         while True:
             if not self._begun:
                 chosen = _find(view, position, end, tracer.left)
@@ -123,9 +125,7 @@ class TracedSession(Session):
                 frame_end = position + FRAME_SIZE.size + FRAME_SIZE.unpack_from(view, position)[0]
                 chosen = Chosen(position, frame_end, 0)
             if chosen.start >= 0 and not self._begun and not tracer.has_room():
-                served = super().serve(view, position, end)
-                _pass_over(tracer, view, position, served)
-                return served
+                return self._serve_untraced(view, position, end)
             if chosen.start < 0:
                 served = super().serve(view, position, end)
                 tracer.left -= chosen.passed if served == end else _find(view, position, served, chosen.passed).passed
@@ -140,6 +140,16 @@ class TracedSession(Session):
             if served < chosen.end or chosen.end == end or self.ending is not None or self.logging_in:
                 return served
             position = chosen.end
+
+    def _serve_untraced(self, view: memoryview, position: int, end: int) -> int:
+        """Serve frames without a look at each, because no trace may begin. Their number is that of the meters. Returns: as
+        ``serve``."""
+        server = self.server
+        produced, fetched = server.produce_meter.requests, server.fetch_meter.requests
+        before = produced.value + fetched.value
+        served = super().serve(view, position, end)
+        server.tracer.pass_over(int(produced.value + fetched.value - before))
+        return served
 
     def _serve_sampled(self, tracer: Tracer, view: memoryview, chosen: Chosen) -> int:
         """Serve one frame, and keep its spans. Returns: as ``serve``."""
@@ -289,15 +299,14 @@ def _keep_request(tracer: Tracer, begun: Begun, now_s: float, error: str) -> Non
 def _find(view: memoryview, position: int, end: int, left: int) -> Chosen:
     """Walk over whole frames until ``left`` Produce and Fetch requests have passed, or until one that its client has sampled."""
     passed = 0
-    while end - position >= FRAME_HEAD_BYTES:
-        size, api_key, version = HEAD.unpack_from(view, position)
+    while end - position >= HEAD.size:
+        size, api_key, version, _, client_id_bytes = HEAD.unpack_from(view, position)
         frame_end = position + 4 + size
         if size < REQUEST_BYTES_MIN or frame_end > end:
             break
         if api_key in (PRODUCE, FETCH):
-            if version >= FLEXIBLE_FIRST[api_key]:
-                (client_id_bytes,) = CLIENT_ID.unpack_from(view, position + CLIENT_ID_POSITION)
-                tags = position + CLIENT_ID_POSITION + CLIENT_ID.size + max(client_id_bytes, 0)
+            if version >= (FETCH_TAGS if api_key else PRODUCE_TAGS):
+                tags = position + HEAD.size + (client_id_bytes if client_id_bytes > 0 else 0)
                 if tags < frame_end and view[tags] and (caller := _caller_of(view, position, frame_end)) is not None:
                     return Chosen(position, frame_end, passed, caller)
             if passed == left:
@@ -312,21 +321,6 @@ def _caller_of(view: memoryview, position: int, end: int) -> SpanContext | None:
     told = traceparent_of(view, position + FRAME_SIZE.size, end)
     caller = None if told is None else parse_traceparent(told)
     return caller.context if caller is not None and caller.sampled else None
-
-
-def _pass_over(tracer: Tracer, view: memoryview, position: int, end: int) -> None:
-    """Count whole frames, of which the sampled ones were served without a trace."""
-    while True:
-        chosen = _find(view, position, end, tracer.left)
-        if chosen.start < 0:
-            tracer.left -= chosen.passed
-            return
-        tracer.skip()
-        if chosen.caller is None:
-            tracer.draw()
-        else:
-            tracer.left -= chosen.passed
-        position = chosen.end
 
 
 def _begins_with(frame: memoryview, prefix: bytes) -> bool:
@@ -374,6 +368,7 @@ class TracedServer(KafkaServer):
     def __init__(self, context: Context, apis: Mapping[int, Api], *, connections_max: int, tracer: Tracer) -> None:
         super().__init__(context, apis, connections_max=connections_max)
         self.tracer = tracer
+        self.fetch_meter = context.metrics.meter(FETCH)
 
     def new_session(self, listener: str) -> Session:
         return TracedPlainSession(self, listener)
