@@ -6,7 +6,7 @@ import random
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -382,6 +382,7 @@ async def _missing(bootstrap: str) -> str:
     except NotTrusted:
         raise
     except BrokerUnavailable as error:
+        await _check_may_look(bootstrap)
         return f"The cluster does not answer: {error}"
     lacks = [
         f"{what}: {_named(count, partitions)}"
@@ -392,6 +393,16 @@ async def _missing(bootstrap: str) -> str:
         if count
     ]
     return f"Waiting for {'; '.join(lacks)}." if lacks else ""
+
+
+async def _check_may_look(bootstrap: str) -> None:
+    """Tell a refusal, which ends the connection, from a cluster that does not answer. Raises: RequestRejected."""
+    from app.client.admin import AdminClient
+    from app.security.acls import Operation
+
+    with suppress(BrokerUnavailable):
+        async with connected(bootstrap) as cluster:
+            await AdminClient(cluster).check_may(Operation.DESCRIBE)
 
 
 def _lag(found: ClusterResponse, one: ClusterBroker) -> int | None:
