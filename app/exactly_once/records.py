@@ -41,6 +41,8 @@ _RUN: Final = Struct(">ii")
 """A part and a count: so many records of the request went to it, one after the other."""
 _TICK: Final = Struct(">hq")
 VERSION: Final = 0
+VERSION_WITH_ANSWER: Final = 1
+"""Of results whose answer cannot be made from the request alone. Written from ``APPEND_LEVEL`` on."""
 _HASH_MASK: Final = (1 << 64) - 1
 
 
@@ -103,6 +105,8 @@ class Result(NamedTuple):
     parts: tuple[Part, ...]
     places: tuple[int, ...]
     """For each record of the request, in its order: the index of its part."""
+    answer: bytes = b""
+    """Fields of the answer that are not in the request. Brokers do not read them."""
 
     def offsets(self) -> Iterator[tuple[Part, int]]:
         """For each record of the request, in its order: its part and its offset."""
@@ -127,7 +131,7 @@ def encode_result(key: RequestKey, result: Result) -> Encoded:
     """Key and value of a result. Raises: ValueError for a key, parts or places that no record can hold."""
     record_key = encode_key(key)
     _check(result.parts, result.places)
-    value = bytearray(_HEAD.pack(VERSION, *result[:5]))
+    value = bytearray(_HEAD.pack(VERSION_WITH_ANSWER if result.answer else VERSION, *result[:5]))
     value += _COUNT.pack(len(result.parts))
     for topic, *numbers in result.parts:
         name = topic.encode()
@@ -136,6 +140,7 @@ def encode_result(key: RequestKey, result: Result) -> Encoded:
     value += _COUNT.pack(len(runs))
     for run in runs:
         value += _RUN.pack(*run)
+    value += result.answer
     return record_key, bytes(value)
 
 
@@ -194,7 +199,7 @@ def decode_head(key: bytes, value: bytes | None) -> tuple[RequestKey, Head] | Ti
         return found if found is None or isinstance(found, Tick) else (found[0], Head(found[1][0], found[1][3]))
     try:
         version, try_id, _, _, appended_ms, _ = _HEAD.unpack_from(value)
-        _check_version(version)
+        _check_version_of_result(version)
         return _decode_key(key), Head(try_id, appended_ms)
     except (StructError, UnicodeDecodeError, ValueError) as error:
         raise CorruptionError(f"A record of {TOPIC} cannot be read: {clause(error)}.") from None
@@ -227,7 +232,7 @@ def _decode_key(key: bytes) -> RequestKey:
 
 def _decode_result(value: bytes) -> Result:
     version, try_id, digest, status, appended_ms, filled_ms = _HEAD.unpack_from(value)
-    _check_version(version)
+    _check_version_of_result(version)
     position = _HEAD.size
     (count,) = _COUNT.unpack_from(value, position)
     position += _COUNT.size
@@ -245,15 +250,21 @@ def _decode_result(value: bytes) -> Result:
         position += _PART.size
     (count,) = _COUNT.unpack_from(value, position)
     position += _COUNT.size
-    if not 0 <= count <= RECORDS_MAX or len(value) != position + count * _RUN.size:
+    end = position + count * _RUN.size
+    if not 0 <= count <= RECORDS_MAX or len(value) < end or (len(value) > end) != (version == VERSION_WITH_ANSWER):
         raise ValueError("its runs have another length")
     places: list[int] = []
-    for place, times in _RUN.iter_unpack(value[position:]):
+    for place, times in _RUN.iter_unpack(value[position:end]):
         if not 0 < times <= RECORDS_MAX - len(places):
             raise ValueError(f"a run has {times} records")
         places += [place] * times
     _check(parts, places)
-    return Result(try_id, digest, status, appended_ms, filled_ms, tuple(parts), tuple(places))
+    return Result(try_id, digest, status, appended_ms, filled_ms, tuple(parts), tuple(places), value[end:])
+
+
+def _check_version_of_result(version: int) -> None:
+    if version != VERSION_WITH_ANSWER:
+        _check_version(version)
 
 
 def _check_version(version: int) -> None:

@@ -45,6 +45,17 @@ def test_the_bytes_of_a_result_are_those_of_the_documented_format() -> None:
     assert decode_head(key, value) == (KEY, Head(RESULT.try_id, 1_000))
 
 
+def test_a_result_with_fields_of_its_answer_is_of_version_1_and_ends_with_them() -> None:
+    named = RESULT._replace(answer=b"types")
+    key, value = encode_result(KEY, named)
+    assert value == b"\0\1" + encode_result(KEY, RESULT)[1][2:] + b"types"
+    assert decode(key, value) == (KEY, named)
+    assert decode_head(key, value) == (KEY, Head(RESULT.try_id, 1_000))
+    for wrong in (b"\0\0" + value[2:], value[: -len(b"types")], b"\0\2" + value[2:]):
+        with pytest.raises(CorruptionError):
+            decode(key, wrong)
+
+
 def test_the_bytes_of_a_tick() -> None:
     assert encode_tick(5) == (b"\0\1", bytes(9) + b"\5")
     assert decode(*encode_tick(5)) == decode_head(*encode_tick(5)) == Tick(5)

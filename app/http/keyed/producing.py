@@ -41,6 +41,7 @@ from app.http.errors import REST_CODE, RestError, answer_of
 from app.http.keyed.asked import KeyedRecord
 from app.http.keyed.if_match import moved
 from app.http.keyed.results import NewKey, ResultClient
+from app.metadata.image.records import APPEND_LEVEL
 
 APPEND_BUDGET_MS: Final = 5_000
 """A result that is not appended in this time aborts its transaction, whose own time may soon be over."""
@@ -88,12 +89,14 @@ class _Plan(NamedTuple):
     filled_ms: int
     seen: SeenEnd | None
     """Where the only partition must end (EO18)."""
+    answer: bytes
+    """As ``Result.answer``."""
 
     @property
     def result_bytes(self) -> int:
         """Of the result, at most."""
         names = sum(len(one.topic.encode()) for one in self.partitions)
-        return 100 + names + 26 * len(self.partitions) + 8 * len(self.places)
+        return 100 + names + 26 * len(self.partitions) + 8 * len(self.places) + len(self.answer)
 
 
 class KeyedProducer:
@@ -120,17 +123,19 @@ class KeyedProducer:
         records: Sequence[KeyedRecord],
         status: int,
         seen: SeenEnd | None = None,
+        answer: bytes = b"",
     ) -> Result:
         """Write records, unless a request with the key has done so. Returns: the result of the request that did.
 
         Args:
             digest: of the request. A request with the key and another digest is refused.
             status: of the answer.
+            answer: fields of the answer that are not in the request.
             seen: where the partition of all records must end for a new key.
 
         Raises: RestError 409 with Retry-After, 412, 422, 429, 503; RestError of another status, with nothing written.
         """
-        task = asyncio.create_task(self._run(key, digest, topic, records, status, seen))
+        task = asyncio.create_task(self._run(key, digest, topic, records, status, seen, answer))
         self._running.add(task)
         task.add_done_callback(self._ended)
         match await asyncio.shield(task):
@@ -150,6 +155,14 @@ class KeyedProducer:
                 )
             case Aborted(error):
                 raise _error_of(error)
+
+    async def known(self, key: bytes, digest: bytes) -> Result | None:
+        """The committed result of a request, if it is known now."""
+        try:
+            found = await self._results.settle(key, secrets.token_bytes(TRY_ID_BYTES))
+        except FirnError:
+            return None  # the caller has an error of its own to tell
+        return found.result if isinstance(found, Known) and found.result.digest == digest else None
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
@@ -176,9 +189,10 @@ class KeyedProducer:
         records: Sequence[KeyedRecord],
         status: int,
         seen: SeenEnd | None,
+        answer: bytes,
     ) -> Outcome:
         try:
-            plan = await self._plan(topic, records, seen)
+            plan = await self._plan(topic, records, seen, answer)
         except RequestRejected as error:
             raise (_error_of(error) if _comes_again(error.code) else error) from None
         attempt = Attempt(secrets.token_bytes(TRY_ID_BYTES), digest)
@@ -187,7 +201,7 @@ class KeyedProducer:
             await one.do()
         return await one.unless_stored(attempt.outcome)
 
-    async def _plan(self, topic: str, records: Sequence[KeyedRecord], seen: SeenEnd | None) -> _Plan:
+    async def _plan(self, topic: str, records: Sequence[KeyedRecord], seen: SeenEnd | None, answer: bytes) -> _Plan:
         """Raises: RestError, RequestRejected."""
         if len(records) > RECORDS_MAX:
             raise RestError(
@@ -219,7 +233,7 @@ class KeyedProducer:
             if portion.spent_by():
                 await portion.rest()
         partitions = tuple(TopicPartition(topic, PartitionIndex(index)) for index in numbers)
-        return _Plan(partitions, tuple(places), dict(zip(partitions, rows, strict=True)), filled_ms, seen)
+        return _Plan(partitions, tuple(places), dict(zip(partitions, rows, strict=True)), filled_ms, seen, answer)
 
     # --- transactional ids --------------------------------------------------------------------------------------------
 
@@ -402,7 +416,11 @@ class _Try:
             )
             for partition in plan.partitions
         )
-        attempt.written(Result(attempt.try_id, attempt.digest, self._status, 0, plan.filled_ms, parts, plan.places))
+        # Older brokers cannot read it.
+        answer = plan.answer if self._results.level >= APPEND_LEVEL else b""
+        attempt.written(
+            Result(attempt.try_id, attempt.digest, self._status, 0, plan.filled_ms, parts, plan.places, answer)
+        )
 
     async def _written(self) -> dict[TopicPartition, WrittenBatch]:
         """Write the records in a transaction of one id. Raises: RestError 503, FirnError."""

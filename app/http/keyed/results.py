@@ -27,7 +27,7 @@ from app.exactly_once.records import (
     encode_key,
     encode_result,
 )
-from app.metadata.image.records import REQUESTS_LEVEL
+from app.metadata.image.records import LEVEL_FEATURE, REQUESTS_LEVEL
 from app.wire.apikeys import ApiKey
 from app.wire.private import RequestsRequest, RequestsResponse, pack, unpack
 
@@ -52,6 +52,8 @@ class ResultClient:
         self._cluster = cluster
         self._principal: str | None = None
         self._leaders: list[int] = []
+        self.level = 0
+        """Of the cluster, as the last broker told it."""
 
     async def look(
         self, key: bytes, try_id: bytes, partitions: Sequence[TopicPartition], size_bytes: int
@@ -146,6 +148,7 @@ class ResultClient:
         try:
             connection = await self._connection(asked.key)
             await require_level(connection, REQUESTS_LEVEL, "Requests with an Idempotency-Key need")
+            self.level = connection.features.get(LEVEL_FEATURE, 0)
             body = await connection.request(ApiKey.FIRN_REQUESTS, pack(asked), timeout_ms=ANSWER_MS)
         except BrokerUnavailable:
             self._leaders = []

@@ -6,15 +6,16 @@ they are the same bytes. Tests: ``tests/http/keyed/test_keyed_requests.py``, ``t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+import msgspec
 from fastapi import Request
 from starlette.responses import Response
 
 from app.client.conditional_appends import SeenEnd
 from app.client.producer import Acknowledged
-from app.core.errors import FirnError, LimitExceeded, ProtocolError, clause
+from app.core.errors import CorruptionError, FirnError, LimitExceeded, ProtocolError, clause
 from app.core.turns import Portion
 from app.core.units import Offset, PartitionIndex, TimestampMs, TopicPartition
 from app.exactly_once.records import Result
@@ -28,6 +29,9 @@ from app.http.keyed.if_match import IF_MATCH, append, one_partition, seen_end
 from app.http.read_budget import PageBytes
 from app.http.record_json import (
     NewRecord,
+    Part,
+    PartReceipt,
+    SchemaPart,
     SchemaRecord,
     batch_receipts,
     batch_success,
@@ -67,12 +71,16 @@ def stored_whole(request: Request) -> Whole | None:
 
 async def produce_one(request: Request, gateway: Gateway, asked: Whole, cluster_id: str, topic: str) -> Response:
     """Store the only record of a body. Raises: RestError, FirnError."""
+    encoding = RecordEncoding(request, topic)
     with bytes_of_body(request) as held:
-        data = await _only_record(request, gateway, asked, held)
-        record = await _encoded(await record_of(data), RecordEncoding(request, topic), asked)
-        (stored,), headers = await _stored(gateway, asked, topic, [record], 200)
-    content = receipt(cluster_id, part_receipt(record.key), part_receipt(record.value), stored)
-    answer = WholeAnswer(200, content)
+        original = await record_of(await _only_record(request, gateway, asked, held))
+
+        async def encode() -> list[NewRecord]:
+            return [await _encoded(original, encoding, asked)]
+
+        stored, headers = await _stored(gateway, asked, topic, [original], encode, 200)
+    ((where, key, value),) = stored
+    answer = WholeAnswer(200, receipt(cluster_id, key, value, where))
     answer.headers.update(headers)
     return answer
 
@@ -87,22 +95,36 @@ async def produce_all(
 ) -> Response:
     """Store all entries of a batch, or none. Raises: RestError, FirnError."""
     portion = Portion()
-    records: list[NewRecord] = []
+    originals: list[NewRecord | SchemaRecord] = []
     for id, data in entries.items():
         await portion.rest_if_spent()
         try:
-            records.append(await _encoded(await record_of_entry(data), encoding, asked))
-        except (ProtocolError, RestError) as error:
-            status = error.answer.status if isinstance(error, RestError) else 400
-            raise RestError(
-                status, f"The entry {id!r} is refused, and with {asked.header} the whole batch is: {clause(error)}."
-            ) from None
-    acknowledged, headers = await _stored(gateway, asked, topic, records, 207)
+            originals.append(await record_of_entry(data))
+        except ProtocolError as error:
+            raise _refused(id, asked, error, 400) from None
+
+    async def encode() -> list[NewRecord]:
+        records = []
+        for id, original in zip(entries, originals, strict=True):
+            await portion.rest_if_spent()
+            try:
+                records.append(await _encoded(original, encoding, asked))
+            except RestError as error:
+                raise _refused(id, asked, error, error.answer.status) from None
+        return records
+
+    stored, headers = await _stored(gateway, asked, topic, originals, encode, 207)
     successes = []
-    for id, record, stored in zip(entries, records, acknowledged, strict=True):
+    for id, (where, key, value) in zip(entries, stored, strict=True):
         await portion.rest_if_spent()
-        successes.append(batch_success(id, cluster_id, part_receipt(record.key), part_receipt(record.value), stored))
+        successes.append(batch_success(id, cluster_id, key, value, where))
     return Response(batch_receipts(successes, []), 207, headers, media_type=JSON_TYPE)
+
+
+def _refused(id: str, asked: Whole, error: Exception, status: int) -> RestError:
+    return RestError(
+        status, f"The entry {id!r} is refused, and with {asked.header} the whole batch is: {clause(error)}."
+    )
 
 
 async def _encoded(record: NewRecord | SchemaRecord, encoding: RecordEncoding, asked: Whole) -> NewRecord:
@@ -138,31 +160,117 @@ async def _only_record(request: Request, gateway: Gateway, asked: Whole, held: P
     return found[0]
 
 
+class _StoredRecord(NamedTuple):
+    """A record of a request, as its receipt names it."""
+
+    where: Acknowledged
+    key: PartReceipt | None
+    value: PartReceipt | None
+
+
 async def _stored(
-    gateway: Gateway, asked: Whole, topic: str, records: Sequence[NewRecord], status: int
-) -> tuple[list[Acknowledged], dict[str, str]]:
-    """Where each record is, and headers of the answer. Raises: RestError, FirnError."""
+    gateway: Gateway,
+    asked: Whole,
+    topic: str,
+    originals: Sequence[NewRecord | SchemaRecord],
+    encode: Callable[[], Awaitable[list[NewRecord]]],
+    status: int,
+) -> tuple[list[_StoredRecord], dict[str, str]]:
+    """Where each record is, and headers of the answer. A repeat whose records cannot be encoded any more, because a schema was
+    deleted, gets its stored answer, too. Raises: RestError, FirnError."""
+    try:
+        records = await encode()
+    except (RestError, FirnError):
+        result = await _known(gateway, asked, originals)
+        if result is None:
+            raise
+        plain = [one if isinstance(one, NewRecord) else one.record for one in originals]
+        return _with_receipts(originals, plain, _acknowledged(result, plain), result.answer), {}
     stored_total, failed_total = records_counters(gateway.registry)
     rows = [
         KeyedRecord(one.partition, one.key.content, one.value.content, one.headers, one.timestamp) for one in records
     ]
     headers: dict[str, str] = {}
+    answer = b""
     try:
         if asked.seen is not None:
             one_partition(topic, rows)
         if asked.keyed is not None:
             key, digest = asked.keyed.key, asked.keyed.digest.digest()
-            result = await gateway.keyed.produce(key, digest, topic, rows, status, asked.seen)
-            acknowledged = _acknowledged(result, records)
+            schemas = packed_schemas(originals, records)
+            result = await gateway.keyed.produce(key, digest, topic, rows, status, asked.seen, schemas)
+            acknowledged, answer = _acknowledged(result, records), result.answer
         else:
             assert asked.seen is not None
-            acknowledged, etag = await append(gateway.conditional, topic, asked.seen, rows, gateway.now_ms())
-            headers["etag"] = etag
+            acknowledged, headers["etag"] = await append(gateway.conditional, topic, asked.seen, rows, gateway.now_ms())
     except (RestError, FirnError):
         failed_total.value += len(rows)
         raise
     stored_total.value += len(rows)
-    return acknowledged, headers
+    return _with_receipts(originals, records, acknowledged, answer), headers
+
+
+async def _known(gateway: Gateway, asked: Whole, originals: Sequence[NewRecord | SchemaRecord]) -> Result | None:
+    """The stored result of a request with schemas, if it suffices for the answer."""
+    if asked.keyed is None or all(isinstance(one, NewRecord) for one in originals):
+        return None
+    result = await gateway.keyed.known(asked.keyed.key, asked.keyed.digest.digest())
+    return result if result is not None and result.answer else None
+
+
+def packed_schemas(originals: Sequence[NewRecord | SchemaRecord], records: Sequence[NewRecord]) -> bytes:
+    """Type, schema and size of each part that a schema encodes, as ``Result.answer`` has them.
+
+    They are a list of types and schemas, and for each part, in order and keys first, its place in the list and its size. Empty if
+    there is no such part.
+    """
+    places: dict[tuple[str, str | None, int, int | None], int] = {}
+    parts: list[tuple[int, int]] = []
+    for original, record in zip(originals, records, strict=True):
+        if isinstance(original, SchemaRecord):
+            for wanted, part in ((original.key, record.key), (original.value, record.value)):
+                if wanted is not None:
+                    assert part.schema is not None
+                    assert part.content is not None
+                    named = (part.type, part.schema.subject, part.schema.id, part.schema.version)
+                    parts.append((places.setdefault(named, len(places)), len(part.content)))
+    return msgspec.msgpack.encode(([*places], parts)) if parts else b""
+
+
+_SCHEMAS: Final = msgspec.msgpack.Decoder(tuple[list[tuple[str, str | None, int, int | None]], list[tuple[int, int]]])
+
+
+def _part_receipt(kind: str, subject: str | None, schema_id: int, version: int | None, size: int) -> PartReceipt:
+    return PartReceipt(kind, size, subject, schema_id, version)
+
+
+def _with_receipts(
+    originals: Sequence[NewRecord | SchemaRecord],
+    records: Sequence[NewRecord],
+    acknowledged: Sequence[Acknowledged],
+    answer: bytes,
+) -> list[_StoredRecord]:
+    """Parts with a schema as ``answer`` has them, so that each repeat names the same schemas; without it, as they are now."""
+    try:
+        named, parts = _SCHEMAS.decode(answer) if answer else ([], [])
+        receipts = [_part_receipt(*named[place], size) for place, size in parts]
+    except (msgspec.MsgspecError, IndexError) as error:
+        raise CorruptionError(f"The stored result of the key cannot be read: {clause(error)}.") from None
+    left = iter(receipts)
+
+    def of(wanted: SchemaPart | None, part: Part) -> PartReceipt | None:
+        if wanted is None or not answer:
+            return part_receipt(part)
+        found = next(left, None)
+        if found is None:
+            raise CorruptionError("The stored result of the key has too few schemas.")
+        return found
+
+    stored = []
+    for original, record, where in zip(originals, records, acknowledged, strict=True):
+        key, value = (original.key, original.value) if isinstance(original, SchemaRecord) else (None, None)
+        stored.append(_StoredRecord(where, of(key, record.key), of(value, record.value)))
+    return stored
 
 
 def _acknowledged(result: Result, records: Sequence[NewRecord]) -> list[Acknowledged]:

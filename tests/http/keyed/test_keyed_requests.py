@@ -22,7 +22,7 @@ from app.http.errors import RestError
 from app.http.keyed import producing
 from app.http.keyed.results import ResultClient
 from app.machine.runtime import SystemClock
-from app.metadata.image.records import REQUESTS_LEVEL
+from app.metadata.image.records import APPEND_LEVEL, REQUESTS_LEVEL
 from app.transactions.markers import MarkerWriter
 from app.wire.apikeys import ApiKey
 from app.wire.private import RequestsRequest, RequestsResponse
@@ -81,6 +81,33 @@ async def test_keys_and_values_name_their_schemas_by_id_alone(broker: RunningBro
     await settled(broker)
     coded = b"\0" + schema_id.to_bytes(4) + b"\n"
     assert [value for _, _, value in await committed(broker)] == [coded, coded]
+    for query in ("", "?permanent=true"):
+        assert (await process.http.delete(f"/subjects/any{query}")).status_code == 200
+    gone = await process.post("one", entry)
+    assert gone.status_code == 408, "a cluster of this level stores no names of schemas"
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+async def test_a_repeat_whose_schema_was_deleted_gets_its_stored_answer(tmp_path: Path, is_batch: bool) -> None:
+    async with broker_on(tmp_path, new_level=APPEND_LEVEL) as broker, process_of(broker) as process:
+        await broker.create_topic("t", 1)
+        registered = await process.http.post("/subjects/t-value/versions", json={"schema": '"int"'})
+        part = {"schema_id": registered.json()["id"], "data": 5}
+        entry = {"key": {"type": "STRING", "data": "x"}, "value": part}
+        if is_batch:
+            route, body = "t/records:batch", {"entries": [{"id": "a", **entry}, {"id": "b"}, {"id": "c", "key": part}]}
+        else:
+            route, body = "t/records", entry
+        first = await process.post("k", body, route=route)
+        assert first.status_code in (200, 207), first.text
+        assert b'"subject":"t-value"' in first.content
+        for query in ("", "?permanent=true"):
+            assert (await process.http.delete(f"/subjects/t-value{query}")).status_code == 200
+            again = await process.post("k", body, route=route)
+            assert (again.status_code, again.content) == (first.status_code, first.content)
+        assert (await process.post("l", body, route=route)).status_code == 408
+        await settled(broker)
+        assert len(await committed(broker)) == (3 if is_batch else 1)
 
 
 async def test_a_request_without_a_key_is_stored_each_time(broker: RunningBroker, process: Process) -> None:
