@@ -345,7 +345,7 @@ async def _wait(bootstrap: str, steady_s: float, timeout_s: float | None, *, as_
     told = ""
     whole_since_s: float | None = None
     while True:
-        missing = await _missing(bootstrap)
+        missing = await what_is_missing(bootstrap)
         now_s = time.monotonic()
         if missing:
             whole_since_s = None
@@ -372,7 +372,7 @@ def _tell_wait(text: str, whole: bool, *, as_json: bool) -> None:
         say(text)
 
 
-async def _missing(bootstrap: str) -> str:
+async def what_is_missing(bootstrap: str) -> str:
     """What the cluster lacks, in a sentence; empty if nothing. Raises: FirnError if a later look would not help."""
     from app.client.admin import AdminClient
 

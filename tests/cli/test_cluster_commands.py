@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -150,3 +152,19 @@ async def test_wait_takes_a_cluster_that_does_not_answer_for_one_that_is_not_who
     monkeypatch.setattr("app.cli.session.RETRY_BUDGET_MS", 200)
     assert await firn("cluster", "wait", "--timeout", "0", "--bootstrap", "127.0.0.1:1") == 3
     assert "The cluster does not answer" in capfd.readouterr().err
+
+
+async def test_wait_begins_its_steady_time_anew_after_a_break(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter(["", "", "under-replicated: 1 partition: t-0", "", "", "", "", ""])
+    seen: list[str] = []
+
+    async def missing(bootstrap: str) -> str:
+        del bootstrap
+        seen.append(next(looks))
+        return seen[-1]
+
+    monkeypatch.setattr("app.cli.cluster.what_is_missing", missing)
+    monkeypatch.setattr("app.cli.cluster.LOOK_S", 0)
+    monkeypatch.setattr("app.cli.cluster.time", SimpleNamespace(monotonic=itertools.count().__next__))
+    assert await firn("cluster", "wait", "--steady", "3") == 0
+    assert len(seen) == 7, "three seconds from the fourth look on"
