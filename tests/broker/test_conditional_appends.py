@@ -26,7 +26,7 @@ from app.client.connection import KafkaConnection
 from app.client.transactional_batches import Row, write_batches
 from app.client.transactions import begin_transaction, end_transaction
 from app.configs.broker import STANDARD_AUTHORIZER
-from app.core.errors import BrokerUnavailable, ErrorCode, RequestRejected
+from app.core.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected
 from app.core.units import LeaderEpoch, Offset, PartitionIndex, TimestampMs, TopicPartition
 from app.handlers.produce import conditional
 from app.hot.log import PartitionLog
@@ -154,6 +154,55 @@ async def test_a_marker_that_comes_after_the_look_is_looked_at_again(
         monkeypatch.setattr(conditional, "end_without_data", looks_before)
         assert (await writer.append(T0, seen, rows("b"))).batch.base_offset == 2
         assert looks == [1, 2]
+
+
+async def test_what_was_looked_at_in_an_earlier_leadership_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_broker(tmp_path) as broker, client_of(broker) as cluster:
+        await broker.create_topic("t", 1)
+        partition = broker.node.partitions.table.get("t", 0)
+        assert partition is not None
+        writer, start = ConditionalWriter(cluster), await partition_end(cluster, T0)
+        look, looks = conditional.end_without_data, []
+
+        async def leads_anew(log: PartitionLog, start: int) -> Offset | None:
+            found = await look(log, start)
+            if not looks:  # between two leaderships another leader may have put records at the same offsets
+                partition.leave_leadership()
+            looks.append(found)
+            return found
+
+        monkeypatch.setattr(conditional, "end_without_data", leads_anew)
+        assert (await writer.append(T0, start, rows("a"))).batch.base_offset == 0
+        assert looks == [0, 0]
+
+
+async def test_no_batch_is_appended_if_the_partition_was_shut_after_the_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_broker(tmp_path) as broker, client_of(broker, retry_budget_ms=500) as cluster:
+        await broker.create_topic("t", 1)
+        writer, start = ConditionalWriter(cluster), await partition_end(cluster, T0)
+        required, log = conditional.require_partition, broker.log("t", 0)
+        looks: list[int] = []
+        look = conditional.end_without_data
+
+        async def looked(log: PartitionLog, start: int) -> Offset | None:
+            looks.append(start)
+            return await look(log, start)
+
+        def shut(*where: Any) -> Any:
+            if looks:
+                raise RequestRejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, "This broker is isolated.")
+            return required(*where)
+
+        monkeypatch.setattr(conditional, "end_without_data", looked)
+        monkeypatch.setattr(conditional, "require_partition", shut)
+        with pytest.raises(FirnError):
+            await writer.append(T0, start, rows("a"))
+        assert looks
+        assert log.log_end_offset == 0
 
 
 async def test_a_repeat_of_an_append_whose_answer_was_lost_gets_its_offset(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from app.core.errors import CorruptionError, ErrorCode, FirnError, ProtocolError, RequestRejected, kafka_code
 from app.core.limits import KIB
+from app.core.turns import Portion
 from app.core.units import NO_LEADER_EPOCH, LeaderEpoch, Offset
 from app.handlers.base.authorising import may, refuse
 from app.handlers.base.partitions import topic_name
@@ -48,7 +49,7 @@ PRODUCE: Final = 0
 SCAN_BYTES: Final = 64 * KIB
 """Of one read of the batches behind the caller's offset."""
 TRIES_MAX: Final = 10
-"""Looks behind the caller's offset. Each further one is due to a marker that came since the look before."""
+"""Looks behind the caller's offset. Each further one is due to a marker or a leadership that came since the look before."""
 WAIT_MS_MAX: Final = 60_000
 ALL_IN_SYNC: Final = -1
 
@@ -58,7 +59,7 @@ class EndMoved(FirnError):
 
 
 class _LookAgain(FirnError):
-    """A marker may have come since the look behind the caller's offset. Nothing was appended."""
+    """A marker or a leadership may have come since the look behind the caller's offset. Nothing was appended."""
 
 
 def serve_append(connection: Client, version: int, correlation_id: int, frame: memoryview) -> None:
@@ -168,14 +169,18 @@ async def _append_when_looked(
     """Look behind the caller's offset, and append in a turn in which nothing came since. Raises: EndMoved, FirnError."""
     topic, index = asked.topic_id, asked.partition
     for _ in range(TRIES_MAX):
+        seen = require_partition(connection.context, topic, index)
+        leadership = seen.leadership
+        condition = _Condition(asked, await end_without_data(seen.log, asked.end), seen, leadership)
         partition = require_partition(connection.context, topic, index)
-        condition = _Condition(asked, await end_without_data(partition.log, asked.end))
         try:
             return await append_prepared(
                 connection, ADDS_PARTITIONS, produced, topic, partition, records, verdict, answered, condition.check
             )
         except _LookAgain:
             continue
+        except ProtocolError as error:  # of the batch: it gets the code that a Produce request would get
+            raise RequestRejected(kafka_code(error), str(error)) from None
     raise RequestRejected(ErrorCode.NOT_ENOUGH_REPLICAS, f"Partition {index} changes all the time. Try again.")
 
 
@@ -185,6 +190,10 @@ class _Condition(NamedTuple):
     asked: AppendRequest
     looked_to: Offset | None
     """Between the caller's offset and this one, there is no data; None if there is."""
+    seen: Partition
+    """The partition at the look."""
+    leadership: int
+    """Of ``seen`` at the look. A later one may have lost the batches that were looked at, and have others at their offsets."""
 
     def check(self, partition: Partition, records: memoryview) -> None:
         """Called in the turn of the append. Raises: EndMoved, _LookAgain."""
@@ -192,6 +201,8 @@ class _Condition(NamedTuple):
         if log.has_batch(records):
             return  # a repeat, whose first try met the condition
         where = f"{partition.topic}-{partition.index}"
+        if partition is not self.seen or partition.leadership != self.leadership:
+            raise _LookAgain(f"{where} has another leadership.")
         if epoch_below(log, Offset(asked.end)) != asked.epoch:
             raise EndMoved(f"The end of {where} was lost since it was read. Read it again.")
         if self.looked_to is None:
@@ -240,7 +251,7 @@ async def end_without_data(log: PartitionLog, start: int) -> Offset | None:
 
     Raises: StorageUnavailable, CorruptionError.
     """
-    offset = Offset(start)
+    offset, portion = Offset(start), Portion()
     if not log.local_log_start_offset <= offset <= log.log_end_offset:
         return None
     while offset < log.log_end_offset:
@@ -256,4 +267,5 @@ async def end_without_data(log: PartitionLog, start: int) -> Offset | None:
         if read.end_offset <= offset:
             raise CorruptionError(f"{log.topic_partition} has nothing to read at offset {offset}, below its end.")
         offset = Offset(read.end_offset)
+        await portion.rest_if_spent()
     return offset
