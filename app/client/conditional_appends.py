@@ -121,27 +121,47 @@ class ConditionalWriter:
         retriable.
         """
         identity = self._at_rest.pop() if self._at_rest else await self._new_identity()
-        sequence = identity.next.get(partition, 0)
+        one = await self._prepare(identity, partition, seen, rows)
+        try:
+            return await self._send(identity, one, len(rows))
+        except RequestRejected as error:
+            if error.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER or one.tries != 1:
+                raise
+        # The log has lost the last append of this identity. Nothing was appended now.
+        identity = await self._new_identity()
+        return await self._send(identity, await self._prepare(identity, partition, seen, rows), len(rows))
+
+    async def _prepare(
+        self, identity: _Identity, partition: TopicPartition, seen: SeenEnd, rows: Sequence[Row]
+    ) -> _Append:
         batch = await run(
             build_batch_in_steps(
                 rows,
                 producer_id=identity.producer_id,
                 producer_epoch=identity.producer_epoch,
-                base_sequence=sequence,
+                base_sequence=identity.next.get(partition, 0),
             )
         )
-        one = _Append(self._cluster, partition, seen, batch, "")
+        return _Append(self._cluster, partition, seen, batch, "")
+
+    async def _send(self, identity: _Identity, one: _Append, records: int) -> Appended:
+        """Append, and keep the identity for the next one if it is certain what the log has of it. Raises: as ``append``."""
         try:
             appended = await one.do()
         except EndMoved:
             self._rest(identity, one)
             raise
-        identity.next[partition] = (sequence + len(rows)) & SEQUENCE_MASK
+        except RequestRejected as error:
+            if error.code in REFUSED:
+                self._rest(identity, one)
+            raise
+        partition = one.partition
+        identity.next[partition] = (identity.next.get(partition, 0) + records) & SEQUENCE_MASK
         self._rest(identity, one)
         return appended
 
     def _rest(self, identity: _Identity, one: _Append) -> None:
-        if one.tries == 1 and len(self._at_rest) < IDENTITIES_MAX:
+        if one.tries <= 1 and len(self._at_rest) < IDENTITIES_MAX:
             self._at_rest.append(identity)
 
     async def _new_identity(self) -> _Identity:
@@ -166,7 +186,7 @@ class _Append:
         self, cluster: ClusterClient, partition: TopicPartition, seen: SeenEnd, batch: bytes, transactional_id: str
     ) -> None:
         self._cluster = cluster
-        self._partition = partition
+        self.partition = partition
         self._seen = seen
         self._asked = AppendRequest(
             seen.topic_id,
@@ -192,11 +212,11 @@ class _Append:
             self._try,
             rng=cluster.rng,
             budget_ms=cluster.retry_budget_ms,
-            before_retry=_forgetting(cluster, self._partition),
+            before_retry=_forgetting(cluster, self.partition),
         )
 
     async def _try(self) -> Appended:
-        cluster, partition, seen = self._cluster, self._partition, self._seen
+        cluster, partition, seen = self._cluster, self.partition, self._seen
         if (await cluster.topic(partition.topic)).topic_id != seen.topic_id:
             cluster.forget(partition.topic)
             if (await cluster.topic(partition.topic)).topic_id != seen.topic_id:
@@ -236,3 +256,18 @@ def _forgetting(cluster: ClusterClient, partition: TopicPartition) -> Callable[[
         cluster.forget(partition.topic)
 
     return forget
+
+
+REFUSED: Final = frozenset(
+    {
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.POLICY_VIOLATION,
+    }
+)
+"""Codes of a batch that no log has, whatever its producer: the producer's next sequence is what it was."""

@@ -144,6 +144,11 @@ class TracedProducer(Producer):
         self._causes.pop(batch, None)
         super()._fail(queue, batch, error)
 
+    def _remove(self, queue: _PartitionQueue, batch: _Batch, index: int) -> None:
+        super()._remove(queue, batch, index)
+        if not batch.records:
+            self._causes.pop(batch, None)
+
     def _halves(self, batch: _Batch) -> tuple[_Batch, _Batch]:
         causes = self._causes.pop(batch, None)
         first, second = super()._halves(batch)

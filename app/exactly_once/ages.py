@@ -15,6 +15,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from app.core.errors import CorruptionError
 from app.exactly_once.bounds import Amount, Usage
 
 if TYPE_CHECKING:
@@ -87,14 +88,17 @@ class Ages:
         self._usage.change(principal, amount)
 
     def remove(self, offset: int, principal: str, size_bytes: int) -> None:
-        """Take back a result whose transaction was aborted."""
+        """Take back a result whose transaction was aborted. Raises: CorruptionError if no such result was counted."""
         at = bisect_right(self._slices, offset, key=lambda one: one.first_offset) - 1
         if at < 0:
             return  # it has expired
         amounts = self._slices[at].amounts
         amount = Amount(1, size_bytes)
-        amounts[principal].add(amount, -1)
-        if amounts[principal].nothing:
+        counted = amounts.get(principal)
+        if counted is None:
+            raise CorruptionError(f"A result at offset {offset} is not where the log has it.")
+        counted.add(amount, -1)
+        if counted.nothing:
             del amounts[principal]
         self._usage.change(principal, amount, -1)
 

@@ -135,10 +135,11 @@ class Columns(NamedTuple):
         if len(self.principals) == 1:
             yield self.principals[0], end - start, int(sizes.sum()) + (end - start) * overhead_bytes
             return
-        for number in np.unique(whose).tolist():
-            mine = whose == number
-            keys = int(np.count_nonzero(mine))
-            yield self.principals[number], keys, int(sizes[mine].sum()) + keys * overhead_bytes
+        counts = np.bincount(whose)
+        totals = np.bincount(whose, weights=sizes)  # floats, which have each whole number of this size
+        for number in np.flatnonzero(counts).tolist():
+            keys = int(counts[number])
+            yield self.principals[number], keys, int(totals[number]) + keys * overhead_bytes
 
 
 class SortedRows:
@@ -255,7 +256,7 @@ class _Batches:
         heads = _rows(data, _HEAD, self.keys_end[which] + 2)
         is_result[which] = heads["version"] == VERSION
         self.appended_ms[which] = heads["appended"]
-        self.usual: Flags = self.is_marker | is_result
+        self.usual: Flags = (self.is_marker | is_result) & (self.offsets >= 0)
 
     def columns(self, first: int, last: int) -> Columns:
         """The usual batches from ``first`` to ``last``. Raises: CorruptionError if the name of a principal is not UTF-8."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from app.coordinator.partition import ProducerIdAndEpoch, ReplayedBatch
-from app.core.errors import ErrorCode, RequestRejected
+from app.core.errors import CorruptionError, ErrorCode, RequestRejected
 from app.core.turns import Steps
 from app.core.units import NO_PRODUCER_ID, Offset, ProducerId
 from app.exactly_once.ages import TICK_MS, Ages
@@ -121,6 +121,8 @@ class RequestShard:
         if batch.marker is not None:
             self.complete(batch.producer_id, commit=batch.marker.control_type is ControlType.COMMIT)
         offset = batch.end_offset - len(batch.records)
+        if offset < 0:
+            raise CorruptionError(f"A batch of results begins at offset {offset}.")
         for key, value in batch.records:
             self._take(Offset(offset), key, value, batch.producer_id)
             offset += 1

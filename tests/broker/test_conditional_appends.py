@@ -26,7 +26,7 @@ from app.client.connection import KafkaConnection
 from app.client.transactional_batches import Row, write_batches
 from app.client.transactions import begin_transaction, end_transaction
 from app.configs.broker import STANDARD_AUTHORIZER
-from app.core.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected
+from app.core.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected, StorageFull
 from app.core.units import LeaderEpoch, Offset, PartitionIndex, TimestampMs, TopicPartition
 from app.handlers.produce import conditional
 from app.hot.log import PartitionLog
@@ -230,6 +230,47 @@ async def test_a_repeat_of_an_append_whose_answer_was_lost_gets_its_offset(
             await writer.append(T0, start, rows("c"))
         assert (await writer.append(T0, (await partition_end(cluster, T0)), rows("d"))).batch.base_offset == 2
         assert len(entries) == 2, "and one of one try does not"
+
+
+async def test_an_append_succeeds_though_the_log_has_lost_the_last_one_of_its_producer(tmp_path: Path) -> None:
+    async with open_broker(tmp_path) as broker, client_of(broker) as cluster:
+        await broker.create_topic("t", 1)
+        writer = ConditionalWriter(cluster)
+        first = await writer.append(T0, await partition_end(cluster, T0), rows("a"))
+        [identity] = writer._at_rest
+        identity.next[T0] += 1  # of an append that was answered, and that no log has any more
+        assert (await writer.append(T0, first.end, rows("b"))).batch.base_offset == 1
+        assert len(broker.log("t", 0).producers.entries) == 2
+
+
+async def test_a_refused_batch_keeps_its_producer(tmp_path: Path) -> None:
+    async with open_broker(tmp_path) as broker, client_of(broker) as cluster:
+        await broker.create_topic("t", 1, max_message_bytes="1000")
+        writer = ConditionalWriter(cluster)
+        first = await writer.append(T0, await partition_end(cluster, T0), rows("a"))
+        with pytest.raises(RequestRejected) as refused:
+            await writer.append(T0, first.end, rows("x" * 2_000))
+        assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
+        await writer.append(T0, first.end, rows("b"))
+        assert len(broker.log("t", 0).producers.entries) == 1
+
+
+async def test_the_operator_is_told_of_a_conditional_append_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_broker(tmp_path) as broker, client_of(broker, retry_budget_ms=100) as cluster:
+        await broker.create_topic("t", 1)
+        writer, start = ConditionalWriter(cluster), await partition_end(cluster, T0)
+
+        async def fails(*_: Any) -> Any:
+            raise StorageFull("There is no room left.")
+
+        monkeypatch.setattr(conditional, "append_prepared", fails)
+        before = broker.node.context.metrics.produce_errors.value
+        with pytest.raises(FirnError):
+            await writer.append(T0, start, rows("a"))
+        assert broker.node.context.metrics.produce_errors.value > before
+        assert any("There is no room left." in line for line in broker.lines)
 
 
 async def test_another_history_below_the_end_is_refused(tmp_path: Path) -> None:

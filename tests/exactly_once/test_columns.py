@@ -200,6 +200,24 @@ def test_damaged_bytes_raise_corruption_and_nothing_else(seed: int) -> None:
         loaded([bytes(data)], scan)
 
 
+@pytest.mark.usefixtures("_short_columns")
+@pytest.mark.parametrize("decode", [scan, decode_batches])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_damaged_base_offset_raises_corruption_and_nothing_else(seed: int, decode: Decode) -> None:
+    log = random_log(random.Random(seed), 60, 0)
+    failed = 0
+    for number, batch in enumerate(log.batches):
+        for place in range(8):  # no checksum covers them
+            for value in (0x7F, 0xFF):
+                damaged = bytearray(batch)
+                damaged[place] = value
+                try:
+                    loaded([b"".join([*log.batches[:number], bytes(damaged), *log.batches[number + 1 :]])], decode)
+                except CorruptionError:
+                    failed += 1
+    assert failed
+
+
 def outcome(data: bytes, decode: Decode, keys: Iterable[RequestKey]) -> object:
     """The state after a load of ``data``, in short, or None for damage."""
     try:

@@ -6,6 +6,7 @@ import asyncio
 import random
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,9 +17,10 @@ import pytest
 from fastapi import FastAPI
 
 from app.broker.start.process import http_environment, http_options
+from app.client.cluster import ClusterClient
 from app.client.connection import KafkaConnection
 from app.client.producer import Producer
-from app.client.traced import SERVING, Serving, serving
+from app.client.traced import SERVING, Serving, TracedProducer, serving
 from app.core.metrics import Registry
 from app.core.tracing import TRACES_PER_S, SpanContext, Tracer
 from app.http.application import create_app
@@ -277,3 +279,22 @@ print([name for name in names if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == "['Front', 'DirectRoutes']\n[]\n"
+
+
+async def test_a_batch_whose_records_were_taken_back_is_forgotten(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        await broker.create_topic("t", 1)
+        tracer = Tracer(
+            1.0, rng=random.Random(1), now_ms=SystemClock().now_ms, elapsed_s=time.monotonic, registry=Registry()
+        )
+        async with ClusterClient([("127.0.0.1", broker.port)], rng=random.Random(1)) as cluster:
+            producer = TracedProducer(cluster, SystemClock(), linger_ms=3_600_000)
+            async with producer:
+                context = tracer.begin()
+                assert context is not None
+                token = SERVING.set(Serving(tracer, context))
+                sent = await producer.send("t", b"v")
+                SERVING.reset(token)
+                assert len(producer._causes) == 1
+                assert producer.take_back(sent) is not None
+                assert not producer._causes

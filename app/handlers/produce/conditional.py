@@ -25,7 +25,7 @@ from app.handlers.base.partitions import topic_name
 from app.handlers.clients.admission import ADDS_PARTITIONS, admit, release
 from app.handlers.clients.client import RequestFields
 from app.handlers.clients.serving import request_of, spawn_told
-from app.handlers.produce.produce import append_prepared, may_transact, require_partition, tell_produced
+from app.handlers.produce.produce import append_prepared, may_transact, require_partition, tell_failed, tell_produced
 from app.metadata.image.records import APPEND_LEVEL, upgrade_needed
 from app.records.batch import iter_headers, parse_header
 from app.security.acls import Operation, ResourceType
@@ -52,6 +52,8 @@ TRIES_MAX: Final = 10
 """Looks behind the caller's offset. Each further one is due to a marker or a leadership that came since the look before."""
 WAIT_MS_MAX: Final = 60_000
 ALL_IN_SYNC: Final = -1
+COPIES: Final = 2
+"""Of the records, while their append waits: those of the message, and those that get offsets."""
 
 
 class EndMoved(FirnError):
@@ -76,7 +78,7 @@ def serve_append(connection: Client, version: int, correlation_id: int, frame: m
     fields = RequestFields(version, correlation_id, connection.charge(header.client_id, PRODUCE, len(frame)))
     request = request_of(connection, fields, APPEND, header.client_id)
     slot = connection.open_slot(connection.server.metrics.meter(APPEND), stops_parsing=True)
-    connection.server.keep(len(asked.records))
+    connection.server.keep(COPIES * len(asked.records))
     spawn_told(connection, request, _serve(connection, slot, request, asked))
 
 
@@ -90,7 +92,7 @@ async def _serve(connection: Client, slot: Slot, request: Request, asked: Append
         connection.server.metrics.meter(APPEND).errors.value += 1
         response = AppendResponse(int(kafka_code(error)), str(error))
     finally:
-        connection.server.unreserve(len(asked.records))
+        connection.server.unreserve(COPIES * len(asked.records))
     audit = connection.context.audit
     if request.denied and audit is not None:
         audit.refused(request.caller, APPEND, request.client_id, request.correlation_id, request.denied)
@@ -119,18 +121,15 @@ async def _answer(connection: Client, request: Request, asked: AppendRequest) ->
         return AppendResponse(end=end, epoch=epoch)
     if asked.end < 0:
         raise ProtocolError(f"An append names the end {asked.end}.")
-    sampler = context.sampler
-    if sampler is not None and sampler.take(1):
-        tell_produced(context, request.caller, request.client_id, request.correlation_id, [partition.topic])
     try:
-        return await _append(connection, request, asked)
+        return await _append(connection, request, asked, partition.topic)
     except EndMoved as error:
         partition = require_partition(context, asked.topic_id, asked.partition)
         end, epoch = _known_end(partition)
         return AppendResponse(error=str(error), moved=True, end=end, epoch=epoch)
 
 
-async def _append(connection: Client, request: Request, asked: AppendRequest) -> AppendResponse:
+async def _append(connection: Client, request: Request, asked: AppendRequest, topic: str) -> AppendResponse:
     """Append, and wait until the batch is stored. Raises: EndMoved, FirnError."""
     records = memoryview(bytearray(asked.records))
     transactional_id = asked.transactional_id or None
@@ -140,6 +139,11 @@ async def _append(connection: Client, request: Request, asked: AppendRequest) ->
     context = connection.context
     if transactional_id is not None and not may_transact(context, request.caller, produced):
         raise refuse(request, Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+    sampler = context.sampler
+    if sampler is not None and sampler.take(1):
+        tell_produced(context, request.caller, request.client_id, request.correlation_id, [topic])
+    if context.metrics.zones is not None:
+        context.metrics.zones.produced(request.client_id, len(records))
     admitted = admit(context, ADDS_PARTITIONS, produced)
     verdicts = await admitted if isinstance(admitted, Awaitable) else admitted
     answered: list[PartitionResult] = []
@@ -152,7 +156,11 @@ async def _append(connection: Client, request: Request, asked: AppendRequest) ->
     end = Offset(base_offset + parse_header(records).last_offset_delta + 1)
     epoch = epoch_below(partition.log, end)
     if stored is not None:
-        await _stored(stored, asked.timeout_ms)
+        try:
+            await _stored(stored, asked.timeout_ms)
+        except FirnError as error:
+            tell_failed(context, partition, error)
+            raise
     if partition.leadership != leadership:
         raise partition.lost_leadership()
     return AppendResponse(end=end, epoch=epoch, base_offset=base_offset, log_append_ms=answered[0].log_append_time_ms)
@@ -179,8 +187,13 @@ async def _append_when_looked(
             )
         except _LookAgain:
             continue
-        except ProtocolError as error:  # of the batch: it gets the code that a Produce request would get
-            raise RequestRejected(kafka_code(error), str(error)) from None
+        except EndMoved:
+            raise
+        except FirnError as error:
+            tell_failed(connection.context, partition, error)
+            if isinstance(error, ProtocolError):  # of the batch: it gets the code that a Produce request would get
+                raise RequestRejected(kafka_code(error), str(error)) from None
+            raise
     raise RequestRejected(ErrorCode.NOT_ENOUGH_REPLICAS, f"Partition {index} changes all the time. Try again.")
 
 

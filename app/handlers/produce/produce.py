@@ -870,16 +870,21 @@ def success(log: PartitionLog, index: int, result: AppendResult) -> PartitionRes
 
 def failure(context: ProduceView, partition: Partition | None, index: int, error: FirnError) -> PartitionResult:
     """The result of a partition without an append, or whose append may not be stored."""
-    context.metrics.produce_errors.value += 1
+    tell_failed(context, partition, error)
     code = kafka_code(error)
-    if partition is not None and isinstance(error, SequenceRefused):
-        tell_refused(context, partition, error)
-    if partition is not None and context.refusal is None:
-        context.faults.met_error(WRITING, str(partition.log.topic_partition), error)
     leader = hint(context, None, error)
     start = -1 if partition is None else partition.log.log_start_offset
     named = error.record_errors if isinstance(error, RecordsRejected) else ()
     return PartitionResult(index, code, -1, -1, start, named, str(error), leader)
+
+
+def tell_failed(context: ProduceView, partition: Partition | None, error: FirnError) -> None:
+    """Count a batch that is not appended, or that may not be stored, and tell the operator of a fault."""
+    context.metrics.produce_errors.value += 1
+    if partition is not None and isinstance(error, SequenceRefused):
+        tell_refused(context, partition, error)
+    if partition is not None and context.refusal is None:
+        context.faults.met_error(WRITING, str(partition.log.topic_partition), error)
 
 
 def refuse_all(request: ProduceRequest, code: ErrorCode, sentence: str) -> TopicResults:

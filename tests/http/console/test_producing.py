@@ -1,13 +1,22 @@
 from __future__ import annotations
 
+import asyncio
 import random
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
 
+from app.client.producer import Acknowledged
+from app.core.metrics import Registry
+from app.core.units import Offset, PartitionIndex, TimestampMs, TopicPartition
 from app.http.application import create_app
+from app.http.console import asking
+from app.http.console.acts import producing
 from app.http.console.acts.producing import HEADERS_BYTES_MAX, SHOWN_AGAIN_BYTES_MAX, VALUE_BYTES_MAX, headers_of
 from app.http.errors import RestError
 from app.http.gateway import HttpSettings
@@ -209,3 +218,31 @@ async def test_a_console_that_only_shows_refuses_each_change_and_offers_none(
         assert 'method="post"' not in text, page
         assert "/produce" not in text.replace("firn produce", ""), page
     assert (await showing.post("/topics/t", json={"records": []})).status_code != 403, "REST is as it was"
+
+
+async def test_a_message_whose_response_comes_with_the_deadline_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "BROKER_S", 0.02)
+    loop = asyncio.get_running_loop()
+    stored = Acknowledged(TopicPartition("t", PartitionIndex(0)), Offset(7), TimestampMs(1))
+
+    class LateProducer:
+        async def send(self, *_: Any, **__: Any) -> asyncio.Future[Acknowledged]:
+            answer: asyncio.Future[Acknowledged] = loop.create_future()
+            deadline_s = loop.time() + 0.02
+            loop.call_at(deadline_s, answer.set_result, stored)
+            loop.call_soon(time.sleep, 0.05)  # a late turn: the deadline and the response are due together
+            return answer
+
+        def take_back(self, _: object) -> None:
+            return None
+
+    gateway = SimpleNamespace(producer=LateProducer(), registry=Registry())
+    found = await producing.stored(
+        gateway,
+        "t",
+        key=None,
+        value=b"v",
+        headers=(),
+        partition=0,  # type: ignore[arg-type]
+    )
+    assert found == stored

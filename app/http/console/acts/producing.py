@@ -171,7 +171,9 @@ async def stored(
                 )
                 found = await asyncio.shield(sent)
         except TimeoutError:
-            raise BrokerUnavailable(_silence(gateway, sent)) from None
+            if sent is None or not sent.done():
+                raise BrokerUnavailable(_silence(gateway, sent)) from None
+            found = sent.result()  # its response came in the turn of the deadline
     except FirnError as error:
         failed.value += 1
         if isinstance(error, RequestRejected) and error.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
