@@ -58,6 +58,11 @@ FAMILIES: Final = {
     "transaction": ("kafka-transaction-coordinator", ("TransactionLog",), "Transactions by transactional id (KIP-98)"),
 }
 """By module: the jar, the records in it, and their subject. Records of streams groups (KIP-1071) are not served."""
+TESTS = {
+    "classic_group": ("tests/coordinator/test_records.py", "tests/groups/test_classic.py"),
+    "transaction": ("tests/transactions/test_records.py",),
+}
+"""By module: its tests, where no test has its name."""
 
 
 def read_schema(jar: str, name: str) -> dict[str, Any]:
@@ -126,6 +131,12 @@ def read_structs(schema: dict[str, Any], last: int) -> list[Struct]:
     return list(structs.values())
 
 
+def _tests(family: str) -> str:
+    """The end of a module's docstring, which names its tests."""
+    named = ", ".join(f"``{path}``" for path in TESTS.get(family, ()))
+    return f"\n\nTests: {named}.\n" if named else ""
+
+
 def write_module(family: str) -> str:
     jar, names, title = FAMILIES[family]
     structs: dict[str, Struct] = {}
@@ -156,7 +167,7 @@ def write_module(family: str) -> str:
         body += lines
     text = "\n".join(body)
     lines = [
-        f'"""{title}. Written by tools/generate_coordinator_records.py; do not edit."""',
+        f'"""{title}. Written by tools/generate_coordinator_records.py; do not edit.{_tests(family)}"""',
         "",
         "from __future__ import annotations",
         "",

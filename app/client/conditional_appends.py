@@ -145,7 +145,7 @@ class ConditionalWriter:
         return _Append(self._cluster, partition, seen, batch, "")
 
     async def _send(self, identity: _Identity, one: _Append, records: int) -> Appended:
-        """Append, and keep the identity for the next one if it is certain what the log has of it. Raises: as ``append``."""
+        """Append, and keep the identity for the next one unless the log may have more of it. Raises: as ``append``."""
         try:
             appended = await one.do()
         except EndMoved:
@@ -270,4 +270,4 @@ REFUSED: Final = frozenset(
         ErrorCode.POLICY_VIOLATION,
     }
 )
-"""Codes of a batch that no log has, whatever its producer: the producer's next sequence is what it was."""
+"""Codes of a batch that no log has, for any producer: the next sequence of its producer stays."""

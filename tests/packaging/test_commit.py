@@ -25,7 +25,7 @@ def build(root: Path, target: str, out: Path, **environment: str) -> Path:
     done = subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(out)],
         cwd=root,
-        env={**os.environ, **environment},
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **environment},  # bytecode would count as local changes
         capture_output=True,
         text=True,
         check=False,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 from app.client.connection import KafkaConnection
-from app.core.errors import BrokerUnavailable
+from app.core.errors import BrokerUnavailable, clause
 from app.core.units import BrokerId
 from app.http import gateway as gateways
 from app.http.gateway import Gateway
@@ -73,7 +73,11 @@ async def changed_by(
     try:
         return await of_broker(gateway, node_id, asked)
     except BrokerUnavailable as error:
-        raise BrokerUnavailable(f"{error} {unknown if began else NOTHING_SENT}") from None
+        raise BrokerUnavailable(_and(error, unknown if began else NOTHING_SENT)) from None
+
+
+def _and(error: BrokerUnavailable, sentence: str) -> str:
+    return f"{clause(error)}. {sentence}"
 
 
 async def side_by_side(

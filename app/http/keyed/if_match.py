@@ -18,7 +18,7 @@ from app.client.cluster import ClusterClient
 from app.client.conditional_appends import ConditionalWriter, EndMoved, SeenEnd, partition_end
 from app.client.producer import Acknowledged
 from app.client.transactional_batches import Row
-from app.core.errors import BrokerUnavailable, RequestRejected
+from app.core.errors import BrokerUnavailable, RequestRejected, clause
 from app.core.units import LeaderEpoch, Offset, PartitionIndex, TimestampMs, TopicPartition
 from app.http.errors import RestError
 from app.http.keyed.asked import KeyedRecord
@@ -72,7 +72,9 @@ def one_partition(topic: str, records: Sequence[KeyedRecord]) -> TopicPartition:
 def moved(error: EndMoved) -> RestError:
     """412, with the ETag of the partition's end if it is known."""
     etag = None if error.end is None else etag_of(error.end)
-    return RestError(412, f"Nothing was stored: {error} The ETag of If-Match is not the partition's end.", etag=etag)
+    return RestError(
+        412, f"Nothing was stored: {clause(error)}. The ETag of If-Match is not the partition's end.", etag=etag
+    )
 
 
 async def append(

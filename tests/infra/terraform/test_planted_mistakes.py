@@ -247,7 +247,7 @@ MISTAKES = (
         "it lacks s3:DeleteObject",
     ),
     Mistake("brokers that may do everything", "iam", f"{BROKER}/iam.tf", '"s3:DeleteObject"', '"s3:*"', "allows s3:*"),
-    Mistake("a prefix left out", "iam", f"{BROKER}/iam.tf", '"wal/", ', "", "firn iam policy --role broker"),
+    Mistake("a prefix left out", "iam", f"{BROKER}/iam.tf", '"topics/", ', "", "firn iam policy --role broker"),
     Mistake(
         "a condition under which missing objects are 403",
         "iam",
