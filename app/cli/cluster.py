@@ -39,6 +39,8 @@ NOT_WHOLE: Final = 3
 """Exit code of ``firn cluster wait`` if a replica or a leader was still missing when the time was up."""
 LOOK_S: Final = 1.0
 """Between two looks of ``firn cluster wait``."""
+LOOK_S_MIN: Final = 5.0
+"""The last look has so long at least."""
 
 app = typer.Typer(
     help="Watch a cluster of brokers, raise its level, and let brokers come and go.",
@@ -345,7 +347,7 @@ async def _wait(bootstrap: str, steady_s: float, timeout_s: float | None, *, as_
     told = ""
     whole_since_s: float | None = None
     while True:
-        missing = await what_is_missing(bootstrap)
+        missing = await _look_in_time(bootstrap, None if timeout_s is None else begun_s + timeout_s - time.monotonic())
         now_s = time.monotonic()
         if missing:
             whole_since_s = None
@@ -358,11 +360,24 @@ async def _wait(bootstrap: str, steady_s: float, timeout_s: float | None, *, as_
         told = missing
         if timeout_s is not None and now_s - begun_s >= timeout_s:
             if as_json or not missing:
-                _tell_wait(missing or f"The cluster was whole for less than {steady_s:g} s.", False, as_json=as_json)
+                _tell_wait(
+                    missing or f"All replicas have been in sync for less than {steady_s:g} s.", False, as_json=as_json
+                )
             return NOT_WHOLE
         await asyncio.sleep(LOOK_S)
     _tell_wait("Every partition has a leader and all of its replicas in sync.", True, as_json=as_json)
     return 0
+
+
+async def _look_in_time(bootstrap: str, left_s: float | None) -> str:
+    """As ``what_is_missing``, within the time that is left, or ``LOOK_S_MIN`` at least."""
+    import asyncio
+
+    try:
+        async with asyncio.timeout(None if left_s is None else max(left_s, LOOK_S_MIN)):
+            return await what_is_missing(bootstrap)
+    except TimeoutError:
+        return "The cluster does not answer in time."
 
 
 def _tell_wait(text: str, whole: bool, *, as_json: bool) -> None:

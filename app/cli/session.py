@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import typer
 
 from app.configs.environment import CLIENT_PREFIX
-from app.core.errors import BrokerUnavailable, ConfigError, ConflictError
+from app.core.errors import BrokerUnavailable, ConfigError, ConflictError, NotTrusted
 from app.settings import Address, parse_address
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ async def connected(bootstrap: str) -> AsyncIterator[ClusterClient]:
             if not client_settings():
                 for address in addresses:
                     if await _speaks_tls(address):
-                        raise BrokerUnavailable(
+                        raise NotTrusted(
                             f"{address} speaks TLS, and this command does not. Name a file with security.protocol=SSL or SASL_SSL,"
                             " and with the login if there is one, by --client-config."
                         ) from None

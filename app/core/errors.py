@@ -288,7 +288,7 @@ class BrokerUnavailable(FirnError):
 
 
 class NotTrusted(BrokerUnavailable):
-    """A program answers at the broker's address, and one side does not trust the other's certificate."""
+    """A program answers at the broker's address, and one side does not trust the other's certificate, or does not speak TLS."""
 
 
 class StorageUnavailable(FirnError):

@@ -302,7 +302,7 @@ class ClusterResponse(msgspec.Struct, array_like=True, frozen=True):
 TOPIC_NAMES_MAX: Final = 1_000
 """Names in one FirnTopics response."""
 NAMES_A_STEP: Final = 64
-"""Names that are looked at before the clock. A right that is decided for the first time may take some 10 µs."""
+"""Names that are looked at before the clock: some 50 µs."""
 TOPIC_NAME_CHARS_MAX: Final = 300
 """Longest text of a FirnTopics request. A topic's name has 249 characters at most."""
 TopicText: TypeAlias = Annotated[str, msgspec.Meta(max_length=TOPIC_NAME_CHARS_MAX)]

@@ -13,6 +13,7 @@ from app.client.cluster import ClusterClient
 from app.core.turns import whole
 from app.metadata.image.records import REQUESTS_LEVEL
 from app.security.acls import Operation
+from app.security.authorizer import Authorizer
 from app.wire.apikeys import ApiKey
 from app.wire.private import TopicsRequest, TopicsResponse, pack, topics_page_steps, unpack
 from tests.broker.guarded import TOPIC, guarded
@@ -49,6 +50,26 @@ async def test_names_come_in_pages_in_their_order(tmp_path: Path, monkeypatch: p
             assert (await admin.topic_names(internal=True)).names[1] == "__consumer_offsets"
             asked = (await cluster.any_broker()).supported
             assert asked["firn.version"] == level
+
+
+async def test_no_right_is_decided_by_a_look_at_the_rules_for_each_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with guarded(tmp_path) as broker:
+        await broker.allow((Operation.DESCRIBE, TOPIC, SEEN))
+        decided: list[str] = []
+        allows = Authorizer.allows
+
+        def counted(self: Authorizer, principal: str, host: str, operation: int, kind: int, name: str) -> bool:
+            if kind == TOPIC:
+                decided.append(name)
+            return allows(self, principal, host, operation, kind, name)
+
+        monkeypatch.setattr(Authorizer, "allows", counted)
+        async with broker.as_user("User:alice") as alice:
+            raw = await alice.ask(ApiKey.FIRN_TOPICS, 0, pack(TopicsRequest(internal=True)))
+        assert unpack(TopicsResponse, raw).names == [SEEN]
+        assert decided == []
 
 
 async def test_only_topics_that_the_caller_may_describe_are_listed_and_counted(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from app.cli import main
 from app.metadata.image.records import LEVEL_MAX
 from app.metadata.membership import member
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.secured import certificates, listener, security
 from tests.support.several import broker_on, cluster_on, unfenced
 from tests.support.waiting import until
 
@@ -137,7 +138,7 @@ async def test_wait_ends_when_all_replicas_are_in_sync_and_not_before(tmp_path: 
             }
             steady = ("cluster", "wait", "--steady", "3600", "--timeout", "0")
             assert await firn(*steady, "--bootstrap", second.bootstrap) == 3
-            assert "The cluster was whole for less than 3600 s." in capfd.readouterr().err
+            assert "All replicas have been in sync for less than 3600 s." in capfd.readouterr().err
         await until(lambda: unfenced(first) == [1, 2])
         assert await firn("cluster", "wait", "--timeout", "0", "--bootstrap", second.bootstrap) == 3
         assert "under-replicated: 1 partition: t-0" in capfd.readouterr().err
@@ -152,6 +153,28 @@ async def test_wait_takes_a_cluster_that_does_not_answer_for_one_that_is_not_who
     monkeypatch.setattr("app.cli.session.RETRY_BUDGET_MS", 200)
     assert await firn("cluster", "wait", "--timeout", "0", "--bootstrap", "127.0.0.1:1") == 3
     assert "The cluster does not answer" in capfd.readouterr().err
+
+
+async def test_wait_ends_in_time_though_a_look_does_not(capfd: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def missing(bootstrap: str) -> str:
+        del bootstrap
+        await asyncio.Event().wait()
+        return ""
+
+    monkeypatch.setattr("app.cli.cluster.what_is_missing", missing)
+    monkeypatch.setattr("app.cli.cluster.LOOK_S_MIN", 0.05)
+    async with asyncio.timeout(60):
+        assert await firn("cluster", "wait", "--timeout", "0.1") == 3
+    assert "The cluster does not answer in time." in capfd.readouterr().err
+
+
+async def test_wait_ends_for_a_broker_that_speaks_tls(tmp_path: Path, capfd: Capture) -> None:
+    folder = certificates(tmp_path / "tls")
+    async with running_broker(tmp_path, **security(listener("SSL", folder))) as broker:
+        port = broker.node.ports["SSL"]
+        async with asyncio.timeout(60):
+            assert await firn("cluster", "wait", "--bootstrap", f"127.0.0.1:{port}") == 1
+    assert "speaks TLS, and this command does not" in capfd.readouterr().err
 
 
 async def test_wait_begins_its_steady_time_anew_after_a_break(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,6 +164,7 @@ class LogCleaner:
                 return False
             log, ended = found, asyncio.Event()
             task = _Task(self._work_of(worker), log, log.begin_cleaning(ended.set), ended)
+            start = log.log_start_offset
         try:
             await self._clean(task)
         except ConflictError:
@@ -173,7 +174,7 @@ class LogCleaner:
                 return True  # it read files that the log had changed
             if isinstance(error, CorruptionError):
                 self._metrics.failures.value += 1
-                self._uncleanable[log] = log.log_start_offset
+                self._uncleanable[log] = start
                 self._log_line(
                     Event.COMPACTION_STOPPED.line(
                         f"{log.topic}-{log.partition} is no longer compacted: {error}",
