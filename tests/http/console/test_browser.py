@@ -188,6 +188,41 @@ async def test_the_list_of_topics_shows_rates_of_any_name(shown: Shown) -> None:
     assert shown.tab.reports == []
 
 
+async def responses(tab: Tab, *bodies: object) -> None:
+    """Let the script of the open page get these bodies, the last one again and again, and wait until it has shown each. None is a
+    status of 503."""
+    await tab.value(f"""
+        window.bodies = {json.dumps(bodies)}
+        window.taken = 0
+        window.fetch = async () => {{
+          const body = bodies[Math.min(taken++, bodies.length - 1)]
+          return new Response(JSON.stringify(body), {{ status: body ? 200 : 503 }})
+        }}
+    """)
+    await tab.until("taken > bodies.length")
+
+
+RISING: Final = ({"counters": {"flights": 0}, "at_s": 1e9}, {"counters": {"flights": 9000}, "at_s": 1e9 + 1})
+
+
+@pytest.mark.parametrize(
+    ("last", "expected"),
+    [
+        (None, ["9.0 k/s", True]),
+        ({"counters": {}, "at_s": 1e9 + 2}, ["–", False]),
+        ({"counters": {"flights": 10_000}, "at_s": 1e9 + 2}, ["1.0 k/s", False]),
+    ],
+)
+async def test_a_rate_is_marked_as_old_after_an_error_and_not_shown_once_it_is_not_known(
+    shown: Shown, last: object, expected: list[object]
+) -> None:
+    await write(shown, "one")
+    await shown.tab.go(f"{shown.base}/console/topics")
+    await responses(shown.tab, *RISING, last)
+    rate = "document.querySelector('[data-rate=flights]')"
+    assert await shown.tab.value(f"[{rate}.textContent, {rate}.classList.contains('old')]") == expected
+
+
 async def test_the_lag_of_a_group_moves_and_says_when_the_group_has_caught_up(shown: Shown) -> None:
     await write(shown, "one", "two", "three")
     partition = TopicPartition("flights", PartitionIndex(0))

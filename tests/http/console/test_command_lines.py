@@ -70,9 +70,9 @@ def test_a_line_names_a_broker_that_is_elsewhere_and_the_file_with_the_login(
     assert reaching(command, reach) == expected
 
 
-def test_kcat_gets_the_file_with_the_login() -> None:
+def test_kcat_gets_a_file_of_its_own_because_it_does_not_know_the_names_of_kafkas_tools() -> None:
     _, kcat, _ = reading("t", 0, 0, base="http://h/", cluster_id="c", reach=SECURED, user="ann")
-    assert words(kcat.command)[:5] == ["kcat", "-F", "client.properties", "-b", "b:1"]
+    assert words(kcat.command)[:5] == ["kcat", "-F", "kcat.conf", "-b", "b:1"]
 
 
 @pytest.mark.parametrize("name", [EVIL, "a b", "*", "&", "#"])

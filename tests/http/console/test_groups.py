@@ -122,13 +122,18 @@ async def test_a_share_group_has_its_own_mark_and_lag(
         return [ListedGroup("workers", "share", "share", "Stable", node_id)]
 
     async def progress(*_: object) -> dict[TopicPartition, ShareProgress]:
-        return {TopicPartition("t", PartitionIndex(index)): ShareProgress(Offset(0), 4) for index in range(2)}
+        return {
+            TopicPartition("t", PartitionIndex(index)): ShareProgress(Offset(0), lag) for index, lag in enumerate(lags)
+        }
 
+    lags: list[int | None] = [4, 4]
     monkeypatch.setattr(GroupClient, "groups_at", listed)
     monkeypatch.setattr(GroupClient, "share_progress", progress)
     text = (await http.get("/console/groups")).text
     assert '<span class="tag share">share</span>' in text
     assert '<a href="/console/groups/workers">8</a>' in text
+    lags[1] = None
+    assert '<td data-label="Lag" class="n">–</td>' in (await http.get("/console/groups")).text
 
 
 async def test_the_command_of_a_group_is_safe_to_paste(
@@ -172,10 +177,14 @@ async def test_the_script_of_a_share_group_gets_its_progress(
 ) -> None:
     async def progress(*_: object) -> dict[TopicPartition, ShareProgress]:
         return {
-            TopicPartition("t", PartitionIndex(index)): ShareProgress(Offset(10), lag)
-            for index, lag in enumerate((4, None))
+            TopicPartition("t", PartitionIndex(index)): ShareProgress(Offset(10), lag) for index, lag in enumerate(lags)
         }
 
+    lags: list[int | None] = [4, 0]
     monkeypatch.setattr(GroupClient, "share_progress", progress)
     told = (await http.get("/console/groups/workers/live?share=1")).json()
     assert (told["counters"], told["gauges"]) == ({"done": 20, "written": 24}, {"lag": 4})
+    lags[1] = None
+    refused = await http.get("/console/groups/workers/live?share=1")
+    assert refused.status_code == 503, "a part is no lag"
+    assert "t-1" in refused.text

@@ -26,6 +26,7 @@ from app.http.console.records.reading import (
     stays_small,
     text_of,
 )
+from app.http.console.texts.command_lines import Reach
 from app.http.errors import RestError
 from app.records.record import Record
 
@@ -47,6 +48,20 @@ def string(value: str, **more: Any) -> dict[str, Any]:
 
 def offsets(text: str) -> list[int]:
     return [int(one) for one in re.findall(r"/partitions/0/messages/(\d+)\">", text)]
+
+
+async def test_a_message_of_a_secured_cluster_says_which_file_has_the_login_of_which_tool(
+    http: httpx.AsyncClient, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await write(http, cluster, string("v"))
+    note = "those of librdkafka in <code>kcat.conf</code>"
+    assert note not in (await http.get(f"{TOPIC}/partitions/0/messages/0")).text
+    for module in ("rendering", "pages.messages"):
+        monkeypatch.setattr(f"app.http.console.{module}.reach_of", lambda _: Reach("b", 1, secured=True))
+    text = (await http.get(f"{TOPIC}/partitions/0/messages/0")).text
+    assert "<code>kcat -F kcat.conf -b b:1 " in text
+    assert "<code>firn --client-config client.properties consume " in text
+    assert note in text
 
 
 async def test_the_newest_messages_are_shown_first_and_links_lead_through_all(

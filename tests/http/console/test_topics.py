@@ -1,14 +1,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from html import unescape
+from itertools import chain
+from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
+from app.client.admin import AdminClient
 from app.client.cluster import TopicView
 from app.core.turns import Portion
 from app.http.console.pages import topics
+from app.wire.private import OFFLINE, PartitionTierStatus, TierStatusResponse
 
 HTML = {"accept": "text/html"}
 
@@ -114,6 +120,45 @@ async def test_the_script_of_the_list_gets_the_records_of_each_topic_of_its_page
     monkeypatch.setattr("app.http.console.pages.topics.PARTITIONS_SUMMED_MAX", 1)
     assert (await http.get("/console/live/topics")).json()["counters"] is None
     assert "data-live" not in (await http.get("/console/topics")).text
+
+
+def moved(one: PartitionTierStatus) -> list[PartitionTierStatus]:
+    return []
+
+
+def offline(one: PartitionTierStatus) -> list[PartitionTierStatus]:
+    return [replace(one, state=OFFLINE, leader=-1, high_watermark=0)]
+
+
+def led_twice(one: PartitionTierStatus) -> list[PartitionTierStatus]:
+    return [one, replace(one, high_watermark=1)]
+
+
+@pytest.mark.parametrize(
+    ("changed", "counters"),
+    [(moved, {"a": 0}), (offline, {"a": 0}), (led_twice, {"a": 0, "b": 3})],
+)
+async def test_the_script_of_the_list_gets_no_topic_of_which_a_part_is_missing_and_no_partition_twice(
+    http: httpx.AsyncClient,
+    cluster: str,
+    monkeypatch: pytest.MonkeyPatch,
+    changed: Callable[[PartitionTierStatus], list[PartitionTierStatus]],
+    counters: dict[str, int],
+) -> None:
+    ask = AdminClient.tier_status_by
+
+    async def told(self: AdminClient, *given: Any) -> TierStatusResponse:
+        found = await ask(self, *given)
+        parts = [changed(one) if (one.topic, one.partition) == ("b", 1) else [one] for one in found.partitions]
+        return replace(found, partitions=[*chain(*parts)])
+
+    await made(http, cluster, "a", "b", partitions=2)
+    for index in (0, 1, 1):
+        record = {"partition_id": index, "value": {"data": 1}}
+        assert (await http.post(f"{cluster}/topics/b/records", json=record)).is_success
+    assert (await http.get("/console/live/topics")).json()["counters"] == {"a": 0, "b": 3}
+    monkeypatch.setattr(AdminClient, "tier_status_by", told)
+    assert (await http.get("/console/live/topics")).json()["counters"] == counters
 
 
 async def test_the_list_rests_between_its_rows(

@@ -118,8 +118,8 @@ function show_gauges(gauges, counters, seconds) {
 function show(counters, seconds) {
   for (const element of document.querySelectorAll("[data-rate]")) {
     const name = element.dataset.rate
-    if (!Object.hasOwn(counters, name) || !Object.hasOwn(last, name)) continue
-    element.textContent = rate(Math.max(0, (counters[name] - last[name]) / seconds), element.dataset.unit)
+    const known = Object.hasOwn(counters, name) && Object.hasOwn(last, name) // else some leader did not respond
+    element.textContent = known ? rate(Math.max(0, (counters[name] - last[name]) / seconds), element.dataset.unit) : "–"
     element.classList.remove("old")
     element.title = ""
   }
@@ -137,17 +137,16 @@ async function look(url) {
       try {
         const response = await fetch(url, { headers: { accept: "application/json" }, redirect: "error" })
         if (response.status === 401 || response.status === 403) return
-        if (response.ok) {
-          const { counters, gauges, at_s } = await response.json()
-          if (!counters) return
-          if (last && at_s > read) {
-            show(counters, at_s - read)
-            if (gauges) show_gauges(gauges, counters, at_s - read)
-          }
-          if (at_s !== read) at = performance.now()
-          last = counters
-          read = at_s
+        if (!response.ok) throw new Error(`status ${response.status}`)
+        const { counters, gauges, at_s } = await response.json()
+        if (!counters) return
+        if (last && at_s > read) {
+          show(counters, at_s - read)
+          if (gauges) show_gauges(gauges, counters, at_s - read)
         }
+        if (at_s !== read) at = performance.now()
+        last = counters
+        read = at_s
       } catch {
         const age = Math.round((performance.now() - at) / 1000)
         for (const element of document.querySelectorAll("[data-rate], [data-gauge]")) {

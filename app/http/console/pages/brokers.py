@@ -189,6 +189,7 @@ async def list_brokers(request: Request) -> Response:
         "brokers",
         section="brokers",
         standing=standing,
+        alive=view.brokers,
         numbers=numbers,
         silent=told.silent,
         versions=sorted(versions),
@@ -205,7 +206,7 @@ async def show_settings(broker_id: str, request: Request) -> Response:
     short = broker_id.isascii() and broker_id.isdecimal() and len(broker_id) < 11
     node_id = BrokerId(int(broker_id) if short else -1)
     if node_id not in view.brokers:
-        raise RestError(404, f"There is no broker {broker_id[:20]}.")
+        raise RestError(404, f"Broker {broker_id[:20]} is fenced or does not exist. Look with `firn cluster brokers`.")
     entries = await of_broker(
         gateway,
         node_id,

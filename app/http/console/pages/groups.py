@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from fastapi import APIRouter, Request
@@ -84,14 +84,27 @@ async def list_groups(request: Request) -> Response:
 class _Progress(NamedTuple):
     """How far a share group is."""
 
-    lag: int
+    lag: int | None
+    """None if it is not known of each partition."""
     partitions: int
 
 
+def _sum(lags: Iterable[int | None]) -> int | None:
+    """The lags of all partitions together; None if one is not known, because a part of them is no lag."""
+    total = 0
+    for lag in lags:
+        if lag is None:
+            return None
+        total += lag
+    return total
+
+
 async def _lags_of(gateway: Gateway, groups: Sequence[ListedGroup], silent: Collection[BrokerId]) -> dict[str, int]:
-    """The records that some groups lack, all partitions together. A group is left out if a broker did not respond, if it has no
-    offsets, or if the groups before it and itself have more than ``LAGGING_PARTITIONS_MAX`` partitions. No group is asked for once
-    those before it have as many. A coordinator that did not respond once is not asked again."""
+    """The records that some groups lack, all partitions together. A coordinator that did not respond once is not asked again.
+
+    A group is left out if the lag of a partition is not known, if it has no offsets, or if the groups before it and itself have
+    more than ``LAGGING_PARTITIONS_MAX`` partitions. No group is asked for once those before it have as many.
+    """
     away = set(silent)
 
     async def offsets_of(group: ListedGroup) -> Mapping[TopicPartition, Committed] | _Progress | None:
@@ -102,7 +115,7 @@ async def _lags_of(gateway: Gateway, groups: Sequence[ListedGroup], silent: Coll
                 progress = await of_broker(
                     gateway, group.coordinator, lambda _: gateway.groups.share_progress(group.group_id)
                 )
-                return _Progress(sum(one.lag or 0 for one in progress.values()), len(progress)) if progress else None
+                return _Progress(_sum(one.lag for one in progress.values()), len(progress)) if progress else None
             return await of_broker(gateway, group.coordinator, lambda _: gateway.groups.committed(group.group_id))
         except BrokerUnavailable:
             away.add(group.coordinator)
@@ -118,7 +131,8 @@ async def _lags_of(gateway: Gateway, groups: Sequence[ListedGroup], silent: Coll
             break
         for group, told in zip(some, await together(*map(offsets_of, some)), strict=True):
             if isinstance(told, _Progress):
-                found[group.group_id] = told.lag
+                if told.lag is not None:
+                    found[group.group_id] = told.lag
                 left -= told.partitions
             elif told:
                 if len(told) <= left:
@@ -221,14 +235,14 @@ async def show_group(group_id: str, request: Request) -> Response:
         places = await ordered(progress, portion, lambda partition: partition)
         shown = places[begin : begin + LAGS_A_PAGE]
         values["progress"] = [(partition, progress[partition]) for partition in shown]
-        values["total"] = sum(one.lag or 0 for _, one in values["progress"])
+        values["total"] = _sum(one.lag for _, one in values["progress"])
     else:
         committed = await of_broker(gateway, coordinator, lambda _: gateway.groups.committed(name))
         places = await ordered(committed, portion, lambda partition: partition)
         shown = places[begin : begin + LAGS_A_PAGE]
         owners = await owners_in(view)
         values["lags"], values["silent"] = await _lags(gateway, owners, committed, await present(gateway, shown))
-        values["total"] = sum(one.lag or 0 for one in values["lags"])
+        values["total"] = _sum(one.lag for one in values["lags"])
     if begin + LAGS_A_PAGE < len(places):
         values["following"] = begin + LAGS_A_PAGE
     return await page(
@@ -250,8 +264,8 @@ async def show_group(group_id: str, request: Request) -> Response:
 async def live(group_id: str, request: Request) -> Response:
     """How far a group is, for the script of its page, which computes rates from two of these responses.
 
-    Of the first ``LAGS_A_PAGE`` partitions of its offsets. There is no response if one of their brokers is silent, because a sum
-    without its partitions would look like a leap.
+    Of the first ``LAGS_A_PAGE`` partitions of its offsets. Raises: BrokerUnavailable if the lag of one is not known, because a sum
+    without it would look like a leap.
     """
     gateway = gateway_of(request)
     name = text_of(request, "group_id")
@@ -260,15 +274,22 @@ async def live(group_id: str, request: Request) -> Response:
     if request.query_params.get("share") == "1":
         progress = await of_broker(gateway, coordinator, lambda _: gateway.groups.share_progress(name))
         shown = (await ordered(progress, portion, lambda partition: partition))[:LAGS_A_PAGE]
-        known = [(int(progress[one].offset), progress[one].lag or 0) for one in shown]
+        known = [(one, int(progress[one].offset), progress[one].lag) for one in shown]
     else:
         committed = await of_broker(gateway, coordinator, lambda _: gateway.groups.committed(name))
         shown = (await ordered(committed, portion, lambda partition: partition))[:LAGS_A_PAGE]
         lags, silent = await _lags(gateway, {}, committed, await present(gateway, shown))
         if silent:
             raise BrokerUnavailable(f"Broker {silent[0]} did not respond.")
-        known = [(int(one.offset), one.lag or 0) for one in lags]
-    done, lag = sum(offset for offset, _ in known), sum(lag for _, lag in known)
+        known = [(one.partition, int(one.offset), one.lag) for one in lags]
+    done = lag = 0
+    for partition, offset, left in known:
+        if left is None:
+            raise BrokerUnavailable(
+                f"The end of partition {partition} is not known, or it has no leader. Try again later."
+            )
+        done += offset
+        lag += left
     body = {
         "counters": {"done": done, "written": done + lag},
         "gauges": {"lag": lag},

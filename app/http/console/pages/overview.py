@@ -237,6 +237,7 @@ async def overview(request: Request) -> Response:
     values: dict[str, Any] = {
         "cluster_id": cluster_id,
         "standing": standing,
+        "alive": view.brokers,
         "numbers": numbers,
         "matters": worst,
         "headline": headline(standing, worst),

@@ -29,7 +29,7 @@ from app.http.errors import RestError
 from app.http.gateway import Gateway
 from app.http.serving import gateway_of
 from app.wire.config_resources import ConfigResourceType
-from app.wire.private import PartitionTierStatus, SegmentInfo, TierStatusResponse, TopicsResponse
+from app.wire.private import OFFLINE, PartitionTierStatus, SegmentInfo, TierStatusResponse, TopicsResponse
 
 router = APIRouter(include_in_schema=False, route_class=ConsoleRoute, default_response_class=Response)
 
@@ -49,8 +49,6 @@ class TopicBytes:
     local: int = 0
     lag: int = 0
     records: int = 0
-    end: int = 0
-    """Records that were ever written."""
     tiered: bool = False
 
 
@@ -100,8 +98,22 @@ async def _bytes_of(told: Told[TierStatusResponse]) -> Mapping[str, TopicBytes]:
             own.local += one.local_bytes
             own.lag += one.lag_bytes
             own.records += max(0, one.high_watermark - one.log_start_offset)
-            own.end += max(0, one.high_watermark)
             own.tiered |= one.tiered
+            if portion.spent_by():
+                await portion.rest()
+    return found
+
+
+async def _ends_of(told: Told[TierStatusResponse]) -> Mapping[str, Mapping[int, int]]:
+    """The high watermark of each partition of topics, without those that no broker leads. While a partition moves, its old leader
+    may report it, too: the higher one counts."""
+    found: dict[str, dict[int, int]] = {}
+    portion = Portion()
+    for answer in told.answers.values():
+        for one in answer.partitions:
+            if one.state != OFFLINE:
+                own = found.setdefault(one.topic, {})
+                own[one.partition] = max(one.high_watermark, own.get(one.partition, 0))
             if portion.spent_by():
                 await portion.rest()
     return found
@@ -150,15 +162,20 @@ async def _names(gateway: Gateway, asked: _Asked) -> TopicsResponse:
 @router.get("/console/live/topics")
 async def live(request: Request) -> Response:
     """How many records each topic of a page has got so far, for the script of the list, which computes rates from two of these
-    responses. Topics without a response of all their leaders are left out."""
+    responses. Topics are left out unless the ends of all of their partitions are known, because a sum without one would look like a
+    leap."""
     gateway = gateway_of(request)
     listed = await _names(gateway, _asked(request))
     shown = (await gateway.admin.describe_topics(listed.names)).values()
     told = await _told(gateway, [*shown])
     counters = None
     if told is not None:
-        away, numbers = set(told.silent), await _bytes_of(told)
-        counters = {one.name: numbers[one.name].end for one in shown if one.name in numbers and not _led_by(one, away)}
+        ends = await _ends_of(told)
+        counters = {
+            one.name: sum(ends[one.name].values())
+            for one in shown
+            if len(ends.get(one.name, ())) == len(one.partitions)
+        }
     response = json_response({"counters": counters, "at_s": asyncio.get_running_loop().time()})
     response.headers.update(GUARDED)
     return response

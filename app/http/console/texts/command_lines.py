@@ -24,7 +24,9 @@ PRODUCED_HEADERS_MAX: Final = 20
 
 
 CLIENT_CONFIG: Final = "client.properties"
-"""A file of the reader with the login, and with the certificates. No line has a secret."""
+"""A file of the reader with the login, and with the certificates, in the names of Kafka's tools. No line has a secret."""
+KCAT_CONFIG: Final = "kcat.conf"
+"""The same for kcat, in the names of librdkafka, which does not know `sasl.jaas.config`."""
 ANY_BROKER: Final = "HOST:PORT"
 """Stands in a form for the address of a broker."""
 _DEFAULT: Final = frozenset({("127.0.0.1", 9092), ("localhost", 9092)})
@@ -77,7 +79,7 @@ def reading(
     topic: str, partition: int, offset: int, *, base: str, cluster_id: str, reach: Reach, user: str
 ) -> list[Line]:
     """Lines that read a message. ``base``: the URL of HTTP. ``user``: the name of the logged-in user."""
-    login = f" -F {CLIENT_CONFIG}" if reach.secured else ""
+    login = f" -F {KCAT_CONFIG}" if reach.secured else ""
     url = f"{_records(base, cluster_id, topic, partition)}?offset={offset}&count=1"  # a shell would take & for its own
     return [
         Line("firn", shell(f"firn consume {{}} --partition {partition} --from {offset} --count 1", topic)),
