@@ -54,6 +54,9 @@ def policy_of(
 ) -> Policy:
     """The policy document of a role for one cluster's bucket and prefix.
 
+    Brokers keep their right to write-ahead logs in the main store beside ``wal_location``: running brokers write them there until
+    they are started with the other store, and a policy changes at once.
+
     Args:
         wal_location: the store of write-ahead logs, if they have their own. A file system is nothing of AWS's policies.
         topic_ids: for ``spark``, the topics that may be read; none means all of them.
@@ -67,8 +70,7 @@ def policy_of(
             nothing.append(_nothing_of_wal(wal_location, partition))
         return _document(nothing)
     if role == "broker":
-        elsewhere = () if wal_location is None else (layout.WAL_PREFIX,)
-        statements = _broker(bucket_arn, location.prefix, [each for each in BROKER_PREFIXES if each not in elsewhere])
+        statements = _broker(bucket_arn, location.prefix, BROKER_PREFIXES)
         if isinstance(wal_location, S3Location):
             statements += _wal_store(wal_location, partition)
     else:

@@ -64,7 +64,7 @@ locals {
   user_data_template = "${path.module}/../bootstrap/user_data.py.tftpl"
   # Of brokers without disks nothing can be lost that was acknowledged.
   risky = var.fleet != null ? [] : compact([
-    var.market == "spot" ? "spot (120 s to drain)" : "",
+    var.market != "spot" ? "" : local.cluster ? "spot (120 s until a machine ends)" : "spot (120 s to drain)",
     var.data_disk.kind == "instance-store" ? "instance store (gone with the machine)" : "",
     var.scale_to_zero != null ? "scale to zero by schedule" : "",
     alltrue([for broker in values(var.brokers) : broker.running]) ? "" : "a broker that is stopped",

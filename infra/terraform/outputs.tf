@@ -1,4 +1,6 @@
 locals {
+  lost_with = var.data_disk.kind == "instance-store" ? "is lost with the machine" : "is not served until its volume is attached again, and is lost with the volume"
+
   kcat_login = var.security == null ? "" : "-X security.protocol=SASL_SSL -X ssl.ca.location=ca.pem -X sasl.mechanism=SCRAM-SHA-512 -X sasl.username=admin -X sasl.password=PASSWORD "
 
   # With security, commands on a machine show its certificate (infra/bootstrap writes machine.env).
@@ -71,12 +73,19 @@ output "bucket_policy" {
 
 output "what_can_be_lost" {
   description = "The losses that you accepted, in words; empty if there are none."
-  value = join(" ", concat(length(local.risky) == 0 ? [] : [
-    "You chose: ${join(", ", local.risky)}.",
-    "If a broker ends before it is drained, data that only its disk holds ${var.data_disk.kind == "instance-store" ? "is lost" : "is not served until its volume is attached again, and is lost with the volume"}:",
-    "records of tiered topics that are not in the bucket yet (firn_tier_lag_bytes; at most firn.tier.max.lag.ms old),",
-    "${var.data_disk.kind == "instance-store" ? "and, drained or not," : "and, also when drained,"} compacted topics, topics with remote.storage.enable=false, committed offsets, transactional ids and the progress of share groups.",
-    ], try(var.wal_store.kind, "") != "express" ? [] : [
+  value = join(" ", concat(length(local.risky) == 0 ? [] : concat(
+    ["You chose: ${join(", ", local.risky)}."],
+    local.cluster ? [
+      "Topics with several replicas lose nothing while a replica that is in sync is left.",
+      "Of topics with one replica, data that only one disk holds ${local.lost_with}:",
+      "records of tiered topics that are not in the bucket yet (firn_tier_lag_bytes; at most firn.tier.max.lag.ms old),",
+      "compacted topics and topics with remote.storage.enable=false.",
+      ] : [
+      "If a broker ends before it is drained, data that only its disk holds ${local.lost_with}:",
+      "records of tiered topics that are not in the bucket yet (firn_tier_lag_bytes; at most firn.tier.max.lag.ms old),",
+      "${var.data_disk.kind == "instance-store" ? "and, drained or not," : "and, also when drained,"} compacted topics, topics with remote.storage.enable=false, committed offsets, transactional ids and the progress of share groups.",
+    ],
+    ), try(var.wal_store.kind, "") != "express" ? [] : [
     "If zone ${var.wal_store.zone_id} is lost, the records of topics with firn.durability=object that are not tiered yet are lost with it: they are in S3 Express One Zone only.",
   ]))
 }
@@ -98,7 +107,7 @@ output "drain_commands" {
 }
 
 output "replace_commands" {
-  description = "A command for each node id of several that ends its machine, and returns when the next one serves. Run one after the other: machines wait until all replicas are in sync before they stop. null unless brokers has several entries."
+  description = "A command for each node id of several that ends its machine, and returns when the next one serves. Run one after the other: a machine waits until all replicas are in sync before its broker ends, unless this broker is dead. null unless brokers has several entries."
   value = !local.cluster ? null : {
     for node_id, group in module.broker.autoscaling_groups : node_id => join(" ", [
       "machine() { aws autoscaling describe-auto-scaling-groups --region ${var.region} --auto-scaling-group-names ${group}",

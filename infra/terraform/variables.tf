@@ -191,6 +191,14 @@ variable "settings" {
     condition     = var.fleet == null || lookup(var.settings, "firn.durability", "object") == "object"
     error_message = "settings has a firn.durability other than object, and brokers without disks (fleet) lead no other topics. Remove it."
   }
+
+  validation {
+    condition = length(var.brokers) < 2 || alltrue([for name in [
+      "default.replication.factor", "offsets.topic.replication.factor", "transaction.state.log.replication.factor",
+      "share.coordinator.state.topic.replication.factor",
+    ] : try(tonumber(lookup(var.settings, name, "3")), 0) >= 3])
+    error_message = "settings has a replication factor below 3, and machines of several brokers end without a drain, because others have replicas. Remove it, and give single topics fewer replicas with `firn topic create --replication-factor`."
+  }
 }
 
 # --- machines -----------------------------------------------------------------------------------------------------------------

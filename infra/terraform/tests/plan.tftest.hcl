@@ -177,7 +177,7 @@ run "write_ahead_logs_have_a_bucket_in_one_zone" {
   }
 
   assert {
-    condition     = strcontains(output.broker_store_policy, "arn:aws:s3express:eu-central-1:123456789012:bucket/prod-wal-123456789012--euc1-az1--x-s3") && !strcontains(output.broker_store_policy, "/wal/*")
+    condition     = strcontains(output.broker_store_policy, "arn:aws:s3express:eu-central-1:123456789012:bucket/prod-wal-123456789012--euc1-az1--x-s3") && strcontains(output.broker_store_policy, "arn:aws:s3:::prod-123456789012-eu-central-1/wal/*")
     error_message = "Brokers may do ${output.broker_store_policy}"
   }
 
@@ -201,7 +201,7 @@ run "write_ahead_logs_have_another_bucket" {
   }
 
   assert {
-    condition     = strcontains(output.broker_store_policy, "arn:aws:s3:::prod-wal-123456789012/wal/*") && !strcontains(output.broker_store_policy, "firn/prod/wal/")
+    condition     = strcontains(output.broker_store_policy, "arn:aws:s3:::prod-wal-123456789012/wal/*") && strcontains(output.broker_store_policy, "arn:aws:s3:::prod-123456789012-eu-central-1/firn/prod/wal/*")
     error_message = "Brokers may do ${output.broker_store_policy}"
   }
 }
@@ -248,6 +248,26 @@ run "spot_says_what_it_loses" {
 
   assert {
     condition     = strcontains(output.what_can_be_lost, "120 s to drain") && strcontains(output.what_can_be_lost, "committed offsets")
+    error_message = "The output says ${output.what_can_be_lost}"
+  }
+}
+
+run "several_brokers_on_spot_lose_topics_with_one_replica_alone" {
+  command = plan
+
+  variables {
+    market                  = "spot"
+    accept_loss_of_untiered = true
+    zones                   = ["eu-central-1a", "eu-central-1b", "eu-central-1c"]
+    brokers = {
+      "0" = { zone = "eu-central-1a" }
+      "1" = { zone = "eu-central-1b" }
+      "2" = { zone = "eu-central-1c" }
+    }
+  }
+
+  assert {
+    condition     = strcontains(output.what_can_be_lost, "Of topics with one replica") && strcontains(output.what_can_be_lost, "lost with the volume") && !strcontains(output.what_can_be_lost, "committed offsets") && !strcontains(output.what_can_be_lost, "drain")
     error_message = "The output says ${output.what_can_be_lost}"
   }
 }

@@ -127,6 +127,30 @@ run "two_brokers_are_refused" {
   expect_failures = [var.brokers]
 }
 
+run "several_brokers_whose_topics_have_two_replicas_are_refused" {
+  command = plan
+
+  variables {
+    zones    = ["eu-central-1a", "eu-central-1b", "eu-central-1c"]
+    brokers  = { "0" = { zone = "eu-central-1a" }, "1" = { zone = "eu-central-1b" }, "2" = { zone = "eu-central-1c" } }
+    settings = { "default.replication.factor" = "2" }
+  }
+
+  expect_failures = [var.settings]
+}
+
+run "several_brokers_whose_committed_offsets_have_one_replica_are_refused" {
+  command = plan
+
+  variables {
+    zones    = ["eu-central-1a", "eu-central-1b", "eu-central-1c"]
+    brokers  = { "0" = { zone = "eu-central-1a" }, "1" = { zone = "eu-central-1b" }, "2" = { zone = "eu-central-1c" } }
+    settings = { "offsets.topic.replication.factor" = "1" }
+  }
+
+  expect_failures = [var.settings]
+}
+
 run "three_brokers_in_two_zones_are_refused" {
   command = plan
 

@@ -4,8 +4,9 @@
 locals {
   machines = merge(local.group_names, { for key in keys(local.fleet_user_data) : key => local.fleet_name }) # auto-scaling group by key
   root     = var.bucket_prefix == "" ? "" : "${var.bucket_prefix}/"
-  # check/ is firn doctor's; wal/ is here unless write-ahead logs have a bucket of their own
-  prefixes = [for prefix in concat(["cluster/", "topics/", "data/"], var.wal_store == null ? ["wal/"] : [], ["check/"]) : "${local.root}${prefix}"]
+  # check/ is firn doctor's. wal/ stays beside a bucket of write-ahead logs: an apply changes the policy at once, and running brokers write here
+  # until their machines are replaced.
+  prefixes = [for prefix in ["cluster/", "topics/", "data/", "wal/", "check/"] : "${local.root}${prefix}"]
   wal_keys = ["wal/*", "check/*"]
 
   store_policy = {

@@ -27,7 +27,7 @@ locals {
     "firn_tier_stalled_uploads_total",
   ]
 
-  # Only of several brokers with volumes: a broker that is alone has no replicas.
+  # Only of several brokers with volumes: a single broker has no replicas.
   of_replicas = {
     metrics = [
       "firn_under_min_isr_partitions",

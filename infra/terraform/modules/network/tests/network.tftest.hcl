@@ -155,7 +155,7 @@ run "clients_and_machines_reach_one_of_many_brokers_at_its_own_address" {
   }
 }
 
-run "nobody_but_the_load_balancer_reaches_a_broker_that_is_alone" {
+run "nobody_but_the_load_balancer_reaches_a_single_broker" {
   command = plan
 
   assert {

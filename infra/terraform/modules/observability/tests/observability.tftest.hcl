@@ -162,7 +162,7 @@ run "missing_replicas_and_refused_writes_of_several_brokers_tell_somebody" {
   }
 }
 
-run "a_broker_that_is_alone_has_no_alarms_of_replicas" {
+run "a_single_broker_has_no_alarms_of_replicas" {
   command = plan
 
   assert {
