@@ -9,9 +9,12 @@ heartbeats keep the hook open. Nothing holds a spot machine: the drain gets the 
 
 A broker without a disk (node id ``auto``) asks for spot notices itself, so the agent of its machine leaves them to it.
 
-A broker with a volume that is one of several is not drained: others have replicas, and its volume outlives the machine. If the
-group wants the machine away, the agent first waits until all replicas of all partitions are in sync, so that machines which are
-to be replaced at the same time go one after the other. Then it stops the broker, which gives its leaders to others.
+If the group wants the machine of one of several brokers away, the agent first waits until all replicas of all partitions are in
+sync. So machines that are ended one after the other lose no replica. Of two that are ended at the same time one usually stops
+first, but nothing guarantees it: the agents do not talk to each other. The wait ends early if the machine's own broker is dead.
+
+Then a broker whose disk goes with the machine is drained. A broker with a volume only stops, and gives its leaders to others: its
+volume outlives the machine, and others have replicas of all topics with more than one.
 
 Standard library only, Python 3.11.
 """
@@ -21,10 +24,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final, Protocol
@@ -45,11 +49,19 @@ NOT_WHOLE: Final = 3
 """Exit code of ``firn drain`` if something was still on the disk alone when its time was up."""
 FIRN: Final = "/opt/firn/current/bin/firn"
 STEADY_S: Final = 10.0
-"""How long all replicas must have been in sync. Each node id waits for another multiple of it, so of two that are to end at once
-one stops first, and the other sees that replicas are missing."""
+"""How long all replicas must have been in sync. Neighbouring node ids wait for different multiples of it, so of two that are to end
+at the same time one stops first, and the other sees that replicas are missing. Two whose notices lie apart by the difference, or
+whose node ids differ by ``STEADY_STEPS``, may stop together."""
 STEADY_STEPS: Final = 8
 STOP_S: Final = 600.0
-"""Kept of the group's time for the stop of a broker that has waited for others."""
+"""Kept of the group's time for the stop or the drain of a broker that has waited for others."""
+PLAIN: Final = ("127.0.0.1", 9092)
+"""Where every broker of a machine listens, with or without logins."""
+PROBE_S: Final = 1.0
+DEAD_S: Final = 60.0
+"""A broker that has refused connections for so long is dead. An ordinary start is shorter."""
+BACK_S: Final = 30.0
+"""A broker that takes connections for so long without a break lives again."""
 
 
 class Running(Protocol):
@@ -66,6 +78,9 @@ class Surroundings(Protocol):
 
     def begin(self, command: Sequence[str], environment: Mapping[str, str]) -> Running: ...
 
+    def broker_listens(self) -> bool:
+        """Whether this machine's broker takes a connection now."""
+
     def say(self, text: str) -> None: ...
 
 
@@ -75,6 +90,13 @@ class SystemSurroundings:
     def begin(self, command: Sequence[str], environment: Mapping[str, str]) -> Running:
         env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1", **environment}
         return _Process(subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT, env=env, cwd="/"))
+
+    def broker_listens(self) -> bool:
+        try:
+            with socket.create_connection(PLAIN, timeout=PROBE_S):
+                return True
+        except OSError:
+            return False
 
     def say(self, text: str) -> None:
         sys.stdout.write(" ".join(text.split()) + "\n")
@@ -100,6 +122,28 @@ class Notice:
     budget_s: float
     hook: bool
     """Whether the auto-scaling group waits for its terminate hook."""
+
+
+class Pulse:
+    """Tells from probes of its listener whether a broker is dead. A broker that starts again and again counts as dead, though it
+    listens between."""
+
+    def __init__(self) -> None:
+        self.dead = False
+        self._silent_since_s: float | None = None
+        self._listens_since_s: float | None = None
+
+    def take(self, listens: bool, now_s: float) -> bool:
+        """Take a probe. Returns: whether the broker is dead."""
+        if listens:
+            self._listens_since_s = now_s if self._listens_since_s is None else self._listens_since_s
+            if now_s - self._listens_since_s >= BACK_S:
+                self._silent_since_s = None
+            return self.dead
+        self._listens_since_s = None
+        self._silent_since_s = now_s if self._silent_since_s is None else self._silent_since_s
+        self.dead = now_s - self._silent_since_s >= DEAD_S
+        return self.dead
 
 
 class Agent:
@@ -184,8 +228,8 @@ class Agent:
     def act(self, notice: Notice) -> None:
         """Drain, then complete the terminate hook. A failed drain is logged; the machine ends either way."""
         self._beat_s = self._clock.monotonic_s()
-        if self._settings.one_of_several and self._settings.data and self._settings.data.kind == "ebs":
-            self._stop(notice)
+        if self._settings.one_of_several:
+            self._leave(notice)
         elif self._settings.role == "broker":
             self._drain(notice)
         else:
@@ -193,41 +237,64 @@ class Agent:
         if notice.hook:
             self._complete()
 
-    def _stop(self, notice: Notice) -> None:
-        """Stop a broker whose partitions have replicas elsewhere, once all of them are in sync if there is time for that."""
-        settings = self._settings
-        self._surroundings.say(f"{notice.why}: other brokers have replicas, and the volume stays.")
+    def _leave(self, notice: Notice) -> None:
+        """End one of several brokers, once all replicas are in sync if there is time for that: drained if its disk goes too."""
         begun_s = self._clock.monotonic_s()
         if notice.hook:
-            steady_s = STEADY_S * (1 + settings.node_id % STEADY_STEPS)
-            budget_s = notice.budget_s - STOP_S
-            code = self._wait_for_replicas(notice, steady_s, budget_s)
-            waited_s = self._clock.monotonic_s() - begun_s
-            self._surroundings.say(
-                f"All replicas were in sync after {waited_s:.1f} s."
-                if code == 0
-                else f"Replicas are missing after {waited_s:.1f} s (exit code {code}). This broker stops all the same."
-            )
+            self._surroundings.say(f"{notice.why}: waiting until all replicas are in sync.")
+            self._surroundings.say(self._wait_for_replicas(notice))
         left_s = notice.budget_s - (self._clock.monotonic_s() - begun_s)
-        stop = (FIRN, "stop", "--data-dir", "/var/lib/firn/data", "--timeout", f"{left_s:.0f}")
-        code = self._run(notice, stop, left_s)
-        took_s = self._clock.monotonic_s() - begun_s
-        self._surroundings.say(
-            f"Stopped {took_s:.1f} s after the notice: other brokers lead, and the volume has what it had."
-            if code == 0
-            else f"`firn stop` failed with exit code {code}: the volume has what it had."
-        )
+        data = self._settings.data
+        if data is not None and data.kind == "ebs":
+            self._stop(replace(notice, budget_s=left_s))
+        else:
+            self._drain(replace(notice, budget_s=left_s))
 
-    def _wait_for_replicas(self, notice: Notice, steady_s: float, budget_s: float) -> int | None:
-        """Wait for the cluster. A question that fails says nothing of it, so it is asked again. Returns: 0 if all is in sync."""
+    def _stop(self, notice: Notice) -> None:
+        self._surroundings.say(
+            f"{notice.why}: stopping without a drain. The volume stays, and topics with several replicas go on elsewhere."
+        )
         begun_s = self._clock.monotonic_s()
-        while True:
-            left_s = max(0.0, begun_s + budget_s - self._clock.monotonic_s())
-            how = (*self._broker("127.0.0.1:9092"), "--steady", f"{steady_s:.0f}", "--timeout", f"{left_s:.0f}")
-            code = self._run(notice, (FIRN, "cluster", "wait", *how), left_s + RESERVE_S)
-            if code in (0, NOT_WHOLE, None) or not left_s:
-                return code
+        stop = (FIRN, "stop", "--data-dir", "/var/lib/firn/data", "--timeout", f"{notice.budget_s:.0f}")
+        code = self._run(notice, stop, notice.budget_s)
+        took_s = self._clock.monotonic_s() - begun_s
+        ended = f"Stopped in {took_s:.1f} s" if code == 0 else _failed("stop", code)
+        self._surroundings.say(f"{ended}: the data on the volume is unchanged.")
+
+    def _wait_for_replicas(self, notice: Notice) -> str:
+        """Wait until all replicas are in sync. Returns: how that ended, in a sentence.
+
+        A question that fails says nothing of the cluster, so it is asked again. The replicas of a dead broker are missing until its
+        machine is replaced, so the wait ends if the machine's own broker is dead.
+        """
+        steady_s = STEADY_S * (1 + self._settings.node_id % STEADY_STEPS)
+        begun_s, pulse = self._clock.monotonic_s(), Pulse()
+        code: int | None = None
+        left_s = notice.budget_s - STOP_S
+        while left_s > 0 and not pulse.dead:
+            how = (
+                *self._broker(":".join(map(str, PLAIN))),
+                "--steady",
+                f"{steady_s:.0f}",
+                "--timeout",
+                f"{left_s:.0f}",
+            )
+            code = self._run(notice, (FIRN, "cluster", "wait", *how), left_s + RESERVE_S, lambda: self._dead(pulse))
+            if code in (0, NOT_WHOLE, None) or self._dead(pulse):
+                break
             self._clock.sleep(LOOK_S)
+            left_s = begun_s + notice.budget_s - STOP_S - self._clock.monotonic_s()
+        waited_s = self._clock.monotonic_s() - begun_s
+        if code == 0:
+            return f"All replicas were in sync after {waited_s:.1f} s."
+        if pulse.dead:
+            return f"This machine's broker has not answered for {DEAD_S:.0f} s: the wait ends after {waited_s:.1f} s."
+        if code in (NOT_WHOLE, None):
+            return f"After {waited_s:.1f} s not all replicas are in sync. This broker stops all the same."
+        return f"{_failed('cluster wait', code)} for {waited_s:.1f} s. This broker stops all the same."
+
+    def _dead(self, pulse: Pulse) -> bool:
+        return pulse.take(self._surroundings.broker_listens(), self._clock.monotonic_s())
 
     def _broker(self, plain: str) -> tuple[str, ...]:
         """How a command asks this machine's broker. ``plain``: its address where there are no logins."""
@@ -243,15 +310,20 @@ class Agent:
             environment["FIRN_CLIENT_CONFIG"] = OWN_CLIENT
         return environment
 
-    def _run(self, notice: Notice, command: Sequence[str], timeout_s: float) -> int | None:
-        """Run a command, and keep the group's hook open meanwhile. Returns its exit code; None if it was stopped after its time."""
+    def _run(
+        self, notice: Notice, command: Sequence[str], timeout_s: float, futile: Callable[[], bool] = lambda: False
+    ) -> int | None:
+        """Run a command, and keep the group's hook open meanwhile.
+
+        Returns: its exit code; None if it was stopped, after its time or as soon as it was ``futile``.
+        """
         lifecycle = self._settings.lifecycle
         begun_s = self._clock.monotonic_s()
         running = self._surroundings.begin(command, self._environment)
         while (code := running.ended()) is None:
             self._clock.sleep(DRAIN_POLL_S)
             now_s = self._clock.monotonic_s()
-            if now_s >= begun_s + timeout_s:
+            if now_s >= begun_s + timeout_s or futile():
                 running.stop()
                 return None
             if notice.hook and lifecycle is not None and now_s - self._beat_s >= lifecycle.heartbeat_s:
@@ -305,6 +377,15 @@ class Agent:
             self._surroundings.say(f"Auto Scaling does not take {action} of hook {lifecycle.terminate_hook}: {error}")
             return False
         return True
+
+
+def _failed(command: str, code: int | None) -> str:
+    """The beginning of a sentence. ``code``: None if the command was stopped after its time."""
+    return (
+        f"`firn {command}` did not end in its time"
+        if code is None
+        else f"`firn {command}` failed with exit code {code}"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -139,7 +139,7 @@ def replace_all(stage: Stage, running: list[Machine], boot: Callable[[int], Mach
         for node_id in together:
             old = running[node_id]
             stage.cloud.hooks.wait_until_done(GROUP, TERMINATE_HOOK, old.instance_id, REPLACE_S_MAX)
-            old.wait_until_said("other brokers lead, and the volume has what it had", 10)
+            old.wait_until_said("the data on the volume is unchanged", 10)
             old.wait_until_said("All replicas were in sync after", 1)
             for other in together:
                 if other > node_id and running[other].run("systemctl", "is-active", "firn.service").strip() != "active":

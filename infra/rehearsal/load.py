@@ -304,7 +304,7 @@ class Stream:
         end_s, wanted = time.monotonic() + STREAM_S_MAX, self.acknowledged + count
         while self.acknowledged < wanted:
             if time.monotonic() > end_s or self.failures:
-                raise Failed(f"The writing client got on no more: {self.failures[:3]}.")
+                raise Failed(f"The client stopped writing: {self.failures[:3]}.")
             time.sleep(0.05)
 
     def close(self) -> str:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import firn_agent
 import pytest
-from firn_agent import DRAINED, NOT_WHOLE, RESERVE_S, SPOT_S, Agent, main
+from firn_agent import DEAD_S, DRAINED, NOT_WHOLE, RESERVE_S, SPOT_S, STOP_S, Agent, SystemSurroundings, main
 from firn_aws import Aws, Metadata, UrllibHttp
 from firn_bootstrap import VOLUME_WAIT_S
 from firn_settings import DRAIN_S_MAX, parse_settings
@@ -43,6 +45,10 @@ class Around:
         self.commands: list[Sequence[str]] = []
         self.environments: list[Mapping[str, str]] = []
         self.takes: tuple[float | None, int] = (5.0, DRAINED)
+        self.listens: Callable[[float], bool] = lambda s: True
+        """Whether the broker listens so many seconds after the beginning."""
+        self._begun_s = clock.s
+        self.begun_s: list[float] = []
         self.drains: list[Drain] = []
         self._clock = clock
 
@@ -50,8 +56,13 @@ class Around:
         assert environment["AWS_REGION"] == REGION
         self.environments.append(environment)
         self.commands.append(command)
-        self.drains.append(Drain(self._clock, *self.takes))
+        self.begun_s.append(self._clock.s)
+        takes = (5.0, 0) if self.takes[0] is None and command[1] == "stop" else self.takes
+        self.drains.append(Drain(self._clock, *takes))
         return self.drains[-1]
+
+    def broker_listens(self) -> bool:
+        return self.listens(self._clock.s - self._begun_s)
 
     def say(self, text: str) -> None:
         self.lines.append(text)
@@ -295,7 +306,7 @@ def test_replicas_that_never_come_back_do_not_keep_the_machine(
     around.takes = (5.0, NOT_WHOLE)
     agent.run()
     assert [command[1] for command in around.commands] == ["cluster", "stop"]
-    assert any("Replicas are missing after 5.0 s" in line for line in around.lines)
+    assert "After 5.0 s not all replicas are in sync. This broker stops all the same." in around.lines
     assert hooks.done == {("firn-0", "drain", INSTANCE): "CONTINUE"}
 
 
@@ -323,15 +334,97 @@ def test_one_of_several_brokers_on_spot_stops_at_once(agent_of: Callable[..., Ma
     assert stop[1] == "stop"
 
 
-def test_one_of_several_brokers_whose_disk_goes_with_the_machine_is_drained(
+INSTANCE_STORE = {"kind": "instance-store", "volume_id": None, "filesystem": "xfs"}
+
+
+def test_one_of_several_brokers_whose_disk_goes_with_the_machine_waits_for_replicas_and_is_drained(
     agent_of: Callable[..., Made], metadata: MetadataServer, hooks: LifecycleServer
 ) -> None:
-    data = {"kind": "instance-store", "volume_id": None, "filesystem": "xfs"}
-    agent, around, _ = agent_of(advertised=None, data=data, accept_loss_of_untiered=True)
+    agent, around, _ = agent_of(advertised=None, data=INSTANCE_STORE, accept_loss_of_untiered=True)
     hooks.begin("firn-0", "drain", INSTANCE)
     metadata.instance.lifecycle_state = "Terminated"
+    around.takes = (100.0, 0)
     agent.run()
-    assert around.timeout_s == DRAIN_S_MAX
+    wait, drain = around.commands
+    assert wait[1:3] == ("cluster", "wait")
+    assert drain[1:5] == ("drain", "--data-dir", "/var/lib/firn/data", "--timeout")
+    assert float(drain[5]) == DRAIN_S_MAX - 100, "the time of the wait is gone"
+    assert "Drained in 100.0 s: everything tiered is in the store." in around.lines
+    assert hooks.done == {("firn-0", "drain", INSTANCE): "CONTINUE"}
+
+
+def test_one_of_several_brokers_on_spot_whose_disk_goes_with_the_machine_is_drained_at_once(
+    agent_of: Callable[..., Made], metadata: MetadataServer
+) -> None:
+    agent, around, clock = agent_of(advertised=None, data=INSTANCE_STORE, accept_loss_of_untiered=True)
+    metadata.instance.spot_action = "terminate"
+    metadata.instance.spot_time_s = clock.s + 90
+    agent.run()
+    assert 90 - RESERVE_S - 2 <= around.timeout_s <= 90 - RESERVE_S
+
+
+@pytest.mark.parametrize(
+    ("listens", "end_s"),
+    [
+        (lambda s: False, DEAD_S),  # stopped
+        (lambda s: s % 15 >= 10, DEAD_S),  # starts, listens for 5 s and ends, again and again
+        (lambda s: s < 500, 500 + DEAD_S),  # ends while it waits for others
+    ],
+)
+@pytest.mark.parametrize("takes", [(None, 0), (0.0, 1)], ids=["the command waits", "the command fails"])
+def test_a_dead_broker_does_not_hold_its_machine(
+    agent_of: Callable[..., Made],
+    metadata: MetadataServer,
+    hooks: LifecycleServer,
+    listens: Callable[[float], bool],
+    end_s: float,
+    takes: tuple[float | None, int],
+) -> None:
+    agent, around, clock = agent_of(advertised=None)
+    hooks.begin("firn-0", "drain", INSTANCE)
+    metadata.instance.lifecycle_state = "Terminated"
+    around.takes, around.listens, begun_s = takes, listens, clock.s
+    agent.run()
+    assert around.commands[-1][1] == "stop"
+    assert end_s <= around.begun_s[-1] - begun_s <= end_s + 20
+    assert all(each.stopped for each in around.drains[:-1] if each.ended() is None), "no command is left behind"
+    assert any("This machine's broker has not answered for 60 s" in line for line in around.lines)
+    assert hooks.done == {("firn-0", "drain", INSTANCE): "CONTINUE"}
+
+
+def test_a_broker_that_is_started_anew_now_and_then_waits_for_replicas(
+    agent_of: Callable[..., Made], metadata: MetadataServer, hooks: LifecycleServer
+) -> None:
+    agent, around, _ = agent_of(advertised=None)
+    hooks.begin("firn-0", "drain", INSTANCE)
+    metadata.instance.lifecycle_state = "Terminated"
+    around.takes, around.listens = (1000.0, 0), lambda s: s % 200 >= 50
+    agent.run()
+    assert "All replicas were in sync after 1000.0 s." in around.lines
+
+
+def test_a_broker_that_listens_is_told_from_one_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(firn_agent, "PLAIN", listener.getsockname())
+        assert not SystemSurroundings().broker_listens()
+        listener.listen()
+        assert SystemSurroundings().broker_listens()
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(NOT_WHOLE, "not all replicas are in sync"), (1, "`firn cluster wait` failed with exit code 1")]
+)
+def test_a_wait_that_takes_all_of_its_time_is_told(
+    agent_of: Callable[..., Made], metadata: MetadataServer, hooks: LifecycleServer, code: int, words: str
+) -> None:
+    agent, around, _ = agent_of(advertised=None)
+    hooks.begin("firn-0", "drain", INSTANCE)
+    metadata.instance.lifecycle_state = "Terminated"
+    around.takes = (DRAIN_S_MAX - STOP_S - 1, code)
+    agent.run()
+    assert any(words in line and "This broker stops all the same." in line for line in around.lines)
+    assert not any("None" in line for line in around.lines)
 
 
 def test_a_machine_for_http_completes_its_hook_without_a_drain(
