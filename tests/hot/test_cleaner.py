@@ -24,7 +24,6 @@ from app.hot.cleaning.job import CleaningJob, Indexed
 from app.hot.cleaning.plain import PlainEngine
 from app.hot.cleaning.selection import group_segments
 from app.hot.cleaning.work import InlineCleanerWork
-from app.hot.log import PartitionLog
 from app.machine.files import File
 from app.records.control import ControlType
 from tests.hot.cleaning import COMPACT, PATH, cleaner_over, committed, keyed, newest, offsets_in, opened, roll, seen_in
@@ -321,9 +320,7 @@ async def test_a_damaged_log_counts_until_its_records_are_deleted_or_it_is_not_c
     await manager.close()
 
 
-async def test_a_log_whose_damage_is_deleted_while_it_is_read_is_compacted_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_log_whose_damage_is_deleted_while_it_is_read_is_compacted_again() -> None:
     fs, clock, registry = sim(), ManualClock(), Registry()
     manager, log = await opened(fs, clock)
     async with running(manager):
@@ -331,17 +328,16 @@ async def test_a_log_whose_damage_is_deleted_while_it_is_read_is_compacted_again
             log.append_as_leader(keyed((b"k", b"%d" % number)), now_ms=NOW)
         await roll(log)
         fs.flip_bit(f"{PATH}/00000000000000000000.log", 70)
-        cleaner = cleaner_over(manager, fs, clock=clock, registry=registry)
-        begin = PartitionLog.begin_cleaning
 
-        def begins(log: PartitionLog, ended: Callable[[], None]) -> Any:
-            asyncio.get_running_loop().call_soon(log.advance_log_start, Offset(30))
-            return begin(log, ended)
+        class DeletesMeanwhile(InlinePool):
+            async def run(self, work: Callable[..., Any], *args: Any) -> Any:
+                try:
+                    return await super().run(work, *args)
+                finally:
+                    log.advance_log_start(Offset(30))
 
-        monkeypatch.setattr(PartitionLog, "begin_cleaning", begins)
+        cleaner = cleaner_over(manager, fs, clock=clock, registry=registry, pool=DeletesMeanwhile())
         await cleaner.clean_next()
-        assert log.log_start_offset == 30
-        monkeypatch.undo()
         await cleaner.clean_next()
         found = [one.value for one in registry.samples() if one.name == "firn_log_cleaner_uncleanable_logs"]
         assert found == [0.0]
