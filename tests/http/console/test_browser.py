@@ -211,6 +211,7 @@ RISING: Final = ({"counters": {"flights": 0}, "at_s": 1e9}, {"counters": {"fligh
         (None, ["9.0 k/s", True]),
         ({"counters": {}, "at_s": 1e9 + 2}, ["–", False]),
         ({"counters": {"flights": 10_000}, "at_s": 1e9 + 2}, ["1.0 k/s", False]),
+        ({"counters": {"flights": 10_000}, "at_s": 1e9 + 2, "summed": [2]}, ["–", False]),
     ],
 )
 async def test_a_rate_is_marked_as_old_after_an_error_and_not_shown_once_it_is_not_known(

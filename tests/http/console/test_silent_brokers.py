@@ -104,6 +104,7 @@ async def test_pages_come_without_the_part_of_a_silent_broker_and_name_it(silenc
         assert "roker 2 did not respond" in page.text, (path, page.text)
     live = (await silenced.http.get("/console/live")).json()
     assert live["silent"] == [2]
+    assert live["summed"] == [1]
     topics = (await silenced.http.get("/console/live/topics")).json()
     assert topics["counters"] == {}, "a part of its partitions would look like a leap"
     timeline = await silenced.page("/console/topics/t?partition=1")

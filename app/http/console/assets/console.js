@@ -125,27 +125,29 @@ function show(counters, seconds) {
   }
   for (const chart of document.querySelectorAll("[data-spark]")) {
     const name = chart.dataset.spark
-    draw(chart, name, Math.max(0, (counters[name] - last[name]) / seconds))
+    if (Object.hasOwn(counters, name)) draw(chart, name, Math.max(0, (counters[name] - last[name]) / seconds))
   }
 }
 
 async function look(url) {
   let at = performance.now()
   let read = 0
+  let brokers = ""
   for (;;) {
     if (document.visibilityState === "visible") {
       try {
         const response = await fetch(url, { headers: { accept: "application/json" }, redirect: "error" })
         if (response.status === 401 || response.status === 403) return
         if (!response.ok) throw new Error(`status ${response.status}`)
-        const { counters, gauges, at_s } = await response.json()
+        const { counters, gauges, at_s, summed } = await response.json()
         if (!counters) return
         if (last && at_s > read) {
-          show(counters, at_s - read)
+          show(String(summed) === brokers ? counters : {}, at_s - read) // a sum of other brokers leaps
           if (gauges) show_gauges(gauges, counters, at_s - read)
         }
         if (at_s !== read) at = performance.now()
         last = counters
+        brokers = String(summed)
         read = at_s
       } catch {
         const age = Math.round((performance.now() - at) / 1000)

@@ -100,6 +100,8 @@ class Live(NamedTuple):
     at_s: float
     """When they were read, in seconds since any moment."""
     silent: Sequence[int] = ()
+    summed: Sequence[int] = ()
+    """The brokers whose counters these are. Between sums of different brokers there is no rate."""
 
 
 async def numbers_of(gateway: Gateway, brokers: Sequence[BrokerId], names: Container[str] = _NAMES) -> Numbers:
@@ -268,10 +270,10 @@ async def live(request: Request) -> Response:
         if standing.partitions > PARTITIONS_SUMMED_MAX:
             return Live(None, 0.0)
         numbers = await numbers_of(gateway, sorted(view.brokers))
-        return Live(numbers.counters, asyncio.get_running_loop().time(), numbers.silent)
+        return Live(numbers.counters, asyncio.get_running_loop().time(), numbers.silent, sorted(numbers.brokers))
 
     found: Live = await console_of(request).live.answer(ask)
-    body = {"counters": found.counters, "at_s": found.at_s, "silent": found.silent}
+    body = {"counters": found.counters, "at_s": found.at_s, "silent": found.silent, "summed": found.summed}
     response = json_response(body)
     response.headers.update(GUARDED)
     return response
