@@ -340,22 +340,22 @@ async def _stored(url: str) -> ClusterResponse:
 
 
 async def _wait(bootstrap: str, steady_s: float, timeout_s: float | None, *, as_json: bool) -> int:
-    """What ``firn cluster wait`` does. A cluster that does not answer is one that is not whole yet."""
+    """The command ``firn cluster wait``. For a cluster that does not answer it waits, too."""
     import asyncio
 
     begun_s = time.monotonic()
     told = ""
-    whole_since_s: float | None = None
+    in_sync_since_s: float | None = None
     while True:
         missing = await _look_in_time(bootstrap, None if timeout_s is None else begun_s + timeout_s - time.monotonic())
         now_s = time.monotonic()
         if missing:
-            whole_since_s = None
+            in_sync_since_s = None
             if missing != told and not as_json:
                 say(missing)
         else:
-            whole_since_s = now_s if whole_since_s is None else whole_since_s
-            if now_s - whole_since_s >= steady_s:
+            in_sync_since_s = now_s if in_sync_since_s is None else in_sync_since_s
+            if now_s - in_sync_since_s >= steady_s:
                 break
         told = missing
         if timeout_s is not None and now_s - begun_s >= timeout_s:
@@ -380,15 +380,18 @@ async def _look_in_time(bootstrap: str, left_s: float | None) -> str:
         return "The cluster does not answer in time."
 
 
-def _tell_wait(text: str, whole: bool, *, as_json: bool) -> None:
+def _tell_wait(text: str, in_sync: bool, *, as_json: bool) -> None:
     if as_json:
-        print_json({"whole": whole, "told": text})
+        print_json({"in_sync": in_sync, "message": text})
     else:
         say(text)
 
 
 async def what_is_missing(bootstrap: str) -> str:
-    """What the cluster lacks, in a sentence; empty if nothing. Raises: FirnError if a later look would not help."""
+    """A sentence that names the partitions without a leader or with missing replicas; empty if there are none.
+
+    Raises: FirnError if a later look would not help.
+    """
     from app.client.admin import AdminClient
 
     try:

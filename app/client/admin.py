@@ -112,8 +112,8 @@ class ConfigEntry:
 
 
 def otherwise(entry: ConfigEntry) -> ConfigSynonym | None:
-    """What a setting would be without the value in effect. It may have another name and unit (``log.retention.hours``). None if the
-    broker does not tell."""
+    """The value that a setting would have without the one in effect. It may have another name and unit (``log.retention.hours``).
+    None if the broker does not tell."""
     return next((one for one in entry.synonyms if one.source != entry.source and one.value is not None), None)
 
 

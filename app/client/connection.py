@@ -31,7 +31,7 @@ from app.wire.versions import PRIVATE, SERVED
 
 T = TypeVar("T")
 
-FRAME_BYTES: Final = Struct(">i")
+_FRAME_BYTES: Final = Struct(">i")
 _RECEIVE_BYTES: Final = 64 * KIB
 RESPONSE_BYTES_MAX: Final = 256 * MIB
 """Largest answer that is accepted. A Fetch may exceed the size asked for by one batch."""
@@ -283,9 +283,12 @@ class KafkaConnection:
             raise type(self._failure)(str(self._failure))
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) & 0x7FFF_FFFF
-        header = encode_request_header(key, version, correlation_id, self._client_id)
-        self._wire.write(FRAME_BYTES.pack(len(header) + len(body)) + header, body)
+        header = self._header(key, version, correlation_id)
+        self._wire.write(_FRAME_BYTES.pack(len(header) + len(body)) + header, body)
         return correlation_id
+
+    def _header(self, key: int, version: int, correlation_id: int) -> bytes:
+        return encode_request_header(key, version, correlation_id, self._client_id)
 
     def _frame_received(self, frame: memoryview) -> None:
         if not self._in_flight:
@@ -393,7 +396,7 @@ class _Wire(asyncio.BufferedProtocol):
         position = 0
         scratch = self._scratch
         while self._scratch_end - position >= 4:
-            (size,) = FRAME_BYTES.unpack_from(scratch, position)
+            (size,) = _FRAME_BYTES.unpack_from(scratch, position)
             if not 4 <= size <= RESPONSE_BYTES_MAX:
                 self._owner._fail(
                     BrokerUnavailable(f"{self._owner} sent a frame of {size} bytes; is it a Kafka broker?")

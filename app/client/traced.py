@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextvars import Context, ContextVar
 from typing import TYPE_CHECKING, Final
 
-from app.client.connection import FRAME_BYTES, KafkaConnection, api_name
+from app.client.connection import KafkaConnection, api_name
 from app.client.producer import Producer
 from app.core.errors import FirnError
 from app.core.tracing import Attributes, Kind, SpanContext, Tracer, traceparent
@@ -37,7 +37,7 @@ class Serving:
     __slots__ = ("context", "ended", "left", "links", "tracer")
 
     def __init__(self, tracer: Tracer, context: SpanContext, links: tuple[SpanContext, ...] = ()) -> None:
-        """``links``: other requests that share what is sent for this one."""
+        """``links``: other HTTP requests whose records are in the same requests to brokers."""
         self.tracer, self.context, self.links = tracer, context, links
         self.ended = False
         self.left = SPANS_MAX
@@ -88,17 +88,11 @@ class TracedConnection(KafkaConnection):
                 links=cause.links, error=error, kind=Kind.CLIENT,
             )  # fmt: skip
 
-    def _write(self, key: int, version: int, body: bytes) -> int:
+    def _header(self, key: int, version: int, correlation_id: int) -> bytes:
         context = SENDING.get()
         if context is None or key not in TRACED_BY_BROKERS:
-            return super()._write(key, version, body)
-        if self._failure is not None:
-            raise type(self._failure)(str(self._failure))
-        correlation_id = self._next_correlation_id
-        self._next_correlation_id = (correlation_id + 1) & 0x7FFF_FFFF
-        header = encode_traced_header(key, version, correlation_id, self._client_id, traceparent(context))
-        self._wire.write(FRAME_BYTES.pack(len(header) + len(body)) + header, body)
-        return correlation_id
+            return super()._header(key, version, correlation_id)
+        return encode_traced_header(key, version, correlation_id, self._client_id, traceparent(context))
 
 
 class TracedProducer(Producer):

@@ -209,7 +209,7 @@ class Bulk(NamedTuple):
     """Another way to decode long logs of a topic."""
 
     decoder: Callable[[], Awaitable[Decode]]
-    """Gives the decoder, when a log needs it. Its shards must take what it gives."""
+    """Gives the decoder, when a log needs it. ``load`` of the topic's shards must accept the objects that the decoder yields."""
     read_bytes: int
     """Bytes that it decodes at a time."""
 

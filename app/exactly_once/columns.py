@@ -57,7 +57,7 @@ _HEAD: Final = np.dtype(
 
 
 class Decided(NamedTuple):
-    """What becomes of the batches of ``Columns``."""
+    """The outcome of each batch of ``Columns``."""
 
     committed: Flags
     """For each result, whether the next batch of its producer here is a marker that commits."""

@@ -133,8 +133,8 @@ async def test_wait_ends_when_all_replicas_are_in_sync_and_not_before(tmp_path: 
             await first.node.membership.controller.create_topic("t", assignments={0: [3, 1]})
             await until(lambda: third.node.cluster.image.topic("t"))
             assert await told(capfd, second, "cluster", "wait") == {
-                "whole": True,
-                "told": "Every partition has a leader and all of its replicas in sync.",
+                "in_sync": True,
+                "message": "Every partition has a leader and all of its replicas in sync.",
             }
             steady = ("cluster", "wait", "--steady", "3600", "--timeout", "0")
             assert await firn(*steady, "--bootstrap", second.bootstrap) == 3
@@ -147,7 +147,7 @@ async def test_wait_ends_when_all_replicas_are_in_sync_and_not_before(tmp_path: 
             assert await waiting == 0
 
 
-async def test_wait_takes_a_cluster_that_does_not_answer_for_one_that_is_not_whole(
+async def test_wait_takes_a_cluster_that_does_not_answer_for_one_with_missing_replicas(
     tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.cli.session.RETRY_BUDGET_MS", 200)

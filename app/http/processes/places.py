@@ -21,7 +21,7 @@ PASSED_MAX: Final = 512
 CONSOLE_PASSED_MAX: Final = 64
 """The same for pages of the console, besides."""
 ENDLESS_PASSED_MAX: Final = CONSOLE_PASSED_MAX // 2
-"""Of those: what is followed or exported."""
+"""Of those, the requests that follow or export a partition."""
 DESCRIPTORS: Final = 2 * (PASSED_MAX + CONSOLE_PASSED_MAX)
 """Of connections in both directions."""
 TOO_MANY_STREAMS: Final = "Too many readers follow or export records. End one, or try again later."
