@@ -40,11 +40,13 @@ async def test_the_list_has_pages_that_together_have_each_topic_once(
     pages = 0
     while url is not None:
         text = (await http.get(url)).text
+        assert 'class="pager"' in text
         found += named(text)
         pages += 1
         link = re.search(r'rel="next" href="([^"]+)"', text)
         url = link[1].replace("&amp;", "&") if link else None
     assert (found, pages) == (wanted, 3)
+    assert 'class="pager"' not in (await http.get("/console/topics?q=t6")).text, "there is one page"
 
 
 async def test_a_filter_shows_the_topics_with_a_part_of_a_name(http: httpx.AsyncClient, cluster: str) -> None:
