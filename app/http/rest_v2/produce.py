@@ -27,6 +27,7 @@ from app.http.errors import NO_STORE, RestAnswer, RestError
 from app.http.gateway import RECORD_BYTES_MAX, Gateway
 from app.http.json_stream import JsonSplitter
 from app.http.keyed.asked import KeyedRecord, KeyedRequest, keyed
+from app.http.keyed.if_match import IF_MATCH
 from app.http.read_budget import PageBytes
 from app.http.registry.record_schemas import RecordSchemas
 from app.http.rest_v2.answers import MEDIA, PARTITION_NOT_FOUND, V2Route, answer_v2, responses_of
@@ -117,6 +118,7 @@ def _described(example_of: str) -> dict[str, Any]:
 
 _RESPONSES: Final = {
     **responses_of(ProduceResults, "What became of each record, in order."),
+    400: {"description": "The request has an If-Match, or an Idempotency-Key that is not of the right form."},
     404: {"description": "The topic (40401) or the partition (40402) does not exist."},
     408: {"description": "A schema cannot be found or registered (40801)."},
     409: {
@@ -135,6 +137,7 @@ _RESPONSES: Final = {
 )
 async def produce(topic_name: str, request: Request) -> Response:
     """Store records in the partitions of their keys, or in those that they name."""
+    _refuse_condition(request)
     gateway = gateway_of(request)
     await gateway.topic(topic_name)
     return await _produce(request, gateway, topic_name, None)
@@ -148,9 +151,17 @@ async def produce(topic_name: str, request: Request) -> Response:
 )
 async def produce_to_partition(topic_name: str, partition_id: int, request: Request) -> Response:
     """Store records in one partition."""
+    _refuse_condition(request)
     gateway = gateway_of(request)
     await found_partition(gateway, topic_name, partition_id)
     return await _produce(request, gateway, topic_name, partition_id)
+
+
+def _refuse_condition(request: Request) -> None:
+    """Raises: RestError 400 for a request with an If-Match. No answer of REST v2 has an ETag, and records must not be stored
+    without their condition."""
+    if any(name == IF_MATCH for name, _ in request.scope["headers"]):
+        raise RestError(400, "REST v2 takes no If-Match, and nothing was stored. Produce with REST v3 to set a condition.")
 
 
 class _Converted(NamedTuple):

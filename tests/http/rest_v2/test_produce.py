@@ -103,3 +103,15 @@ async def test_a_partition_in_a_record_of_a_partition_is_refused(rest: Rest) -> 
     body = json.loads('{"records": [{"partition": 0, "value": "YQ=="}]}')
     answer = await rest.ask("POST", "/topics/flights/partitions/0", body, content_type=BINARY)
     assert answer.status_code == 422
+
+
+@pytest.mark.parametrize("path", ["/topics/flights", "/topics/flights/partitions/0"])
+@pytest.mark.parametrize("more", [{}, {"idempotency-key": "a"}])
+async def test_a_condition_is_refused_and_not_ignored(rest: Rest, path: str, more: dict[str, str]) -> None:
+    await rest.broker.create_topic("flights")
+    headers = {"content-type": BINARY, "if-match": '"0"'} | more
+    body = json.dumps({"records": [{"value": "YQ=="}]})
+    answer = await rest.http.post(path, content=body, headers=headers)
+    assert (answer.status_code, answer.json()["error_code"]) == (400, 400)
+    assert "If-Match" in answer.json()["message"]
+    assert rest.broker.log("flights").log_end_offset == 0
