@@ -13,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import BaseRoute, Match
 
 from app import __version__
 from app.core.errors import BrokerUnavailable, FirnError
@@ -379,7 +380,20 @@ async def _http_error(request: Request, error: Exception) -> Response:
     message = f"HTTP {error.status_code} {HTTPStatus(error.status_code).phrase}"
     response = _rest_response(RestAnswer(error.status_code, error.status_code, message))
     response.headers.update(error.headers or {})
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        response.headers["allow"] = ", ".join(_methods_of(request))
     return response
+
+
+def _methods_of(request: Request) -> list[str]:
+    """The methods that a path has. Each of its routes has one of them (RFC 9110, section 15.5.6)."""
+    found: set[str] = set()
+    routes: list[BaseRoute] = request.app.routes
+    for route in routes:
+        match, _ = route.matches(request.scope)
+        if match is Match.PARTIAL:
+            found.update(getattr(route, "methods", None) or ())
+    return sorted(found | {"HEAD"} if "GET" in found else found)
 
 
 async def _validation_error(request: Request, error: Exception) -> Response:

@@ -35,6 +35,23 @@ async def test_head_of_a_path_that_only_takes_posts_is_refused_as_get_is(http: h
     assert (await http.head(f"{cluster}/topics/t/records")).status_code == 405
 
 
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/mode", "DELETE, GET, HEAD, PUT"),
+        ("/subjects/a/versions", "GET, HEAD, POST"),
+        ("/consumers/g/instances/i/subscription", "DELETE, GET, HEAD, POST"),
+        ("/v3/clusters/c/topics/t/records", "POST"),
+        ("/healthz", "GET, HEAD"),
+    ],
+)
+async def test_a_refused_method_is_answered_with_all_that_the_path_has(
+    http: httpx.AsyncClient, path: str, allowed: str
+) -> None:
+    response = await http.patch(path)
+    assert (response.status_code, response.headers["allow"]) == (405, allowed)
+
+
 @pytest.mark.parametrize("path", ["/healthz/", "/v3/clusters/", "/v3/clusters///"])
 async def test_a_slash_at_the_end_changes_nothing(http: httpx.AsyncClient, path: str) -> None:
     assert (await http.get(path)).status_code == 200
