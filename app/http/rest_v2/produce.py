@@ -161,7 +161,9 @@ def _refuse_condition(request: Request) -> None:
     """Raises: RestError 400 for a request with an If-Match. No answer of REST v2 has an ETag, and records must not be stored
     without their condition."""
     if any(name == IF_MATCH for name, _ in request.scope["headers"]):
-        raise RestError(400, "REST v2 takes no If-Match, and nothing was stored. Produce with REST v3 to set a condition.")
+        raise RestError(
+            400, "REST v2 takes no If-Match, and nothing was stored. Produce with REST v3 to set a condition."
+        )
 
 
 class _Converted(NamedTuple):
