@@ -51,7 +51,9 @@ def columns(store: Path, url: str) -> list[dict[str, Any]]:
     names = parse_columns(options)
     schema = struct_type(names, data_type(reader_text(parse_registry(options))))
     read = with_reader(parse_read_options(options, streaming=False), schema)
-    return [row["data"] for split in plan(read) for batch in read_split(read, names, split) for row in batch.to_pylist()]
+    return [
+        row["data"] for split in plan(read) for batch in read_split(read, names, split) for row in batch.to_pylist()
+    ]
 
 
 @pytest.mark.ci

@@ -23,10 +23,12 @@ KEPT_S: Final = 30.0
 KEPT_READS: Final = 20
 """A view is kept as long as so many reads from the start take. So reading a large log takes a twentieth of the time at most."""
 KEPT_MAX_S: Final = 300.0
-VIEWS_MAX: Final = 16
-"""Callers whose views are kept in memory."""
 VIEWS_BYTES_MAX: Final = 512 * MIB
 """Memory of all views. The one that was used last is kept at any size."""
+IDLE_MAX_S: Final = KEPT_MAX_S
+"""A view that was not used for so long is dropped. It would be read from the start anyway."""
+LOOK_S: Final = 1.0
+"""Time between two looks at the memory of all views, while no new one comes."""
 VERSION_BYTES: Final = 1_300
 """Memory of a version beside its text."""
 
@@ -37,7 +39,8 @@ class FollowedLog:
     def __init__(self, log: SchemaLog) -> None:
         self.log: Final = log
         self.view = View()
-        self._since_s = asyncio.get_running_loop().time()
+        self._since_s = self.used_s = asyncio.get_running_loop().time()
+        """``used_s``: when a request took it last."""
         self._kept_s = KEPT_S
         self._lock = asyncio.Lock()
         self._begun = 0
@@ -112,16 +115,30 @@ class FollowedLogs:
     def __init__(self, open_log: Callable[[Gateway], SchemaLog]) -> None:
         self._open_log = open_log
         self._logs: OrderedDict[Gateway, FollowedLog] = OrderedDict()
+        """Those that were used longest ago first."""
+        self._looked_s = -math.inf
 
     def of(self, owner: Gateway) -> FollowedLog:
         """The log of the caller whose clients are ``owner``; opened if it is new, or if it was idle while others were not."""
+        now_s = asyncio.get_running_loop().time()
         found = self._logs.get(owner)
-        if found is None:
-            found = self._logs[owner] = FollowedLog(self._open_log(owner))
-        else:
+        if found is not None:
             self._logs.move_to_end(owner)
-        kept = sum(one.bytes for one in self._logs.values())
-        while len(self._logs) > VIEWS_MAX or (kept > VIEWS_BYTES_MAX and len(self._logs) > 1):
-            _, gone = self._logs.popitem(last=False)
-            kept -= gone.bytes
+            found.used_s = now_s
+        else:
+            found = self._logs[owner] = FollowedLog(self._open_log(owner))
+            self._looked_s = -math.inf
+        if now_s - self._looked_s >= LOOK_S:
+            self._looked_s = now_s
+            self._drop(now_s)
         return found
+
+    def _drop(self, now_s: float) -> None:
+        """Drop idle views, and while all together are too large, those that were used longest ago."""
+        kept = sum(one.bytes for one in self._logs.values())
+        while len(self._logs) > 1:
+            owner, oldest = next(iter(self._logs.items()))
+            if kept <= VIEWS_BYTES_MAX and now_s - oldest.used_s <= IDLE_MAX_S:
+                break
+            del self._logs[owner]
+            kept -= oldest.bytes

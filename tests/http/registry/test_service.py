@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.core.errors import BrokerUnavailable
-from app.http.registry.followed import KEPT_READS, KEPT_S, FollowedLog, FollowedLogs
+from app.http.registry.followed import IDLE_MAX_S, KEPT_READS, KEPT_S, FollowedLog, FollowedLogs
 from app.http.registry.parsing_work import KEPT_CHARS_MAX, ParsingWork
 from app.http.registry.service import SchemaService
 from app.registry.parsing.schemas import PROTOBUF_CHARS, SchemaType
@@ -178,6 +178,24 @@ async def test_views_of_large_logs_are_dropped_before_there_are_too_many(monkeyp
         await logs.of(owner).refreshed()
     assert logs.of(owners[3]) is not None
     assert logs.of(owners[0]) is not first
+
+
+def test_a_view_is_kept_for_each_caller_until_it_is_idle() -> None:
+    async def main(_: VirtualLoop) -> None:
+        log = MemorySchemaLog()
+        log.put(schema_record("a", 1, 1))
+        logs = FollowedLogs(lambda _: log)
+        owners: list[Any] = [object() for _ in range(200)]
+        first = [logs.of(owner) for owner in owners]
+        assert [logs.of(owner) for owner in owners] == first
+        await asyncio.sleep(IDLE_MAX_S)
+        logs.of(owners[7])
+        await asyncio.sleep(1)
+        logs.of(owners[7])
+        assert logs.of(owners[7]) is first[7]
+        assert logs.of(owners[8]) is not first[8]
+
+    run_virtual(main)
 
 
 def test_a_log_that_takes_long_to_read_is_read_anew_less_often() -> None:
