@@ -1,4 +1,4 @@
-"""Requests that schemathesis makes of the OpenAPI document: no fault of the server, and only answers that the document describes."""
+"""Requests that schemathesis makes of the OpenAPI document: no fault of the server, and only answers that it describes."""
 
 from __future__ import annotations
 
