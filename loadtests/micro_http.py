@@ -30,7 +30,7 @@ from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId
 from app.http.application import create_app
 from app.http.connections import ConnectionLimits, OpenConnections, connection_class
 from app.http.gateway import Gateway, HttpSettings
-from app.machine.runtime import SystemClock
+from app.machine.runtime import SystemClock, settle_memory
 from app.wire import codec
 from app.wire.apikeys import ApiKey
 from app.wire.apis.init_producer_id import InitProducerIdResponse
@@ -200,6 +200,7 @@ def main() -> None:
         "--profile", default="", help="bare, lone, single or stream: print where its last round computes"
     )
     options = parser.parse_args()
+    settle_memory()  # as the HTTP process does
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(measure(options))
 

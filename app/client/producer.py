@@ -53,7 +53,12 @@ REQUEST_BATCHES_BYTES_MAX: Final = 16 * MIB
 RECORD_OVERHEAD_BYTES: Final = 24
 """Upper bound for a record's bytes beside its key, value and headers. A batch must not pass max.message.bytes."""
 
+TIMESTAMP_END: Final = 1 << 62
+"""Times at which a record may be, in milliseconds since 1970, end below it."""
+
 Headers = tuple[tuple[str, bytes | None], ...]
+_Record = tuple[int, bytes | None, bytes | None, Headers]
+"""Timestamp, key, value and headers."""
 
 
 class Acknowledged(NamedTuple):
@@ -78,7 +83,7 @@ class _Batch:
     number: int
     """Counts the batches of a partition. The halves of a split batch share a number, and are never in flight together."""
     opened_s: float
-    records: list[tuple[int, bytes | None, bytes | None, Headers]] = field(default_factory=list)
+    records: list[_Record] = field(default_factory=list)
     answers: list[asyncio.Future[Acknowledged]] = field(default_factory=list)
     size_bytes: int = 0
     identity: _Identity | None = None
@@ -158,7 +163,7 @@ class Producer:
         assert transaction is None or self._idempotent
         self._in_flight_max = IN_FLIGHT_PER_PARTITION_MAX if self._idempotent else 1
         self._sticky = StickyChoice(cluster.rng)
-        self._queues: dict[TopicPartition, _PartitionQueue] = {}
+        self._queues: dict[tuple[str, int], _PartitionQueue] = {}
         self._identity: _Identity | None = None
         self._buffered_bytes = 0
         self._wake = asyncio.Event()
@@ -230,10 +235,37 @@ class Producer:
         while self._buffered_bytes and self._buffered_bytes + size > self._buffer_bytes_max:
             self._seal_all()
             await self._wait_for_progress()
-        self._check_running()
-        batch = self._open_batch(view, key, partition, size)
-        answer: asyncio.Future[Acknowledged] = asyncio.get_running_loop().create_future()
-        batch.records.append((timestamp, key, value, headers))
+        return self._queued(view, partition, size, (timestamp, key, value, headers))
+
+    def send_at_once(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        timestamp: TimestampMs | None = None,
+        partition: int | None = None,
+    ) -> asyncio.Future[Acknowledged] | None:
+        """As ``send``, of a record without headers; None, and nothing was queued, if ``send`` might wait or refuse the record.
+
+        Raises: RequestRejected (unknown partition), BrokerUnavailable (the producer is closed).
+        """
+        view = self._cluster.view.topics.get(topic)
+        if timestamp is None:
+            timestamp = self._clock.now_ms()
+        size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
+        has_room = self._buffered_bytes + size <= self._buffer_bytes_max
+        if view is None or not view.partitions or not has_room or not 0 <= timestamp < TIMESTAMP_END:
+            return None
+        return self._queued(view, partition, size, (timestamp, key, value, ()))
+
+    def _queued(
+        self, view: TopicView, partition: int | None, size: int, record: _Record
+    ) -> asyncio.Future[Acknowledged]:
+        loop = self._check_running()
+        batch = self._open_batch(view, record[1], partition, size)
+        answer: asyncio.Future[Acknowledged] = loop.create_future()
+        batch.records.append(record)
         batch.answers.append(answer)
         batch.size_bytes += size
         self._buffered_bytes += size
@@ -321,9 +353,9 @@ class Producer:
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 f"Topic {view.name} has {count} partitions and no partition {partition}.",
             )
-        name = TopicPartition(view.name, PartitionIndex(partition))
-        queue = self._queues.get(name)
+        queue = self._queues.get((view.name, partition))
         if queue is None:
+            name = TopicPartition(view.name, PartitionIndex(partition))
             queue = self._queues[name] = _PartitionQueue(name)
         return queue
 
@@ -346,9 +378,12 @@ class Producer:
         await waiter
         self._check_running()
 
-    def _check_running(self) -> None:
-        if self._closing or self._runner is None or self._runner.done():
+    def _check_running(self) -> asyncio.AbstractEventLoop:
+        """The loop of the producer. Raises: BrokerUnavailable if it is closed."""
+        runner = self._runner
+        if self._closing or runner is None or runner.done():
             raise BrokerUnavailable("The producer is closed.")
+        return runner.get_loop()
 
     # --- the loop that sends --------------------------------------------------------------------------------------
 
@@ -557,11 +592,12 @@ class Producer:
         queue.in_flight.remove(batch)
         self._buffered_bytes -= batch.size_bytes
         known = part.error_code == ErrorCode.NONE and part.base_offset >= 0
-        for index, (record, answer) in enumerate(zip(batch.records, batch.answers, strict=True)):
+        append_time = part.log_append_time_ms
+        made, partition = Acknowledged._make, batch.partition
+        for offset, (record, answer) in enumerate(zip(batch.records, batch.answers, strict=True), part.base_offset):
             if not answer.done():
-                offset = Offset(part.base_offset + index) if known else Offset(-1)
-                timestamp = part.log_append_time_ms if part.log_append_time_ms >= 0 else record[0]
-                answer.set_result(Acknowledged(batch.partition, offset, TimestampMs(timestamp)))
+                stored_ms = append_time if append_time >= 0 else record[0]
+                answer.set_result(made((partition, offset if known else -1, stored_ms)))
         queue.draining = queue.draining and bool(queue.in_flight)
 
     def _failed_once(self, queue: _PartitionQueue, batch: _Batch, error: FirnError) -> None:
@@ -682,6 +718,8 @@ def _after(sequence: int, count: int) -> int:
 
 def _size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
     size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
+    if not headers:
+        return size
     for name, content in headers:
         size += 10 + len(name.encode()) + len(content or b"")
     return size
@@ -689,7 +727,7 @@ def _size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
 
 def _checked_size(key: bytes | None, value: bytes | None, headers: Headers, timestamp: int) -> int:
     """Upper bound of a record's bytes. Raises: RequestRejected for a record that no batch can hold."""
-    if not 0 <= timestamp < 1 << 62:
+    if not 0 <= timestamp < TIMESTAMP_END:
         raise RequestRejected(ErrorCode.INVALID_TIMESTAMP, f"{timestamp} is not a time in milliseconds since 1970.")
     if len(headers) > RECORD_HEADERS_MAX:
         raise RequestRejected(ErrorCode.INVALID_RECORD, f"A record has at most {RECORD_HEADERS_MAX} headers.")

@@ -148,6 +148,7 @@ class Lingering(asyncio.Transport):
         """The connection is lost."""
         if self._timer is not None:
             self._timer.cancel()
+        self._more_may_come = bool  # it referred to the connection, whose memory would wait for the garbage collector
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._timer is None:

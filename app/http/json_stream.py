@@ -13,7 +13,10 @@ import codecs
 import re
 from typing import Final
 
+import msgspec
+
 from app.core.errors import LimitExceeded, ProtocolError
+from app.core.limits import KIB
 
 _STRUCTURE: Final = re.compile(rb'["{}\[\]]')
 _STRING_REST: Final = re.compile(rb'(?:[^"\\]+|\\.)*', re.DOTALL)
@@ -34,6 +37,12 @@ def _whole_object(depth: int) -> bytes:
 
 _WHOLE_OBJECT: Final = re.compile(_whole_object(WHOLE_DEPTH_MAX), re.DOTALL)
 """An object that lies whole in the buffer. Others are read piece by piece, with the same result."""
+_VALUE: Final = msgspec.json.Decoder(msgspec.Raw)
+"""Holds bytes to the grammar of JSON."""
+_BETWEEN_MAX: Final = 8
+"""Bytes between two objects that are worth a search for the next such place."""
+ALIKE_BYTES_MAX: Final = 64 * KIB
+"""Of an object that is compared with JSON's grammar at once."""
 
 
 class JsonSplitter:
@@ -52,6 +61,8 @@ class JsonSplitter:
         self._scanned = 0
         self._depth = 0
         self._in_string = False
+        self._between = b""
+        """The end of an object, the bytes between it and the next one, and the beginning of the next one, as they came last."""
         self.taken: list[bytes] = []
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -71,6 +82,7 @@ class JsonSplitter:
                 del buffer[: len(codecs.BOM_UTF8)]
         start = 0
         position = self._scanned
+        quick = True
         while True:
             if self._in_string:
                 position = _STRING_REST.match(buffer, position).end()  # type: ignore[union-attr]
@@ -94,11 +106,15 @@ class JsonSplitter:
                     raise ProtocolError(
                         f"A record must be a JSON object, which begins with '{{' and not with {found!r}."
                     )
+                if quick and self._between:
+                    start = position = self._take_alike(position)
+                    quick = False  # where the bytes between two objects vary, each search may be in vain
                 whole = _WHOLE_OBJECT.match(buffer, position)
                 if whole is not None:
                     position = whole.end()
                     self._take(start, position)
                     start = position
+                    self._note_between(position)
                     continue
             found_next = _STRUCTURE.search(buffer, position)
             if found_next is None:
@@ -126,6 +142,33 @@ class JsonSplitter:
             raise ProtocolError(
                 f"The body ends in the middle of a record, {len(self._buffer)} bytes after its beginning."
             )
+
+    def _note_between(self, end: int) -> None:
+        """Note what lies between an object that ends at ``end`` and the next one. It is used only once ``feed`` has passed it."""
+        following = self._buffer.find(b"{", end, end + _BETWEEN_MAX)
+        if following >= 0:
+            self._between = bytes(self._buffer[end - 1 : following + 1])
+
+    def _take_alike(self, start: int) -> int:
+        """Take the objects from ``start`` on that are parted as the last ones were. Returns: the beginning of the next object.
+
+        A place that looks like the end of an object may lie in a string. It is the end if the bytes up to it are JSON, since no
+        object is the beginning of another one.
+        """
+        buffer, between, taken = self._buffer, self._between, self.taken
+        bytes_max = min(self._object_bytes_max, ALIKE_BYTES_MAX)
+        step = len(between) - 1
+        while (last := buffer.find(between, start)) >= 0:
+            if last + 1 - start > bytes_max:
+                break
+            found = bytes(buffer[start : last + 1])
+            try:
+                _VALUE.decode(found)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                break
+            taken.append(found)
+            start = last + step
+        return start
 
     def _take(self, start: int, end: int) -> None:
         self._check(end - start)

@@ -126,7 +126,7 @@ class PartSchema(NamedTuple):
     version: int | None
 
 
-class Part(NamedTuple):
+class Part(msgspec.Struct, frozen=True):
     """Key or value as it goes into the log. ``type`` and size come back in the receipt; None is null."""
 
     type: str
@@ -134,7 +134,7 @@ class Part(NamedTuple):
     schema: PartSchema | None = None
 
 
-class NewRecord(NamedTuple):
+class NewRecord(msgspec.Struct, frozen=True):
     """A record as the producer takes it."""
 
     partition: int | None
@@ -224,9 +224,16 @@ _encoder: Final = msgspec.json.Encoder()
 def decode_record(data: bytes) -> NewRecord | SchemaRecord:
     """The record that a JSON object describes. Raises: ProtocolError, whose text is for the sender."""
     request = _decode(_decoder, data)
-    if request.headers is msgspec.UNSET and _is_json(request.key) and _is_json(request.value):
-        key, value = _json_part(request.key, "key"), _json_part(request.value, "value")
-        return NewRecord(request.partition_id, (), key, value, read_timestamp(request.timestamp))
+    key, value = request.key, request.value
+    if request.headers is msgspec.UNSET and _is_json(key) and _is_json(value):
+        is_utf8 = data.isascii()
+        return NewRecord(
+            request.partition_id,
+            (),
+            _NULL_PART if key is None else _json_part(key, "key", is_utf8),
+            _NULL_PART if value is None else _json_part(value, "value", is_utf8),
+            None if request.timestamp is None else read_timestamp(request.timestamp),
+        )
     return whole(_request_steps(request))
 
 
@@ -286,13 +293,14 @@ def _request_steps(request: RecordRequest) -> Steps[NewRecord | SchemaRecord]:
 
 def receipt(cluster_id: str, key: PartReceipt | None, value: PartReceipt | None, stored: Acknowledged) -> bytes:
     """The receipt of a stored record: one line of JSON."""
+    partition, offset, timestamp = stored
     message = Receipt(
         200,
         cluster_id,
-        stored.partition.topic,
-        stored.partition.partition,
-        stored.offset,
-        format_timestamp(stored.timestamp),
+        partition.topic,
+        partition.partition,
+        offset,
+        format_timestamp(timestamp),
         key,
         value,
     )
@@ -353,10 +361,11 @@ def _names_schema(data: RecordData) -> bool:
     )
 
 
-def _json_part(data: RecordData | None, what: str) -> Part:
-    """As ``_part``, of JSON."""
-    raw = _NULL if data is None or data.data is msgspec.UNSET else bytes(data.data)
-    return _NULL_PART if raw == _NULL else Part("JSON", checked_json(raw, what))
+def _json_part(data: RecordData, what: str, is_utf8: bool) -> Part:
+    """As ``_part``, of JSON. ``is_utf8``: the whole record is."""
+    if data.data is msgspec.UNSET or (raw := bytes(data.data)) == _NULL:
+        return _NULL_PART
+    return Part("JSON", raw if is_utf8 else checked_json(raw, what))
 
 
 def _part(data: RecordData | None, what: str) -> Steps[Part | SchemaPart]:

@@ -35,7 +35,7 @@ from app.http.errors import ProcessEnded
 from app.http.gateway import HttpSettings
 from app.http.health import HealthReader
 from app.http.processes.listening import BACKLOG, listen
-from app.machine.runtime import SystemClock
+from app.machine.runtime import SystemClock, settle_memory
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -206,6 +206,7 @@ def run(settings: HttpSettings, *, host: str, port: int, parent_fd: int | None =
         assert parent_fd is not None
         listening = socket.socket(fileno=worker.listening)
         share = _Share(app, worker, registry, faults, parent_fd)
+    settle_memory()  # with Python's own thresholds, the loop would look through all objects of the start-up again and again
     scheme = "http" if tls is None else "https"
     server = _Server(config, quiet=parent_fd is not None, scheme=scheme, share=share)
     with listening, asyncio.Runner(loop_factory=_uvloop) as runner:

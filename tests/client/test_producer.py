@@ -360,6 +360,25 @@ async def test_memory_is_bounded_and_a_full_buffer_makes_senders_wait(
     assert len(log.records("one")) == 1_000
 
 
+async def test_a_record_is_queued_at_once_or_not_at_all(
+    cluster: ClusterClient, log: FakeLog, clock: TickingClock
+) -> None:
+    async with Producer(cluster, clock, buffer_bytes_max=200, linger_ms=10_000) as producer:
+        assert producer.send_at_once("one", b"unknown yet") is None
+        await producer.send("one", b"a")
+        queued = producer.send_at_once("one", b"b", key=b"k", timestamp=TimestampMs(5))
+        assert queued is not None
+        assert producer.send_at_once("one", b"x" * 150) is None
+        assert producer.send_at_once("one", b"", timestamp=TimestampMs(1 << 62)) is None
+        with pytest.raises(RequestRejected, match="no partition 7"):
+            producer.send_at_once("one", b"", partition=7)
+        await producer.flush()
+    assert queued.result().offset == 1
+    assert values(log) == [b"a", b"b"]
+    with pytest.raises(BrokerUnavailable, match="closed"):
+        producer.send_at_once("one", b"late")
+
+
 async def test_leaving_on_an_error_does_not_wait_for_what_is_unsent(
     cluster: ClusterClient, log: FakeLog, clock: TickingClock
 ) -> None:

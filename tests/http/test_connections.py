@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import socket
 from collections.abc import AsyncIterator
@@ -17,7 +18,14 @@ from app.core.limits import MIB
 from app.core.metrics import Registry
 from app.http import connections
 from app.http.application import create_app
-from app.http.connections import HEAD_BYTES_MAX, RESERVED, ConnectionLimits, OpenConnections, connection_class
+from app.http.connections import (
+    HEAD_BYTES_MAX,
+    RESERVED,
+    ConnectionLimits,
+    HttpConnection,
+    OpenConnections,
+    connection_class,
+)
 from app.http.gateway import HttpSettings
 from app.machine.runtime import SystemClock, raise_descriptor_limit
 from tests.http.processes import head, http_process
@@ -332,3 +340,17 @@ async def test_past_the_limit_health_is_told_and_all_else_is_unavailable(tmp_pat
         for _ in range(3 * RESERVED):
             await server.connect()
         assert await server.ask("/readyz") == 200
+
+
+async def test_a_connection_that_has_ended_leaves_nothing_to_the_garbage_collector(broker_port: int) -> None:
+    async with serving(broker_port) as server:
+        assert await server.ask("/healthz") == 200
+        await server.until("firn_http_connections", 0)
+        gc.collect()
+        gc.disable()
+        try:
+            assert await server.ask("/healthz") == 200
+            await server.until("firn_http_connections", 0)
+            assert not any(isinstance(one, HttpConnection) for one in gc.get_objects())
+        finally:
+            gc.enable()

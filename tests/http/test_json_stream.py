@@ -103,3 +103,35 @@ def test_a_long_string_in_small_pieces_is_read_once() -> None:
         splitter.feed(piece)
         assert splitter._scanned == len(splitter._buffer)
     assert len(splitter.feed(b'"}')[0]) == 8 + 3_000_000
+
+
+GAPS = [b"", b"\n", b" ", b"\r\n", b"}{", b'}"{']
+"""What may stand between two objects, or in a string of one."""
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    texts=st.lists(st.sampled_from([b'{"a":"%b"}' % gap.replace(b'"', b'\\"') for gap in GAPS]), max_size=8),
+    gap=st.sampled_from([b"", b"\n", b" \r\n", b"\x1e"]),
+    others=st.dictionaries(st.integers(0, 7), st.sampled_from([b"", b"\n", b"  "]), max_size=2),
+)
+def test_objects_that_are_parted_alike_are_cut_where_they_end(
+    texts: list[bytes], gap: bytes, others: dict[int, bytes]
+) -> None:
+    stream = b"".join(text + others.get(place, gap) for place, text in enumerate(texts))
+    assert JsonSplitter(1 << 20).feed(stream) == texts
+
+
+def test_entries_that_are_parted_alike_need_their_commas() -> None:
+    splitter = JsonSplitter(1 << 20, separated=True)
+    assert splitter.feed(b'{"a":1},{"a":"},{"},{},{}]x') == [b'{"a":1}', b'{"a":"},{"}', b"{}", b"{}"]
+    assert splitter.rest == b"x"
+    splitter = JsonSplitter(1 << 20, separated=True)
+    with pytest.raises(ProtocolError, match="comma"):
+        splitter.feed(b"{},{},{}{}")
+    assert splitter.taken == [b"{}", b"{}", b"{}"]
+
+
+def test_an_object_that_is_no_json_ends_where_its_brackets_end() -> None:
+    bad = b'{"a":1}{"b":[}{]}{"c":1}'
+    assert JsonSplitter(1 << 20).feed(bad) == [b'{"a":1}', b'{"b":[}{]}', b'{"c":1}']

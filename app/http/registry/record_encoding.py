@@ -66,7 +66,7 @@ class RecordEncoding:
         plain = record.record
         key = plain.key if record.key is None else await self._encoded(record.key, "key")
         value = plain.value if record.value is None else await self._encoded(record.value, "value")
-        return plain._replace(key=key, value=value)
+        return NewRecord(plain.partition, plain.headers, key, value, plain.timestamp)
 
     async def _encoded(self, part: SchemaPart, side: str) -> Part:
         try:
