@@ -2,19 +2,27 @@
 
     python tools/planted_faults.py --modules app/core app/wal/writer.py
     python tools/planted_faults.py --seconds-max 600
-    python tools/planted_faults.py --go-on --modules app/hot app/records app
+    python tools/planted_faults.py --go-on --workers 2 --modules app/hot app/records app
 
 A fault turns a comparison, leaves a return out, shifts a constant or negates a condition. The faults of a module are drawn with the
 seed; the first one that makes a test fail ends the module. The program prints the modules where no fault makes a test fail: either
 their tests assert too little, or the module names the wrong ones. ``tests/modules_without_found_faults.toml`` lists these modules,
 and ``tests/test_planted_faults.py`` holds the list.
 
-The faults are planted in a copy of the tree, never in the tree itself. A run that takes five times the CPU of one without a fault
-counts as failed: a fault can make an endless loop. A run that only waits is ended, and says nothing. Tests that are marked as
-``slow``, ``interop`` or ``faults`` are left out.
+How a module is measured, with as little work as its tests allow:
+
+1. Its tests run without a fault until they entered some of its functions (``ENOUGH``). They must pass.
+2. Faults are planted in these functions. Only the tests that entered the function run, the shortest first.
+3. When none fails, all tests run without a fault, and step 2 is done for the other functions.
+4. Faults outside of the functions that the tests entered are planted in the file, and all tests run in a new process.
+
+The faults are planted in a copy of the tree, never in the tree itself. ``tools/fault_server.py`` imports and collects the tests of
+the copy once, and runs them in forked processes. A test fails as well when it takes five times the CPU or the time of its
+run without a fault, and some seconds: a fault can make an endless loop, or an endless wait. Tests that are marked as ``slow``,
+``interop`` or ``faults`` are left out.
 
 ``--go-on`` takes the modules that the list lacks, in the order of the given folders, those with short tests first. It writes each
-result to the list at once, so that the program can be ended at any time and goes on where it ended.
+result to the list at once, so that the program can be ended at any time and goes on where it ended. Each worker has its own copy.
 """
 
 from __future__ import annotations
@@ -23,7 +31,9 @@ import argparse
 import ast
 import contextlib
 import importlib.util
+import json
 import os
+import queue
 import random
 import resource
 import shutil
@@ -31,33 +41,41 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from pathlib import Path
-from typing import Final, NamedTuple
+from types import TracebackType
+from typing import IO, Final, NamedTuple, Self
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from tools.fault_server import FAILED, End, Functions, Ran, outermost  # noqa: E402
 from tools.named_tests import found_tests, modules  # noqa: E402
 
 MARKERS: Final = "not slow and not interop and not faults"
 FAULTS_MAX: Final = 8
 """Faults that are tried in a module before it counts as one where nothing fails."""
+ENOUGH: Final = 3
+"""Functions that the tests must have entered before the first fault is planted."""
 CPU_S_MAX: Final = 60
-"""Modules whose tests take more CPU without a fault are not measured."""
-CPU_TIMES: Final = 5
-"""The CPU of a run with a fault at most, in runs without one."""
-CPU_S_MIN: Final = 20
-WAIT_S_MAX: Final = 1800.0
-"""A run that waits longer is ended. On a machine with other work, a run of 60 s of CPU waits long."""
+"""Tests that take more CPU without a fault do not run to their end."""
+TIMES: Final = 5
+"""CPU and time of a test with a fault at most, in those without one."""
+CPU_S_MIN: Final = 5.0
+"""A test with a fault may take so much CPU in any case."""
+IDLE_S_MAX: Final = 30.0
+"""A test may wait so long while none of its processes works. Time without a CPU does not count."""
+WAIT_S_MAX: Final = 600.0
+"""A run in a new process that takes longer is ended, and says nothing."""
 LIST: Final = ROOT / "tests" / "modules_without_found_faults.toml"
 COPIED: Final = ("app", "firn_broker", "pyspark_firn", "tests", "tools", "loadtests", "infra", "docs")
-LEFT_OUT: Final = shutil.ignore_patterns("__pycache__", "*.pyc", ".git", ".terraform", "target")
-NO_TESTS_RAN: Final = 5
-"""pytest's exit code when the markers select no test."""
+LEFT_OUT: Final = shutil.ignore_patterns(".git", ".terraform", "target")
+PYTEST: Final = ("-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:anyio", "-m", MARKERS)
 
 
 class Fault(NamedTuple):
@@ -67,6 +85,8 @@ class Fault(NamedTuple):
     kind: str
     text: str
     """The whole source with the fault."""
+    function: int | None = None
+    """Number of the outermost function that holds it, in the order of the text; None if it runs when the module is imported."""
 
 
 class Outcome(Enum):
@@ -133,17 +153,24 @@ NO_PLACES: Final = (ast.Assert, ast.Raise, ast.JoinedStr, ast.Import, ast.Import
 """A pattern takes no other constant: the parentheses would be a syntax error."""
 
 
-def _places(node: ast.AST) -> Iterator[ast.AST]:
-    """Nodes that a fault may change: no annotation, no assertion, no raised error, no text, no pattern."""
-    if isinstance(node, NO_PLACES) or _never_run(node):
-        return
-    yield node
+def _children(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
     for field, value in ast.iter_fields(node):
-        if field in ("annotation", "returns", "decorator_list"):
-            continue
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST):
-                yield from _places(child)
+                yield field, child
+
+
+def _places(
+    node: ast.AST, numbers: dict[ast.AST, int], function: int | None = None
+) -> Iterator[tuple[ast.AST, int | None]]:
+    """Nodes that a fault may change, with their function: no annotation, no assertion, no raised error, no text, no pattern."""
+    if isinstance(node, NO_PLACES) or _never_run(node):
+        return
+    yield node, function
+    for field, child in _children(node):
+        if field not in ("annotation", "returns", "decorator_list"):
+            runs_inside = function is None and isinstance(node, Functions) and field == "body"
+            yield from _places(child, numbers, numbers[node] if runs_inside else function)
 
 
 def _replaced(source: bytes, starts: Sequence[int], node: ast.expr | ast.Return, text: str) -> str:
@@ -160,10 +187,12 @@ def faults_of(source: str) -> list[Fault]:
     starts = [0]
     for line in raw.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
+    tree = ast.parse(source)
+    numbers: dict[ast.AST, int] = {function: number for number, function in enumerate(outermost(tree))}
     found = []
-    for place in _places(ast.parse(source)):
+    for place, function in _places(tree, numbers):
         for kind, node, text in _changes(place):
-            found.append(Fault(node.lineno, kind, _replaced(raw, starts, node, text)))
+            found.append(Fault(node.lineno, kind, _replaced(raw, starts, node, text), function))
     return found
 
 
@@ -179,22 +208,22 @@ def drawn(faults: Sequence[Fault], count: int, seed: int, module: str) -> list[F
     return order[:count]
 
 
-class Run(NamedTuple):
-    """The end of a run of tests."""
+OUT_OF_CPU: Final = (-signal.SIGXCPU, -signal.SIGKILL)
+
+
+class NewRun(NamedTuple):
+    """The end of a run of tests in a new process."""
 
     code: int | None
-    """pytest's exit code; negative if a signal ended it; None if it only waited."""
+    """pytest's exit code; negative if a signal ended it; None if it took too long."""
+    failed: str
+    """The test or the file of tests that failed."""
     last: str
     """Its last line."""
-    cpu_s: float
-
-    @property
-    def out_of_cpu(self) -> bool:
-        return self.code in (-signal.SIGXCPU, -signal.SIGKILL)
 
 
 class Copy:
-    """A copy of the tree, in which faults are planted.
+    """A copy of the tree, in which faults are planted, and the server that has collected its tests. A context manager.
 
     Args:
         root: the tree.
@@ -202,14 +231,29 @@ class Copy:
     """
 
     def __init__(self, root: Path, folder: Path) -> None:
-        self.root = folder
+        self.root = folder / "tree"
+        self._temporary = folder / "t"
+        self._log = folder / "server.log"
         for name in COPIED:
             if (root / name).is_dir():
-                shutil.copytree(root / name, folder / name, ignore=LEFT_OUT, symlinks=True)
+                shutil.copytree(root / name, self.root / name, ignore=LEFT_OUT, symlinks=True)
         for path in root.iterdir():
             if path.is_file():
-                shutil.copy2(path, folder / path.name)
-        self._clean_runs: dict[tuple[str, ...], Run] = {}
+                shutil.copy2(path, self.root / path.name)
+        self._server: subprocess.Popen[str] | None = None
+        self._collected: set[str] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End the server."""
+        if self._server is not None:
+            _end_group(self._server)
+            self._server = None
 
     def write(self, module: str, source: str) -> None:
         """Give a module another source text. Its compiled file goes: the next text may have the same size and second."""
@@ -217,65 +261,80 @@ class Copy:
         path.write_text(source)
         Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
 
-    def run_clean(self, tests: Sequence[str]) -> Run:
-        """Run tests without a fault. Modules that name the same tests share one run."""
-        key = tuple(tests)
-        if key not in self._clean_runs:
-            self._clean_runs[key] = self.run(tests, CPU_S_MAX)
-        return self._clean_runs[key]
+    def collect(self, tests: Sequence[str]) -> None:
+        """Collect files of tests, if they are not collected yet. No fault may be planted meanwhile."""
+        if not set(tests) <= self._collected:
+            self.stop()
+            self._collected |= set(tests)
+            program = [sys.executable, "-P", str(Path(__file__).with_name("fault_server.py")), *PYTEST]
+            with self._log.open("w") as log:
+                self._server = self._start(
+                    [*program, "--basetemp", str(self._temporary), "--", *sorted(self._collected)], log
+                )
 
-    def run(self, tests: Sequence[str], cpu_s_max: int) -> Run:
-        """Run tests in the copy until the first one fails."""
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(self.root),
-            "CI": "true",
+    def run(
+        self,
+        module: str,
+        tests: Sequence[str],
+        *,
+        source: str,
+        fault: str = "",
+        wanted: Sequence[int] = (),
+        enough: int = 0,
+        cpu_s_max: int,
+    ) -> End:
+        """Run collected tests until one fails: node ids, or files. ``tools/fault_server.py`` describes the arguments."""
+        assert self._server is not None
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        request: dict[str, object] = {
+            "tests": tests,
+            "module": module,
+            "source": source,
+            "fault": fault,
+            "wanted": wanted,
         }
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # compiling the program is most of a short run
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-x",
-            "--no-header",
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "no:xdist",
-            "-p",
-            "no:anyio",
-        ]
+        request |= {"enough": enough, "cpu_s_max": cpu_s_max, "idle_s_max": IDLE_S_MAX}
+        self._server.stdin.write(json.dumps(request) + "\n")
+        self._server.stdin.flush()
+        line = self._server.stdout.readline()
+        if not line:
+            raise RuntimeError(f"The server of tests ended: {self._log.read_text()[-2000:]}")
+        told = json.loads(line)
+        end = End(**told | {"ran": [Ran(**ran) for ran in told["ran"]]})
+        if end.code == FAILED:
+            raise RuntimeError(f"A run of tests failed by itself: {self._log.read_text()[-2000:]}")
+        return end
 
-        def limit() -> None:
-            resource.setrlimit(resource.RLIMIT_CPU, (cpu_s_max, cpu_s_max))
-
-        before = _cpu_of_children_s()
-        process = subprocess.Popen(
-            [*command, "-m", MARKERS, "--", *tests],
-            cwd=self.root,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-            preexec_fn=limit,  # noqa: PLW1509 - this program has one thread
-        )
+    def run_anew(self, tests: Sequence[str], cpu_s_max: int) -> NewRun:
+        """Run files of tests in a new process, which imports everything, until the first one fails."""
+        command = [sys.executable, "-m", "pytest", *PYTEST, "-x", "-rfE", "--basetemp", str(self._temporary)]
+        process = self._start([*command, "--", *tests], subprocess.STDOUT)
+        resource.prlimit(process.pid, resource.RLIMIT_CPU, (cpu_s_max, cpu_s_max))
         try:
             told, _ = process.communicate(timeout=WAIT_S_MAX)
         except subprocess.TimeoutExpired:
-            return Run(None, f"no end within {WAIT_S_MAX:.0f} s", 0.0)
+            return NewRun(None, "", f"no end within {WAIT_S_MAX:.0f} s")
         finally:
             _end_group(process)
         lines = [line for line in told.splitlines() if line.strip()]
-        return Run(process.returncode, lines[-1] if lines else "", _cpu_of_children_s() - before)
+        failed = next((line.split()[1] for line in lines if line.startswith(("FAILED ", "ERROR "))), "")
+        return NewRun(process.returncode, failed, lines[-1] if lines else "")
 
-
-def _cpu_of_children_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    def _start(self, command: Sequence[str], log: IO[str] | int) -> subprocess.Popen[str]:
+        environment = os.environ | {"PYTHONPATH": str(self.root), "CI": "true"}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # compiling the program is most of a short run
+        return subprocess.Popen(
+            command,
+            cwd=self.root,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
 
 
 def _end_group(process: subprocess.Popen[str]) -> None:
@@ -283,6 +342,128 @@ def _end_group(process: subprocess.Popen[str]) -> None:
     with contextlib.suppress(ProcessLookupError):  # all of them have ended
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            stream.close()
+
+
+class Measuring:
+    """Plants faults in one module until a test fails.
+
+    Args:
+        module: its path in the tree.
+        tests: paths of the tests that it names.
+        faults: faults to plant, in their order.
+        count: faults at most.
+    """
+
+    def __init__(self, copy: Copy, module: str, tests: Sequence[str], faults: Sequence[Fault], count: int) -> None:
+        self._copy = copy
+        self._module = module
+        self._tests = tests
+        self._faults = list(faults)
+        self._count = count
+        self._source = (copy.root / module).read_text()
+        self._passed: dict[str, Ran] = {}
+        self._tried: list[Fault] = []
+
+    def report(self) -> Report:
+        """Measure. The module has its own text again afterwards."""
+        for enough in (ENOUGH, 0):
+            end = self._run_clean(enough)
+            if end.ran and not end.ran[-1].passed:
+                return self._report(Outcome.BROKEN, f"{end.ran[-1].node}: {end.ran[-1].told}")
+            if end.unfinished and not end.idle and end.code not in OUT_OF_CPU:
+                return self._report(Outcome.BROKEN, f"{end.unfinished}: its process ended with {end.code}")
+            if not end.ran and not end.unfinished:
+                return self._report(Outcome.LEFT_OUT)
+            found = self._plant_in_entered()
+            if found is not None:
+                return found
+            if end.unfinished:
+                return self._report(Outcome.TOO_LONG, end.unfinished)
+        return self._plant_in_file() or self._report(Outcome.NOT_FOUND, ", ".join(map(_told, self._tried)))
+
+    def _report(self, outcome: Outcome, detail: str = "") -> Report:
+        return Report(self._module, outcome, len(self._tried), detail)
+
+    def _run_clean(self, enough: int) -> End:
+        wanted = {fault.function for fault in self._faults if fault.function is not None}
+        end = self._copy.run(
+            self._module,
+            self._tests,
+            source=self._source,
+            wanted=sorted(wanted),
+            enough=min(enough, len(wanted)),
+            cpu_s_max=CPU_S_MAX,
+        )
+        self._passed |= {ran.node: ran for ran in end.ran if ran.passed}
+        return end
+
+    def _next(self, fits: Callable[[Fault], bool]) -> Iterator[Fault]:
+        for fault in self._faults:
+            if len(self._tried) >= self._count:
+                return
+            if fault not in self._tried and fits(fault):
+                self._tried.append(fault)
+                yield fault
+
+    def _plant_in_entered(self) -> Report | None:
+        entered = {function for ran in self._passed.values() for function in ran.functions}
+        for fault in self._next(lambda fault: fault.function in entered):
+            clean = sorted(
+                (ran for ran in self._passed.values() if fault.function in ran.functions), key=lambda ran: ran.cpu_s
+            )
+            with self._planted(fault):
+                end = self._copy.run(
+                    self._module,
+                    [ran.node for ran in clean],
+                    source=self._source,
+                    fault=fault.text,
+                    cpu_s_max=int(TIMES * (CPU_S_MIN + sum(ran.cpu_s for ran in clean))),
+                )
+            failed = self._failed(end)
+            if failed:
+                return self._report(Outcome.FOUND, f"{_told(fault)}: {failed}")
+        return None
+
+    def _failed(self, end: End) -> str:
+        """The test that failed, or took too much; empty if none did."""
+        if end.ran and not end.ran[-1].passed:
+            return f"{end.ran[-1].node}: {end.ran[-1].told}"
+        if end.unfinished:
+            clean = self._passed[end.unfinished]
+            if end.idle and TIMES * clean.wall_s < IDLE_S_MAX:
+                return f"{end.unfinished}: it waits without an end"
+            if end.unfinished_cpu_s > max(CPU_S_MIN, TIMES * clean.cpu_s):
+                return f"{end.unfinished}: {end.unfinished_cpu_s:.0f} s of CPU"
+            if not end.idle and end.code not in OUT_OF_CPU:
+                return f"{end.unfinished}: its process ended with {end.code}"
+        return ""
+
+    def _plant_in_file(self) -> Report | None:
+        """Plant faults outside of the entered functions. All tests have passed without a fault before."""
+        cpu_s_max = int(TIMES * (CPU_S_MIN + sum(ran.cpu_s for ran in self._passed.values())))
+        for fault in self._next(lambda _: True):
+            with self._planted(fault):
+                run = self._copy.run_anew(self._tests, cpu_s_max)
+            if run.code not in (0, None):
+                assert not run.failed or any(node.startswith(run.failed) for node in self._passed), run
+                last = run.last if run.code > 0 else f"more than {cpu_s_max} s of CPU"
+                return self._report(Outcome.FOUND, f"{_told(fault)}: {run.failed}: {last}")
+        return None
+
+    @contextlib.contextmanager
+    def _planted(self, fault: Fault) -> Iterator[None]:
+        self._copy.write(self._module, fault.text)
+        try:
+            yield
+        finally:
+            self._copy.write(self._module, self._source)
+
+
+def _told(fault: Fault) -> str:
+    return f"{fault.kind} in line {fault.line}"
 
 
 def measure(copy: Copy, module: str, tests: Sequence[str], *, count: int, seed: int) -> Report:
@@ -294,31 +475,13 @@ def measure(copy: Copy, module: str, tests: Sequence[str], *, count: int, seed: 
         count: faults at most.
         seed: of the draw.
     """
-    source = (copy.root / module).read_text()
-    faults = drawn(faults_of(source), count, seed, module)
+    faults = faults_of((copy.root / module).read_text())
     if not tests:
         return Report(module, Outcome.NO_TESTS)
     if not faults:
         return Report(module, Outcome.NOTHING_TO_PLANT)
-    clean = copy.run_clean(tests)
-    if clean.code is None or clean.out_of_cpu:
-        return Report(module, Outcome.TOO_LONG)
-    if clean.code == NO_TESTS_RAN:
-        return Report(module, Outcome.LEFT_OUT)
-    if clean.code != 0:
-        return Report(module, Outcome.BROKEN, detail=clean.last)
-    cpu_s_max = max(CPU_S_MIN, int(CPU_TIMES * clean.cpu_s))
-    try:
-        for number, fault in enumerate(faults, 1):
-            copy.write(module, fault.text)
-            run = copy.run(tests, cpu_s_max)
-            if run.code not in (0, None):
-                end = f"more than {cpu_s_max} s of CPU" if run.out_of_cpu else run.last
-                return Report(module, Outcome.FOUND, number, f"{fault.kind} in line {fault.line}: {end}")
-    finally:
-        copy.write(module, source)
-    tried = ", ".join(f"{fault.kind} in line {fault.line}" for fault in faults)
-    return Report(module, Outcome.NOT_FOUND, len(faults), tried)
+    copy.collect(tests)
+    return Measuring(copy, module, tests, drawn(faults, len(faults), seed, module), count).report()
 
 
 def chosen_modules(places: Sequence[str]) -> list[tuple[str, list[str]]]:
@@ -343,6 +506,7 @@ def measure_all(
     count: int,
     seed: int,
     seconds_max: float,
+    workers: int,
     told: Callable[[Report], None],
 ) -> list[Report]:
     """Measure modules in their order, until none is left or the time is over.
@@ -351,17 +515,32 @@ def measure_all(
         chosen: modules with their tests.
         count: faults a module, at most.
         seconds_max: no module begins after that.
-        told: called with each report.
+        workers: modules that are measured at the same time.
+        told: called with each report, by one thread at a time.
     """
     end = time.monotonic() + seconds_max
-    reports = []
-    with tempfile.TemporaryDirectory(prefix="planted-") as folder:
-        copy = Copy(ROOT, Path(folder))
-        for name, tests in chosen:
-            if time.monotonic() >= end:
-                break
-            reports.append(measure(copy, name, tests, count=count, seed=seed))
-            told(reports[-1])
+    left: queue.SimpleQueue[tuple[str, list[str]]] = queue.SimpleQueue()
+    for one in chosen:
+        left.put(one)
+    reports: list[Report] = []
+    lock = threading.Lock()
+
+    def work(folder: Path) -> None:
+        with Copy(ROOT, folder) as copy:
+            copy.collect(sorted({test for _, tests in chosen for test in tests}))
+            while time.monotonic() < end:
+                try:
+                    name, tests = left.get_nowait()
+                except queue.Empty:
+                    return
+                report = measure(copy, name, tests, count=count, seed=seed)
+                with lock:
+                    reports.append(report)
+                    told(report)
+
+    with tempfile.TemporaryDirectory(prefix="planted-") as folder, ThreadPoolExecutor(workers) as pool:
+        for done in [pool.submit(work, Path(folder, str(number))) for number in range(workers)]:
+            done.result()
     return reports
 
 
@@ -399,6 +578,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--faults-per-module", type=int, default=FAULTS_MAX, metavar="N", help="at most (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="draws faults and the order of modules (%(default)s)")
     parser.add_argument("--go-on", action="store_true", help="measure what the list lacks, and write results to it")
+    parser.add_argument("--workers", type=int, default=1, help="modules at the same time (%(default)s)")
     parser.add_argument("--seconds-max", type=float, default=float("inf"), help="begin no module after that")
     options = parser.parse_args(arguments)
     chosen = chosen_modules(options.modules)
@@ -419,6 +599,7 @@ def main(arguments: Sequence[str]) -> int:
         count=options.faults_per_module,
         seed=options.seed,
         seconds_max=options.seconds_max,
+        workers=options.workers,
         told=told,
     )
     counts = {outcome: sum(report.outcome is outcome for report in reports) for outcome in Outcome}
