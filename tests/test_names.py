@@ -1,54 +1,22 @@
 """Each module of ``app/`` has a test of its name, or its docstring names its tests.
 
-``tests/modules_without_tests.toml`` lists the modules for which neither holds. The list may only shrink. Folders inside of a
-package do not matter: the tests of ``app/hot/cleaning/selection.py`` may lie in ``tests/hot/`` or ``tests/hot/cleaning/``.
+Folders inside of a package do not matter: the tests of ``app/hot/cleaning/selection.py`` may lie in ``tests/hot/`` or
+``tests/hot/cleaning/``.
 """
 
 from __future__ import annotations
 
 import re
-import tomllib
-from collections.abc import Mapping
 
 import pytest
 
 from tools.named_tests import ROOT, TESTS, docstring_of, found_tests, modules, named_in
 
-LIST = TESTS / "modules_without_tests.toml"
 
-
-def listed() -> Mapping[str, list[str]]:
-    return tomllib.loads(LIST.read_text())
-
-
-def without_tests() -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
-    for package, path in modules():
-        if not found_tests(path):
-            found.setdefault(package, set()).add(path.stem)
-    return found
-
-
-def test_each_module_has_a_test_of_its_name_or_names_its_tests_or_is_listed() -> None:
-    known = {package: set(names) for package, names in listed().items()}
-    new = {
-        package: sorted(names - known.get(package, set()))
-        for package, names in without_tests().items()
-        if names - known.get(package, set())
-    }
-    assert new == {}, (
+def test_each_module_has_a_test_of_its_name_or_names_its_tests() -> None:
+    assert [str(path.relative_to(ROOT)) for _, path in modules() if not found_tests(path)] == [], (
         "name the test as the module, or write `Tests: ``tests/…/test_….py``.` into the module's docstring"
     )
-
-
-def test_no_module_is_listed_that_has_tests_or_is_gone() -> None:
-    found = without_tests()
-    gone = {
-        package: sorted(set(names) - found.get(package, set()))
-        for package, names in listed().items()
-        if set(names) - found.get(package, set())
-    }
-    assert gone == {}, f"take these out of {LIST.name}: the list only shrinks"
 
 
 def test_tests_that_a_docstring_names_are_there() -> None:

@@ -15,8 +15,8 @@ output. A request is a dict:
 The response is an ``End`` as a dict. A function is known by the number of its outermost function in the module, in the order of
 the text.
 
-The functions get other code in place, so that it does not matter where they were imported. What runs when a module is imported does
-not change. The caller writes the source text to the copy as well: processes that tests start read it there.
+The functions get other code in place, so that it does not matter where they were imported. Statements of a module that run at its
+import stay as they are. The caller writes the source text to the copy as well: processes that tests start read it there.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Ran:
     functions: list[int]
     """Functions of the module that it entered in its own process."""
     told: str = ""
-    """The last line of what failed."""
+    """The last line of the failure."""
 
 
 @dataclass

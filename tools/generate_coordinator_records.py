@@ -60,9 +60,12 @@ FAMILIES: Final = {
 """By module: the jar, the records in it, and their subject. Records of streams groups (KIP-1071) are not served."""
 TESTS = {
     "classic_group": ("tests/coordinator/test_records.py", "tests/groups/test_classic.py"),
+    "consumer_group": ("tests/coordinator/test_records.py", "tests/groups/test_consumer.py"),
+    "share_group": ("tests/coordinator/test_records.py", "tests/groups/test_share.py"),
+    "share_state": ("tests/coordinator/test_records.py", "tests/groups/test_share_state.py"),
     "transaction": ("tests/transactions/test_records.py",),
 }
-"""By module: its tests, where no test has its name."""
+"""By module: its tests."""
 
 
 def read_schema(jar: str, name: str) -> dict[str, Any]:

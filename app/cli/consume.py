@@ -1,4 +1,7 @@
-"""``firn consume``: records of a topic, from anywhere to anywhere, to standard output."""
+"""``firn consume``: records of a topic, from anywhere to anywhere, to standard output.
+
+Tests: ``tests/cli/test_commands.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``firn doctor``: whether a broker can run on this machine and this store, and how to mend each fault."""
+"""``firn doctor``: whether a broker can run on this machine and this store, and how to mend each fault.
+
+Tests: ``tests/cli/test_commands.py``, ``tests/cli/test_store.py``.
+"""
 
 from __future__ import annotations
 

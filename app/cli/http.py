@@ -1,4 +1,4 @@
-"""``firn http``: the HTTP process by itself."""
+"""``firn http``: the HTTP process by itself. Tests: ``tests/http/test_process.py``."""
 
 from __future__ import annotations
 

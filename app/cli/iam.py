@@ -1,4 +1,4 @@
-"""``firn iam``: the rights that Firn needs in AWS."""
+"""``firn iam``: the rights that Firn needs in AWS. Tests: ``tests/infra/iam/test_policy.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``firn job``: archive a topic's history, prove it, replay it. Needs ``firn-broker[spark]``, but neither Spark nor a broker."""
+"""``firn job``: archive a topic's history, prove it, replay it. Needs ``firn-broker[spark]``, but neither Spark nor a broker.
+
+Tests: ``tests/spark/test_jobs.py``.
+"""
 
 from __future__ import annotations
 

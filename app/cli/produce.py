@@ -1,4 +1,4 @@
-"""``firn produce``: lines of a file or of standard input become records."""
+"""``firn produce``: lines of a file or of standard input become records. Tests: ``tests/cli/test_commands.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``firn serve``: a broker."""
+"""``firn serve``: a broker. Tests: ``tests/cli/test_settings.py``, ``tests/cli/test_process.py``."""
 
 from __future__ import annotations
 

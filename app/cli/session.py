@@ -1,4 +1,7 @@
-"""Flags that commands share, and the way from a command to a cluster."""
+"""Flags that commands share, and the way from a command to a cluster.
+
+Tests: ``tests/cli/test_away.py``, ``tests/cli/test_commands.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Changing the manifest of a partition that no broker leads, in the store alone: ``firn tier adopt`` and ``accept-loss``."""
+"""Changing the manifest of a partition that no broker leads, in the store alone: ``firn tier adopt`` and ``accept-loss``.
+
+Tests: ``tests/broker/test_offline.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A topic as its manifests in the object store describe it, for ``firn topic describe --store``. No broker is asked."""
+"""A topic as its manifests in the object store describe it, for ``firn topic describe --store``. No broker is asked.
+
+Tests: ``tests/cli/test_commands.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``firn tier``: where the bytes are."""
+"""``firn tier``: where the bytes are. Tests: ``tests/broker/test_offline.py``, ``tests/cli/test_commands.py``."""
 
 from __future__ import annotations
 

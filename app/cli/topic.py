@@ -1,4 +1,4 @@
-"""``firn topic``: make, look at, change and remove topics."""
+"""``firn topic``: make, look at, change and remove topics. Tests: ``tests/cli/test_commands.py``."""
 
 from __future__ import annotations
 

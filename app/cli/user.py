@@ -1,4 +1,4 @@
-"""``firn user``: who may log in by SCRAM."""
+"""``firn user``: who may log in by SCRAM. Tests: ``tests/cli/test_commands.py``, ``tests/broker/test_unknown_users.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``firn verify``: prove that a bucket holds all data that its manifests name, down to every checksum."""
+"""``firn verify``: prove that a bucket holds all data that its manifests name, down to every checksum.
+
+Tests: ``tests/cli/test_commands.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The greatest values of Kafka's number types, which several of its settings use for "no limit"."""
+"""The greatest values of Kafka's number types, which several of its settings use for "no limit".
+
+Tests: ``tests/test_configs.py``.
+"""
 
 from __future__ import annotations
 

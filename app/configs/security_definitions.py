@@ -1,4 +1,7 @@
-"""Settings of listeners: TLS and authentication. Each may also be given for one listener, as ``listener.name.<name>.<setting>``."""
+"""Settings of listeners: TLS and authentication. Each may also be given for one listener, as ``listener.name.<name>.<setting>``.
+
+Tests: ``tests/cli/test_security_settings.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A kind of record in an internal topic: a row of the tables in ``app/coordinator/schemas``."""
+"""A kind of record in an internal topic: a row of the tables in ``app/coordinator/schemas``.
+
+Tests: ``tests/coordinator/test_records.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""How to install an optional part, told in the words that work where this program runs."""
+"""How to install an optional part, told in the words that work where this program runs.
+
+Tests: ``tests/test_distribution.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Firn's own route for compaction jobs: it asks a partition's leader to replace segments, step by step."""
+"""Firn's own route for compaction jobs: it asks a partition's leader to replace segments, step by step.
+
+Tests: ``tests/http/test_rights.py``, ``tests/http/test_schemas.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The cluster's price a month, by the counters of its brokers in the last hour (``firn cost --measured``)."""
+"""The cluster's price a month, by the counters of its brokers in the last hour (``firn cost --measured``).
+
+Tests: ``tests/broker/test_spending.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Firn's own route for drains. The hook of a scaling group, for example, calls it before the broker's machine is removed."""
+"""Firn's own route for drains. The hook of a scaling group, for example, calls it before the broker's machine is removed.
+
+Tests: ``tests/http/test_drain.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``Access`` decides on each request before any route sees it. Preflights of allowed origins are answered here."""
+"""``Access`` decides on each request before any route sees it. Preflights of allowed origins are answered here.
+
+Tests: ``tests/http/test_access.py``.
+"""
 
 from __future__ import annotations
 

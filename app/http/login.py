@@ -2,6 +2,8 @@
 log in needs none.
 
 A page of the console may bring a session in place of a credential (ADR 0047, CS). It is imported only where callers log in.
+
+Tests: ``tests/http/test_process.py``, ``tests/http/test_callers.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whose clients serve a request."""
+"""Whose clients serve a request. Tests: ``tests/http/test_callers.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Stores of keys and certificates as Java and OpenSSL write them (PKCS#12), read as PEM."""
+"""Stores of keys and certificates as Java and OpenSSL write them (PKCS#12), read as PEM.
+
+Tests: ``tests/broker/test_secured_listeners.py``.
+"""
 
 from __future__ import annotations
 

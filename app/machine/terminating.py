@@ -1,4 +1,7 @@
-"""How processes end that run no event loop for it: a child with its parent, and a program by SIGTERM as by an exception."""
+"""How processes end that run no event loop for it: a child with its parent, and a program by SIGTERM as by an exception.
+
+Tests: ``tests/spark/test_jobs.py``, ``tests/broker/test_process.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tier of a partition, as its follower knows it."""
+"""The tier of a partition, as its follower knows it. Tests: ``tests/broker/test_tier_replication.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Transactional ids of other coordinators: asks them whether a transaction may begin in a partition (ADR 0026, XV)."""
+"""Transactional ids of other coordinators: asks them whether a transaction may begin in a partition (ADR 0026, XV).
+
+Tests: ``tests/transactions/test_requests.py``.
+"""
 
 from __future__ import annotations
 

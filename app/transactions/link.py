@@ -1,4 +1,7 @@
-"""Requests between brokers about transactions, and the seam that carries them (ADR 0026)."""
+"""Requests between brokers about transactions, and the seam that carries them (ADR 0026).
+
+Tests: ``tests/transactions/test_requests.py``.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 A coordinator whose log may lack its end asks this of all brokers, its own included. ``recovery.py`` asks, and ``deciding.py``
 decides.
+
+Tests: ``tests/transactions/test_former_coordinators.py``, ``tests/broker/test_lost_transactions.py``.
 """
 
 from __future__ import annotations

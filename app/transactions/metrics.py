@@ -1,4 +1,4 @@
-"""Gauges of transactions. Their values are read from the shards."""
+"""Gauges of transactions. Their values are read from the shards. Tests: ``tests/transactions/test_coordinator.py``."""
 
 from __future__ import annotations
 

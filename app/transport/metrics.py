@@ -1,4 +1,4 @@
-"""Counters of connections."""
+"""Counters of connections. Tests: ``tests/handlers/test_connection.py``."""
 
 from __future__ import annotations
 

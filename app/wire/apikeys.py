@@ -2,6 +2,8 @@
 
 Keys 4 to 7 (LeaderAndIsr, StopReplica, UpdateMetadata, ControlledShutdown) left the protocol with Kafka 4.0. Firn's own keys
 start at 20000, far from those other vendors took; they are not in the answer to ApiVersions.
+
+Tests: ``tests/wire/test_golden.py``, ``tests/wire/test_header.py``.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A request is bounded by its cost, not only by its bytes. ``tests/support/walked_apis.py`` states how large a request of each API
 must be served in any case, and the test that walks all APIs sends requests of this size. A request beyond its bounds ends the
 connection, as any other request that cannot be read.
+
+Tests: ``tests/handlers/test_long_requests.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Deletes objects of deleted and unknown topics from the bucket. The tier of their leader sweeps led partitions."""
+"""Deletes objects of deleted and unknown topics from the bucket. The tier of their leader sweeps led partitions.
+
+Tests: ``tests/broker/test_deleted_topics.py``.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,8 @@ one connection for each of these *lanes*: heartbeats and questions, entries of t
 manifests, states of share groups, markers, records of the audit log, partitions that are added to transactions, looks at
 transactions, holds of copies, ends of partitions, reads of `_schemas`, and pulses, which come from another loop. A connection that
 failed is opened again by the next request. Nothing is sent twice (F1).
+
+Tests: ``tests/broker/test_passing_on.py``, ``tests/broker/test_pulse_thread.py``.
 """
 
 from __future__ import annotations

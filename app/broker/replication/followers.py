@@ -6,6 +6,8 @@ own syncs. So syncs are grouped, and the stored end that the fetch tells is real
 A partition that begins anew at the tiered end reads from the object store first (T5). It leaves the session meanwhile, so that no
 other partition waits for the store. With one after another, a leader would have deleted the first local segments after that end
 before the last of many partitions could fetch them.
+
+Tests: ``tests/broker/test_following_in_turns.py``, ``tests/broker/test_replication.py``.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 ``InSync`` decides about proposals, and the ``PartitionTable`` knows which partitions want a look. Those of a short while are
 gathered, and the proposals of a round are one AlterPartition. A broker at rest looks at nothing.
+
+Tests: ``tests/broker/test_replication.py``, ``tests/broker/test_readers.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Metrics of replication and of the cluster, with Kafka's meanings. Computed only when the metrics are read."""
+"""Metrics of replication and of the cluster, with Kafka's meanings. Computed only when the metrics are read.
+
+Tests: ``tests/broker/test_readers.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The keys of the cluster log, from the file that the settings name (ADR 0036)."""
+"""The keys of the cluster log, from the file that the settings name (ADR 0036).
+
+Tests: ``tests/cli/test_security_settings.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Removes delegation tokens that have ended, on the active controller (ADR 0035). Before that, they are refused already."""
+"""Removes delegation tokens that have ended, on the active controller (ADR 0035). Before that, they are refused already.
+
+Tests: ``tests/broker/test_delegation_tokens.py``.
+"""
 
 from __future__ import annotations
 

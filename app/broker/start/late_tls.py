@@ -1,4 +1,7 @@
-"""Errors of uvloop's TLS that are no bug of ours, for exception handlers of event loops."""
+"""Errors of uvloop's TLS that are no bug of ours, for exception handlers of event loops.
+
+Tests: ``tests/broker/test_faults.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Groups of the consumer protocol (KIP-848). Written by tools/generate_coordinator_records.py; do not edit."""
+"""Groups of the consumer protocol (KIP-848). Written by tools/generate_coordinator_records.py; do not edit.
+
+Tests: ``tests/coordinator/test_records.py``, ``tests/groups/test_consumer.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Share groups (KIP-932). Written by tools/generate_coordinator_records.py; do not edit."""
+"""Share groups (KIP-932). Written by tools/generate_coordinator_records.py; do not edit.
+
+Tests: ``tests/coordinator/test_records.py``, ``tests/groups/test_share.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""State of share-partitions (KIP-932). Written by tools/generate_coordinator_records.py; do not edit."""
+"""State of share-partitions (KIP-932). Written by tools/generate_coordinator_records.py; do not edit.
+
+Tests: ``tests/coordinator/test_records.py``, ``tests/groups/test_share_state.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Requests of brokers to the controller and each other (ADR 0023): registration, heartbeats, entries of the cluster log, changes.
 
 A broker of level 0 answers all of them as a broker that is not the controller.
+
+Tests: ``tests/broker/test_private_apis.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Holds copies of a topic when the controller asks for it, and reports which of its records are in the object store (ADR 0009)."""
+"""Holds copies of a topic when the controller asks for it, and reports which of its records are in the object store (ADR 0009).
+
+Tests: ``tests/broker/test_private_apis.py``.
+"""
 
 from __future__ import annotations
 

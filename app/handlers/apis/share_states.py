@@ -2,6 +2,8 @@
 ReadShareGroupState (84), WriteShareGroupState (85), DeleteShareGroupState (86), ReadShareGroupStateSummary (87).
 
 Each share-partition of a request is answered by itself.
+
+Tests: ``tests/broker/test_shares_of_several.py``.
 """
 
 from __future__ import annotations

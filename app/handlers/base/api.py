@@ -8,6 +8,8 @@ then makes the response that carries the code the way that API carries it; ``Non
 A synchronous handler runs inside the socket's callback and must be done in well under 10 ms for every request (INV-15). If its
 work grows with the request alone, a ``split`` bounds it. If its work grows with the number of topics, partitions or groups on the
 broker, the handler is ``async`` and rests between portions (``app/core/turns.py``).
+
+Tests: ``tests/handlers/test_long_requests.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Shared by the requests of groups of every type."""
+"""Shared by the requests of groups of every type.
+
+Tests: ``tests/handlers/test_many_groups.py``, ``tests/groups/test_broker.py``.
+"""
 
 from __future__ import annotations
 

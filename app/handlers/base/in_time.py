@@ -2,6 +2,8 @@
 
 Each of them is an entry of the cluster log, which is in the store. Otherwise a client waits until its own time is up, and does not
 learn why.
+
+Tests: ``tests/broker/test_health.py``.
 """
 
 from __future__ import annotations

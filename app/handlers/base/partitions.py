@@ -1,4 +1,7 @@
-"""Finding the partition that a request names, and the checks that all data requests begin with."""
+"""Finding the partition that a request names, and the checks that all data requests begin with.
+
+Tests: ``tests/handlers/test_fetch.py``, ``tests/handlers/test_produce.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings of a topic as clients are shown them."""
+"""The settings of a topic as clients are shown them. Tests: ``tests/handlers/test_admin_configs.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A connection as the handlers of Produce and Fetch see it: its caller, the shapes of its requests, and the broker's parts."""
+"""A connection as the handlers of Produce and Fetch see it: its caller, the shapes of its requests, and the broker's parts.
+
+Tests: ``tests/handlers/test_produce.py``, ``tests/handlers/test_fetch.py``.
+"""
 
 from __future__ import annotations
 

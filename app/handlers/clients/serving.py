@@ -2,6 +2,8 @@
 
 A connection notes itself in its server at each read, a request other than Produce at each step that it takes. A note is never taken
 back, which would cost as much again: the watch believes the note only while one of ``session.SERVING`` is being run.
+
+Tests: ``tests/broker/test_loop_watch.py``.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Their answer is made when the records are appended, and waits in its slot. A commit marks the slots of all requests that it reaches.
 The connections are told once, at the end of the turn of the loop, so that the answers of a commit leave each in one write.
+
+Tests: ``tests/handlers/test_acknowledging.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Kafka listeners of a broker."""
+"""The Kafka listeners of a broker. Tests: ``tests/handlers/test_connection.py``."""
 
 from __future__ import annotations
 

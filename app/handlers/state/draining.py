@@ -7,6 +7,8 @@ ADR 0019 has the rules; the numbers below are theirs. ::
        └────take-back─────┘
 
 The state is only in the process: after a kill or a stop the next start serves.
+
+Tests: ``tests/broker/test_drain.py``.
 """
 
 from __future__ import annotations

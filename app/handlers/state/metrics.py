@@ -1,4 +1,7 @@
-"""Requests, bytes and latency by API, which connections count while they serve."""
+"""Requests, bytes and latency by API, which connections count while they serve.
+
+Tests: ``tests/broker/test_refusals.py``, ``tests/handlers/test_produce.py``.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,8 @@ writes its receipt. A client that does not read its receipts fills the queue: th
 
 A body of one record is answered with the status of that record, so that ``curl --fail`` works. A stream of records is always
 answered 200, and each receipt has its own ``error_code``. Records that were accepted are not taken back if the client leaves.
+
+Tests: ``tests/http/test_application.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The terms on which partitions get leaders, as one draft has them (``replica_changes.Terms``). Pure."""
+"""The terms on which partitions get leaders, as one draft has them (``replica_changes.Terms``). Pure.
+
+Tests: ``tests/metadata/test_features.py``, ``tests/metadata/test_reassignments.py``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The change of the store that a cluster's write-ahead logs are in (ADR 0037, J61 to J64). Pure."""
+"""The change of the store that a cluster's write-ahead logs are in (ADR 0037, J61 to J64). Pure.
+
+Tests: ``tests/metadata/test_wal_store.py``.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ It serves only while this broker is the active controller and the log was confir
 NOT_CONTROLLER, and count this controller as unheard. While there is no other broker, the log is confirmed every ten seconds, and
 before the first request of another broker is answered (AL2). ``BrokerSessions`` decides which brokers live. The changes that follow
 are made like any others.
+
+Tests: ``tests/metadata/test_member.py``, ``tests/metadata/test_joining.py``, ``tests/broker/test_cluster.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Whether a partition can be led, judged from the store alone, for ``firn doctor``; and how to repair a partition."""
+"""Whether a partition can be led, judged from the store alone, for ``firn doctor``; and how to repair a partition.
+
+Tests: ``tests/cli/test_commands.py``.
+"""
 
 from __future__ import annotations
 

@@ -7,6 +7,8 @@ leader has the same records on its own disk and copies them again, and the tiere
 A leader that has lost its disk cannot tell the two cases apart, and need not. In both cases the object has acknowledged records
 that the leader lacks. To continue at the tiered end would give their offsets to other records. So no broker leads such a partition
 until an operator has decided: restore the manifest, ``adopt`` the segments, or ``accept_loss``.
+
+Tests: ``tests/broker/test_offline.py``, ``tests/tiering/test_bucket.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The part of a partition's local log that the tier needs. ``app.hot.log.PartitionLog`` has it; tests use smaller ones."""
+"""The part of a partition's local log that the tier needs. ``app.hot.log.PartitionLog`` has it; tests use smaller ones.
+
+Tests: ``tests/tiering/test_remote_log_manager.py``.
+"""
 
 from __future__ import annotations
 
