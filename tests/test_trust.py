@@ -55,8 +55,12 @@ NO_MEMBER = "broker/test_private_apis.py::test_a_broker_that_is_no_controller_ch
 PRIVATE_APIS = {
     ApiKey.FIRN_METRICS: Private(
         private.MetricsRequest,
-        {},
-        (NO_REQUEST, "handlers/test_small_apis.py::test_metrics_are_told_over_the_protocol"),
+        {"names": "compared with names of samples; at most 200 of 100 characters"},
+        (
+            NO_REQUEST,
+            "handlers/test_small_apis.py::test_metrics_are_told_over_the_protocol",
+            "broker/test_named_metrics.py::test_each_metric_is_told_by_its_name_alone",
+        ),
     ),
     ApiKey.FIRN_TIER_STATUS: Private(
         private.TierStatusRequest,
@@ -304,6 +308,19 @@ PRIVATE_APIS = {
             NO_REQUEST,
             "broker/test_topic_names.py::test_names_come_in_pages_in_their_order",
             "broker/test_topic_names.py::test_only_topics_that_the_caller_may_describe_are_listed_and_counted",
+        ),
+    ),
+    ApiKey.FIRN_TOPIC_LAGS: Private(
+        private.TopicLagsRequest,
+        {
+            "ends": "used for the sums of this response alone; at most 100 topics and 10,000 partitions",
+            "limit": "at most 100",
+            "after": "compared with ids of groups",
+        },
+        (
+            NO_REQUEST,
+            "broker/test_topic_lags.py::test_a_caller_sees_the_lags_of_topics_and_groups_that_it_may_describe",
+            "broker/test_topic_lags.py::test_more_partitions_than_a_request_may_name_end_the_connection",
         ),
     ),
     ApiKey.FIRN_CHANGE: Private(
@@ -571,6 +588,7 @@ CONSOLE_ROUTES = {
                 "/topics/{topic_name}",
                 "/topics/{topic_name}/messages",
                 "/topics/{topic_name}/partitions",
+                "/topics/{topic_name}/groups",
                 "/topics/{topic_name}/settings",
                 "/topics/{topic_name}/produce",
                 "/topics/{topic_name}/export",

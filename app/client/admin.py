@@ -8,7 +8,7 @@ Tests: ``tests/client/test_with_broker.py``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
@@ -683,13 +683,14 @@ class AdminClient:
         await self._retrying(ask)
 
     async def metrics(
-        self, connection: KafkaConnection, names: Container[str] | None = None
+        self, connection: KafkaConnection, names: Collection[str] | None = None
     ) -> private.MetricsResponse:
         """The samples with these names of one broker's processes; None for all.
 
         Raises: BrokerUnavailable, RequestRejected, ProtocolError.
         """
-        answer = await connection.request(ApiKey.FIRN_METRICS, private.pack(private.MetricsRequest()))
+        request = private.MetricsRequest(sorted(names or ()))
+        answer = await connection.request(ApiKey.FIRN_METRICS, private.pack(request))
         return await run(private.unpack_metrics_steps(answer, names))
 
     async def drain(self, connection: KafkaConnection, step: str) -> private.DrainResponse:
@@ -697,7 +698,7 @@ class AdminClient:
         answer = await connection.request(ApiKey.FIRN_DRAIN, private.pack(private.DrainRequest(step)))
         return private.unpack(private.DrainResponse, answer)
 
-    async def metrics_of_all(self, names: Container[str] | None = None) -> dict[int, private.MetricsResponse]:
+    async def metrics_of_all(self, names: Collection[str] | None = None) -> dict[int, private.MetricsResponse]:
         """The samples with these names of every broker that is there, by node id; None for all.
 
         Raises: RequestRejected CLUSTER_AUTHORIZATION_FAILED, BrokerUnavailable.

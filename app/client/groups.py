@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from struct import error as StructError  # noqa: N812 (it is a class)
@@ -16,6 +16,7 @@ from app.client.retry import backoff_ms, retrying
 from app.core.errors import ErrorCode, FirnError, RequestRejected
 from app.core.turns import Portion, Steps, Stepwise, each, ordered, run, slices
 from app.core.units import BrokerId, Offset, PartitionIndex, TopicPartition
+from app.metadata.image.records import APPEND_LEVEL, LEVEL_FEATURE
 from app.wire.apikeys import ApiKey
 from app.wire.apis.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,
@@ -44,6 +45,7 @@ from app.wire.apis.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGro
 from app.wire.apis.share_group_describe import Member as ShareMember
 from app.wire.apis.share_group_describe import ShareGroupDescribeRequest
 from app.wire.apis.share_group_describe import TopicPartitions as ShareTopicPartitions
+from app.wire.private import TopicLagsRequest, TopicLagsResponse, pack, unpack
 from app.wire.schema import ZERO_UUID
 
 T = TypeVar("T")
@@ -158,6 +160,20 @@ class GroupClient:
         await each(add, answer.groups)
         return found
 
+    async def topic_lags_at(
+        self, connection: KafkaConnection, ends: Mapping[str, Sequence[int]], *, limit: int = 0, after: str = ""
+    ) -> TopicLagsResponse:
+        """How far the groups that one broker coordinates are behind in some topics, whose ``ends`` are those of their partitions.
+        With a ``limit`` so many groups of the one topic are named, from the one behind ``after`` on. Groups and topics that this
+        user may not describe are left out.
+
+        Raises: RequestRejected UNSUPPORTED_VERSION by a broker of an older release; BrokerUnavailable, ProtocolError.
+        """
+        if connection.supported.get(LEVEL_FEATURE, 0) < APPEND_LEVEL:
+            raise RequestRejected(ErrorCode.UNSUPPORTED_VERSION, "The broker is too old to sum up the lags of a topic.")
+        asked = TopicLagsRequest([(topic, [*own]) for topic, own in ends.items()], limit, after)
+        return unpack(TopicLagsResponse, await connection.request(ApiKey.FIRN_TOPIC_LAGS, pack(asked)))
+
     async def coordinator_of(self, group_id: str) -> BrokerId:
         """The broker that coordinates a group. Raises: RequestRejected, BrokerUnavailable."""
         return await self._retrying(lambda: self._coordinator_id(group_id))
@@ -188,20 +204,23 @@ class GroupClient:
         return await self._retrying(ask)
 
     async def describe(self, group_id: str) -> GroupView:
-        """One group, of any type. Raises: RequestRejected GROUP_ID_NOT_FOUND; BrokerUnavailable."""
+        """One group, of any type. Raises: RequestRejected GROUP_ID_NOT_FOUND; BrokerUnavailable.
+
+        The coordinator is asked for each type, because a list of its groups to find the type is long.
+        """
 
         async def ask() -> GroupView:
             connection = await self._coordinator(group_id)
-            answer = await connection.request(ApiKey.LIST_GROUPS, ListGroupsRequest())
-            check_code(answer.error_code, None, group_id)
-            listed = next((group for group in answer.groups if group.group_id == group_id), None)
-            if listed is None:
+            for describe in (_describe_consumer, _describe_share):
+                try:
+                    return await describe(connection, group_id)
+                except RequestRejected as error:
+                    if error.code not in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
+                        raise
+            found = await _describe_classic(connection, group_id)
+            if found.state.lower() == "dead":  # so versions before 6 say that there is no such group
                 raise RequestRejected(ErrorCode.GROUP_ID_NOT_FOUND, f"There is no group {group_id}.")
-            if listed.group_type.lower() == SHARE_TYPE:
-                return await _describe_share(connection, group_id)
-            if listed.group_type.lower() == CONSUMER_TYPE:
-                return await _describe_consumer(connection, group_id)
-            return await _describe_classic(connection, group_id)
+            return found
 
         return await self._retrying(ask)
 

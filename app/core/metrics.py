@@ -9,7 +9,7 @@ Tests: ``tests/http/test_metrics.py``.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final, Literal, NamedTuple
 
 LATENCY_BUCKETS_S: Final = (
@@ -63,7 +63,7 @@ class Registry:
         self._counters: dict[tuple[str, Labels], Counter] = {}
         self._histograms: dict[tuple[str, Labels], Histogram] = {}
         self._gauges: list[tuple[str, Callable[[], Iterable[tuple[Labels, float]]]]] = []
-        self._sources: list[Callable[[], Iterable[tuple[str, Labels, float] | None]]] = []
+        self._sources: list[tuple[frozenset[str], Callable[[], Iterable[tuple[str, Labels, float] | None]]]] = []
         self._foreign: list[Callable[[], Iterable[Sample]]] = []
 
     def counter(self, name: str, help: str, **labels: str) -> Counter:
@@ -86,13 +86,14 @@ class Registry:
         """A family whose samples come from a ``source``."""
         self._help.setdefault(name, (kind, help))
 
-    def source(self, read: Callable[[], Iterable[tuple[str, Labels, float] | None]]) -> None:
-        """Register a reader of described families, which is asked only when the metrics are read.
+    def source(self, read: Callable[[], Iterable[tuple[str, Labels, float] | None]], of: Iterable[str] = ()) -> None:
+        """Register a reader of described families, which is asked only when the metrics are read. ``of``: all names that it yields,
+        so that it is not asked if none of them is wanted.
 
         ``read`` yields (name, labels, value), and None for a step without a sample. Between two steps other work may run, so it
         must bear that the collection changes meanwhile, and no step may take long.
         """
-        self._sources.append(read)
+        self._sources.append((frozenset(of), read))
 
     def foreign(self, read: Callable[[], Iterable[Sample]]) -> None:
         """As ``source``, for samples whose families come from elsewhere, such as from clients."""
@@ -102,22 +103,30 @@ class Registry:
         """Everything as of now, sorted by family."""
         return sorted((sample for sample in self.steps() if sample is not None), key=lambda sample: sample.family)
 
-    def steps(self) -> Iterator[Sample | None]:
-        """Everything, in small steps; other work may run between them. None is a step without a sample."""
-        yield from self._kept()
+    def steps(self, names: Collection[str] = ()) -> Iterator[Sample | None]:
+        """Everything, in small steps; other work may run between them. None is a step without a sample. ``names``: of the samples
+        that are wanted; empty for all. Readers of others are not asked."""
+        for sample in self._kept():
+            if not names or sample.name in names:
+                yield sample
         for name, read in self._gauges:
+            if names and name not in names:
+                continue
             kind, text = self._help[name]
             for labels, value in read():
                 yield Sample(name, kind, text, name, labels, value)
-        for read_all in self._sources:
+        for of, read_all in self._sources:
+            if names and of and of.isdisjoint(names):
+                continue
             for found in read_all():
-                if found is None:
+                if found is None or (names and found[0] not in names):
                     yield None
                 else:
                     name, labels, value = found
                     yield Sample(name, *self._help[name], name, labels, value)
         for read_foreign in self._foreign:
-            yield from read_foreign()
+            for sample in read_foreign():
+                yield sample if not names or sample.name in names else None
 
     def _kept(self) -> list[Sample]:
         """Counters and histograms: as many as there are APIs and outcomes, not as there are partitions."""

@@ -5,7 +5,7 @@ The state machines are pure: events go in, records and responses come out. The c
 
 - ``coordinator``: ``GroupCoordinator``; ``shard``: ``GroupShard``, all groups of one partition of ``__consumer_offsets``
 - ``group``: the interface of a group; ``table``: groups by id; ``memory``: bounds of their memory
-- ``counters``, ``metrics``: metrics
+- ``counters``, ``metrics``: metrics; ``topic_lags``: how far groups are behind in some topics
 
 Folders:
 

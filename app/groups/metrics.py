@@ -72,7 +72,7 @@ def show_lag(
                 yield "firn_group_lag_records", labels, float(max(0, end - committed.offset))
         return looked_at
 
-    registry.source(read)
+    registry.source(read, ("firn_group_offset", "firn_group_lag_records", "firn_group_lag_left_out"))
 
 
 def show_groups(registry: Registry, shards: Callable[[], Iterable[GroupShard]]) -> None:

@@ -66,6 +66,17 @@ IDLE_MS: Final = 600_000
 """A log without appends for this time closes its active file."""
 IDLE_SYNCS_MAX: Final = 200
 """Maximum number of idle logs that one look syncs. A thousand logs that became idle together need not be synced in one minute."""
+_OF_LOGS: Final = (
+    "firn_log_local_bytes",
+    "firn_log_start_offset",
+    "firn_log_end_offset",
+    "firn_log_high_watermark",
+    "firn_topic_bytes_in_total",
+    "firn_topic_records_in_total",
+    "firn_topic_bytes_out_total",
+    "firn_topic_records_out_total",
+)
+"""Metrics of each partition and each topic."""
 LOGS_PER_TURN: Final = 100
 """Logs that one look checks before it yields to the event loop."""
 
@@ -226,7 +237,7 @@ class LogManager:
         registry.describe(
             "firn_topic_records_out_total", "counter", "Records of a topic sent to consumers, counted by offset"
         )
-        registry.source(self._read_logs)
+        registry.source(self._read_logs, _OF_LOGS)
 
     def _read_logs(self) -> Iterator[tuple[str, Labels, float] | None]:
         topics: dict[str, list[int]] = {}

@@ -42,6 +42,7 @@ from app.http.console.pages import overview as console_overview
 from app.http.console.pages import rules as console_rules
 from app.http.console.pages import schemas as console_schemas
 from app.http.console.pages import store as console_store
+from app.http.console.pages import topic_groups as console_topic_groups
 from app.http.console.pages import topics as console_topics
 from app.http.console.pages import transactions as console_transactions
 from app.http.console.pages import users as console_users
@@ -100,6 +101,7 @@ _ROUTES: Final = (
 _PAGES: Final = (
     console_overview,
     console_topics,
+    console_topic_groups,
     console_messages,
     console_producing,
     console_resending,

@@ -1,4 +1,4 @@
-"""Firn's own APIs (keys 20000 to 20005, 20014 to 20017, 20020, 20021): requests and responses, each as msgpack in one field.
+"""Firn's own APIs (keys 20000 to 20005, 20014 to 20018, 20020, 20021): requests and responses, each as msgpack in one field.
 
 Shared by the broker, which answers, and by the HTTP process and the command line, which ask. The keys are not advertised.
 Structs are arrays on the wire; a new field goes to the end and has a default, so that either side may be the older one.
@@ -53,8 +53,17 @@ class PlaceResponse(msgspec.Struct, array_like=True, frozen=True):
     untiered_partitions: int = 0
 
 
+METRIC_NAMES_MAX: Final = 200
+METRIC_NAME_CHARS_MAX: Final = 100
+
+
 class MetricsRequest(msgspec.Struct, array_like=True, frozen=True):
-    """FirnMetrics: every sample of the broker and of its store process."""
+    """FirnMetrics: samples of the broker and of its store process."""
+
+    names: Annotated[
+        list[Annotated[str, msgspec.Meta(max_length=METRIC_NAME_CHARS_MAX)]], msgspec.Meta(max_length=METRIC_NAMES_MAX)
+    ] = []
+    """Of the samples that are wanted; empty for all. A broker of an older release sends all."""
 
 
 class MetricSample(msgspec.Struct, array_like=True, frozen=True):
@@ -354,6 +363,73 @@ def topics_page_steps(
         if len(names) >= 2 * TOPIC_NAMES_MAX:
             names = sorted(names)[:limit]
     return TopicsResponse(sorted(names)[:limit], before, before + following, total)
+
+
+LAG_TOPICS_MAX: Final = 100
+"""Topics of one FirnTopicLags request."""
+LAG_ENDS_MAX: Final = 10_000
+"""Partitions of one FirnTopicLags request, of all its topics together."""
+LAG_GROUPS_MAX: Final = 100
+"""Groups that one FirnTopicLags response names."""
+LAG_OFFSETS_SHOWN: Final = 12
+"""Offsets of a named group, those with the greatest lags."""
+UNKNOWN_END: Final = -1
+
+
+class TopicLagsRequest(msgspec.Struct, array_like=True, frozen=True):
+    """FirnTopicLags: how far the groups of one broker are behind in some topics (ADR 0047)."""
+
+    ends: Annotated[
+        list[tuple[TopicText, Annotated[list[int], msgspec.Meta(max_length=LAG_ENDS_MAX)]]],
+        msgspec.Meta(max_length=LAG_TOPICS_MAX),
+    ]
+    """Of each topic, the ends of its partitions as the caller knows them; ``UNKNOWN_END`` for others."""
+    limit: int = 0
+    """Most groups to name, at most ``LAG_GROUPS_MAX``. The groups of the first topic are named, in the order of their ids."""
+    after: str = ""
+    """The named groups begin behind this id; empty for the first page."""
+
+
+class TopicLag(msgspec.Struct, array_like=True, frozen=True):
+    """How far groups with commits are behind in a topic."""
+
+    topic: str
+    groups: int
+    lag: int
+    """The lags of all groups together."""
+    greatest: int = 0
+    greatest_group: str = ""
+    whole: bool = True
+    """False if a lag is not known: the sums are of the others."""
+
+
+class GroupOnTopic(msgspec.Struct, array_like=True, frozen=True):
+    """A group with commits or members on a topic."""
+
+    group_id: str
+    group_type: str
+    state: str
+    members: int
+    reads: bool
+    """Whether a member reads the topic."""
+    partitions: int
+    """With a commit."""
+    lag: int
+    """-1 if it is not known of each partition."""
+    offsets: list[tuple[int, int]]
+    """Partition and committed offset, of at most ``LAG_OFFSETS_SHOWN``."""
+
+
+class TopicLagsResponse(msgspec.Struct, array_like=True, frozen=True):
+    lags: list[TopicLag] = []
+    """Of the topics that the caller may describe."""
+    groups: list[GroupOnTopic] = []
+    before: int = 0
+    """Groups of the first topic up to ``after``."""
+    fitting: int = 0
+    """All groups of the first topic."""
+    whole: bool = True
+    """False if the broker does not know all of its groups yet, or has too many to look at."""
 
 
 class ForwardedRequest(msgspec.Struct, array_like=True, frozen=True):

@@ -125,6 +125,7 @@ async def test_what_brokers_and_operators_ask_is_refused_to_others(tmp_path: Pat
             ApiKey.FIRN_DRAIN: own.DrainRequest("begin"),
             ApiKey.FIRN_CLUSTER: own.ClusterRequest(),
             ApiKey.FIRN_TOPICS: own.TopicsRequest(internal=True),
+            ApiKey.FIRN_TOPIC_LAGS: own.TopicLagsRequest([(SEEN, [9])], 10),
             ApiKey.FIRN_ENTRIES: control.EntriesRequest(cluster_id, 0, 0),
             ApiKey.FIRN_MEMBERS: control.HeardRequest(cluster_id, broker_id),
             ApiKey.FIRN_REGISTER: control.RegisterRequest(
@@ -154,6 +155,9 @@ async def test_what_brokers_and_operators_ask_is_refused_to_others(tmp_path: Pat
         elif key == ApiKey.FIRN_TOPICS:
             topics = own.unpack(own.TopicsResponse, await alice.ask(key, 0, own.pack(message)))
             assert topics == own.TopicsResponse(), "the count of topics is not told either"
+        elif key == ApiKey.FIRN_TOPIC_LAGS:
+            lags = own.unpack(own.TopicLagsResponse, await alice.ask(key, 0, own.pack(message)))
+            assert lags == own.TopicLagsResponse()
         elif key == ApiKey.FIRN_PLACE:
             answer = own.unpack(own.PlaceResponse, await alice.ask(key, 0, own.pack(message)))
             assert (answer.node_id, answer.directory_id) == (mine.broker_id, mine.directory_id), (
@@ -181,7 +185,7 @@ async def test_what_brokers_and_operators_ask_is_refused_to_others(tmp_path: Pat
             assert await alice.closed()
         assert state_of(broker) == before
         assert broker.context.drain.state.value == "serving"
-        if key in (ApiKey.FIRN_TIER_STATUS, ApiKey.FIRN_TOPICS):
+        if key in (ApiKey.FIRN_TIER_STATUS, ApiKey.FIRN_TOPICS, ApiKey.FIRN_TOPIC_LAGS):
             assert heard.take() == [], "a list without what one may not see"
         else:
             line = heard.take_one()

@@ -35,6 +35,9 @@ from app.wire.apikeys import ApiKey
 from app.wire.bounds import BYTES_MAX
 from app.wire.codec import encode_opaque, shape_of
 from app.wire.private import (
+    LAG_ENDS_MAX,
+    LAG_TOPICS_MAX,
+    METRIC_NAMES_MAX,
     REPLACED_AT_ONCE_MAX,
     TOPIC_NAME_CHARS_MAX,
     AppendRequest,
@@ -48,6 +51,7 @@ from app.wire.private import (
     TierReplaceRequest,
     TierSegmentsRequest,
     TierStatusRequest,
+    TopicLagsRequest,
     TopicsRequest,
 )
 from app.wire.versions import BETWEEN_BROKERS, OPAQUE, PRIVATE, SERVED
@@ -362,7 +366,10 @@ WALKED: Final[Mapping[ApiKey, Entry]] = {
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: Entry(),
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: Entry({"group_id": SHARING}),
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: Entry({"group_id": SHARING}),
-    ApiKey.FIRN_METRICS: _private(lambda on, count: MetricsRequest()),
+    ApiKey.FIRN_METRICS: _private(
+        lambda on, count: MetricsRequest(),
+        lambda on, count: MetricsRequest([f"firn_unknown_{index}" for index in range(METRIC_NAMES_MAX)]),
+    ),
     ApiKey.FIRN_TIER_STATUS: _private(
         lambda on, count: TierStatusRequest(),
         lambda on, count: TierStatusRequest(_topics(on, count)),
@@ -410,6 +417,12 @@ WALKED: Final[Mapping[ApiKey, Entry]] = {
         lambda on, count: TopicsRequest(internal=True),
         lambda on, count: TopicsRequest("x" * TOPIC_NAME_CHARS_MAX, limit=BEYOND),
         lambda on, count: TopicsRequest("", "t", 1),
+    ),
+    ApiKey.FIRN_TOPIC_LAGS: _private(
+        lambda on, count: TopicLagsRequest([(WIDE, [BEYOND] * min(count, LAG_ENDS_MAX))]),
+        lambda on, count: TopicLagsRequest([(WIDE, [BEYOND] * min(count, LAG_ENDS_MAX))], BEYOND),
+        lambda on, count: TopicLagsRequest([(f"unknown-{index}", [0] * 100) for index in range(LAG_TOPICS_MAX)]),
+        lambda on, count: TopicLagsRequest([(WIDE, [0] * LAG_ENDS_MAX)] * LAG_TOPICS_MAX),
     ),
     ApiKey.FIRN_SCHEMAS: _private(
         lambda on, count: SchemasRequest("read", 0),

@@ -526,6 +526,7 @@ WALKED_ROUTES: Final[Mapping[Route, Entry]] = {
     ("GET", "/console/topics/{topic_name}"): _get("/console/topics/{topic}?partition={partition}"),
     ("GET", "/console/topics/{topic_name}/messages"): _get("/console/topics/{topic}/messages?partition={partition}&contains=x"),
     ("GET", "/console/topics/{topic_name}/partitions"): _get("/console/topics/{topic}/partitions"),
+    ("GET", "/console/topics/{topic_name}/groups"): _get("/console/topics/{topic}/groups"),
     ("GET", "/console/topics/{topic_name}/settings"): _get("/console/topics/{topic}/settings"),
     ("GET", "/console/topics/{topic_name}/produce"): _get("/console/topics/{topic}/produce"),
     ("POST", "/console/topics/{topic_name}/produce"): _console_acts("/console/topics/{topic}/produce"),

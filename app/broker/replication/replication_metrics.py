@@ -12,6 +12,17 @@ from app.core.metrics import Labels, Registry
 from app.metadata.image.image import ClusterImage
 from app.replication.partition import PartitionTable
 
+_OF_LED: Final = (
+    "firn_partitions",
+    "firn_leaders",
+    "firn_under_replicated_partitions",
+    "firn_under_min_isr_partitions",
+    "firn_at_min_isr_partitions",
+    "firn_isr_shrinks_total",
+    "firn_isr_expands_total",
+    "firn_replica_lag_max_records",
+    "firn_given_up_offsets_total",
+)
 AT_ONCE: Final = 500
 """Partitions that are counted before other work may run."""
 
@@ -86,7 +97,7 @@ class ReplicationMetrics:
             "counter",
             "Offsets of committed records that were cut away here, because a leader that was elected uncleanly lacks them",
         )
-        registry.source(self._led)
+        registry.source(self._led, _OF_LED)
         registry.source(self._cluster)
 
     def _led(self) -> Iterator[Shown]:

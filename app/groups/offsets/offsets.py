@@ -123,6 +123,7 @@ Topics = dict[str, dict[int, CommittedOffset]]
 """Offsets by topic and partition."""
 
 _NONE: Final[Mapping[str, Mapping[int, CommittedOffset]]] = {}
+_NO_OFFSETS: Final[Mapping[int, CommittedOffset]] = {}
 
 
 class _GroupOffsets:
@@ -524,6 +525,34 @@ class OffsetStore:
                     committed = group.written_by(producer_id).get(name, {}).get(partition)
                     if committed is not None:
                         yield name, partition, committed.log_end
+
+    def in_topics(self, group_id: str, topics: Collection[str]) -> Iterator[tuple[str, int, Offset] | None]:
+        """Topic, partition and offset of the committed offsets of a group in some topics; None for each loaded value that was
+        looked at besides, and for a damaged one.
+
+        Loaded values are not kept decoded. The iteration may be interrupted and continued: offsets that change meanwhile may be
+        missing. Raises: nothing.
+        """
+        group = self._groups.get(group_id)
+        if group is None:
+            return
+        if group.raw:
+            places = {offset_place(topic, 0)[:-_PARTITION_BYTES] for topic in topics}
+            for place in tuple(group.raw):
+                value = group.raw.get(place)
+                if value is None or place[:-_PARTITION_BYTES] not in places:
+                    yield None
+                    continue
+                try:
+                    yield (*_parse_place(place), parse_offset_value(value, Offset(0)).offset)
+                except CorruptionError:
+                    yield None
+        for topic in topics if len(topics) < len(group.decoded) else tuple(group.decoded):
+            if topic not in topics:
+                continue
+            for partition, committed in tuple(group.decoded.get(topic, _NO_OFFSETS).items()):
+                if not group.raw or offset_place(topic, partition) not in group.raw:
+                    yield topic, partition, committed.offset
 
     def walk(self, group_id: str, count_max: int) -> Iterator[tuple[str, int, CommittedOffset] | None]:
         """Topic, partition and offset of at most ``count_max`` committed offsets of a group; None for a damaged one.

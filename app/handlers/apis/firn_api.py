@@ -66,6 +66,8 @@ from app.wire.private import (
 if TYPE_CHECKING:
     from app.replication.followed_tier import FollowedTier
 
+ROOM: Final = frozenset({"firn_log_dir_free_bytes", "firn_log_dir_size_bytes", "firn_log_dir_free_bytes_min"})
+"""Names of samples that the disk is asked for."""
 SEGMENT_ID_BYTES: Final = 16
 OFFSET_MAX: Final = 2**63 - 1
 _OFFSETS_AND_BYTES: Final = (
@@ -85,14 +87,19 @@ _OFFSETS_AND_BYTES: Final = (
 
 
 async def handle_metrics(context: OperatorView, request: Request, message: bytes) -> bytes:
-    """Every sample of this process and, if it answers, of the store process. Raises: ProtocolError."""
+    """The samples with the wanted names of this process and, if it answers, of the store process. Raises: ProtocolError."""
     del request
-    unpack(MetricsRequest, message)
-    pieces = await _collected(context.registry)
-    more = [_packed(sample, "broker") for sample in await room_samples(context)]
+    names = frozenset(unpack(MetricsRequest, message).names)
+    pieces = await _collected(context.registry, names)
+    more = []
+    if not names or not names.isdisjoint(ROOM):
+        more += [
+            _packed(sample, "broker") for sample in await room_samples(context) if not names or sample.name in names
+        ]
     if context.store_samples is not None:
         try:
-            more += [_packed(sample, "store") for sample in await context.store_samples()]
+            found = await context.store_samples()
+            more += [_packed(sample, "store") for sample in found if not names or sample.name in names]
         except StorageUnavailable as error:
             sentence = f"metrics without those of the store process: {error}"
             context.faults.met("metrics of", "the store process", sentence)
@@ -116,12 +123,12 @@ async def room_samples(context: OperatorView) -> list[Sample]:
     return [room, size, Sample("firn_log_dir_free_bytes_min", "gauge", text, "firn_log_dir_free_bytes_min", (), least)]
 
 
-async def _collected(registry: Registry) -> list[bytes]:
-    """All samples, packed, by pieces: with many partitions and groups it takes longer than the loop may be held."""
+async def _collected(registry: Registry, names: frozenset[str]) -> list[bytes]:
+    """The wanted samples, packed, by pieces: with many partitions and groups it takes longer than the loop may be held."""
     found: list[bytes] = []
     told: set[str] = set()
     portion = Portion()
-    for sample in registry.steps():
+    for sample in registry.steps(names):
         if sample is not None:
             if sample.family in told:
                 sample = sample._replace(help="")

@@ -1,4 +1,5 @@
-"""JoinGroup (key 11), Heartbeat (12), LeaveGroup (13), SyncGroup (14), DescribeGroups (15), ListGroups (16), DeleteGroups (42).
+"""JoinGroup (key 11), Heartbeat (12), LeaveGroup (13), SyncGroup (14), DescribeGroups (15), ListGroups (16), DeleteGroups (42),
+and FirnTopicLags.
 
 These requests come from members of the classic protocol; their groups are in ``app/groups/classic/classic.py``. Groups of
 every type are listed, described and deleted.
@@ -11,20 +12,23 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Final
 
+import msgspec
+
 from app.coordinator.shell import Reply, Turn
 from app.core.errors import ErrorCode, ProtocolError, RequestRejected
-from app.core.turns import Portion
+from app.core.turns import Portion, run
 from app.groups.classic.classic import ClassicGroup, ClassicState, refused_join
 from app.groups.classic.classic_member import Join, Sync
 from app.groups.group import Group, GroupType
 from app.groups.shard import GroupShard
 from app.groups.share.core.share_state import ShareKey
+from app.groups.topic_lags import topic_lags_steps
 from app.handlers.base.api import Api, ApiTable
-from app.handlers.base.authorising import GROUP_OPERATIONS, operations
+from app.handlers.base.authorising import GROUP_OPERATIONS, judge, operations
 from app.handlers.base.group_requests import client_host, describe_each
 from app.handlers.base.request import Request
 from app.handlers.base.views import GroupsView
-from app.security.acls import ResourceType
+from app.security.acls import Operation, ResourceType
 from app.wire.apikeys import ApiKey
 from app.wire.apis.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from app.wire.apis.describe_groups import (
@@ -38,6 +42,7 @@ from app.wire.apis.join_group import JoinGroupRequest, JoinGroupResponse
 from app.wire.apis.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
 from app.wire.apis.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from app.wire.apis.sync_group import SyncGroupRequest, SyncGroupResponse
+from app.wire.private import LAG_ENDS_MAX, TopicLagsRequest, TopicLagsResponse, pack, unpack
 
 MEMBER_ID_REQUIRED_FROM: Final = 4
 """First version of JoinGroup in which a new member is given its id before it joins (KIP-394)."""
@@ -327,7 +332,35 @@ def refuse_delete(
     return DeleteGroupsResponse(results=[DeletableGroupResult(name, code) for name in message.groups_names])
 
 
+# --- FirnTopicLags --------------------------------------------------------------------------------------------------
+
+
+async def topic_lags(context: GroupsView, request: Request, message: bytes) -> bytes:
+    """FirnTopicLags: how far the groups that this broker coordinates are behind in some topics. Raises: ProtocolError."""
+    asked = unpack(TopicLagsRequest, message)
+    if sum(len(ends) for _, ends in asked.ends) > LAG_ENDS_MAX:
+        raise ProtocolError(f"A FirnTopicLags request names {LAG_ENDS_MAX} partitions at most.")
+    sees_topic = judge(context, request.caller, Operation.DESCRIBE, ResourceType.TOPIC)
+    seen = [(topic, ends) for topic, ends in asked.ends if sees_topic(topic)]
+    if asked.limit and seen != asked.ends:
+        return pack(TopicLagsResponse())  # the groups of the first topic are asked for, which may be another one now
+
+    def sees(group_id: str) -> bool:
+        # The authorizer keeps its judge until the rules change.
+        return judge(context, request.caller, Operation.DESCRIBE, ResourceType.GROUP)(group_id)
+
+    shell = context.groups.shell
+    wanted = TopicLagsRequest(seen, asked.limit, asked.after)
+    answer = await run(topic_lags_steps(wanted, (shard for _, shard in shell.shards()), sees))
+    return pack(msgspec.structs.replace(answer, whole=False) if shell.being_read else answer)
+
+
+def refuse_topic_lags(request: Request, message: bytes, code: ErrorCode, sentence: str) -> None:
+    return None
+
+
 APIS: Final[ApiTable] = {
+    ApiKey.FIRN_TOPIC_LAGS: Api(topic_lags, refuse_topic_lags),
     ApiKey.JOIN_GROUP: Api(join, refuse_join),
     ApiKey.HEARTBEAT: Api(heartbeat, refuse_heartbeat),
     ApiKey.LEAVE_GROUP: Api(leave, refuse_leave),

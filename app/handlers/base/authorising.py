@@ -762,6 +762,10 @@ TABLE: Final[Mapping[ApiKey, tuple[Entry, ...]]] = {
     ApiKey.FIRN_METRICS: _LOOKS,
     ApiKey.FIRN_CLUSTER: _LOOKS,
     ApiKey.FIRN_TOPICS: (HandlerRight(DESCRIBE, TOPIC, "each topic: the others are left out"),),
+    ApiKey.FIRN_TOPIC_LAGS: (
+        HandlerRight(DESCRIBE, TOPIC, "each topic: the others are left out"),
+        HandlerRight(DESCRIBE, GROUP, "each group: the others count for nothing"),
+    ),
     ApiKey.FIRN_TIER_STATUS: (HandlerRight(DESCRIBE, TOPIC, "each topic: the others are left out"),),
     ApiKey.FIRN_TIER_SEGMENTS: (HandlerRight(DESCRIBE, TOPIC, "the topic"),),
     ApiKey.FIRN_TIER_REPLACE: (Whole(CLUSTER_ACTION), HandlerRight(ALTER, TOPIC, "the topic")),

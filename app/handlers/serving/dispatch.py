@@ -49,6 +49,7 @@ FAMILIES: Final[Mapping[str, tuple[ApiKey, ...]]] = {
         ApiKey.DESCRIBE_GROUPS,
         ApiKey.LIST_GROUPS,
         ApiKey.DELETE_GROUPS,
+        ApiKey.FIRN_TOPIC_LAGS,
     ),
     "consumer_groups": (ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE),
     "share_groups": (ApiKey.SHARE_GROUP_HEARTBEAT, ApiKey.SHARE_GROUP_DESCRIBE),

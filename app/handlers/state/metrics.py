@@ -106,6 +106,7 @@ PRIVATE_NAMES = {
     20012: "firn_hold",
     20013: "firn_pulse",
     20016: "firn_topics",
+    20018: "firn_topic_lags",
     20020: "firn_cluster",
     20021: "firn_forwarded",
 }

@@ -149,7 +149,7 @@ class RemoteLogManager:
         text = "Time since the first write to the oldest segment that is not in the store yet; 0 if there is none"
         registry.describe("firn_tier_lag_seconds", "gauge", text)
         registry.describe("firn_tier_remote_bytes", "gauge", "Bytes of readable segment objects")
-        registry.source(self._read_status)
+        registry.source(self._read_status, ("firn_tier_lag_bytes", "firn_tier_lag_seconds", "firn_tier_remote_bytes"))
 
     # --- partitions -------------------------------------------------------------------------------------------------
 

@@ -106,7 +106,8 @@ function pace(lag, gain) {
 
 function show_gauges(gauges, counters, seconds) {
   for (const element of document.querySelectorAll("[data-gauge]")) {
-    element.textContent = Math.round(gauges[element.dataset.gauge]).toLocaleString("en")
+    const value = gauges[element.dataset.gauge]
+    element.textContent = value === undefined ? "–" : Math.round(value).toLocaleString("en")
     element.classList.remove("old")
     element.title = ""
   }

@@ -6,7 +6,7 @@ Tests: ``tests/http/console/test_pages.py``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -104,7 +104,7 @@ class Live(NamedTuple):
     """The brokers whose counters these are. Between sums of different brokers there is no rate."""
 
 
-async def numbers_of(gateway: Gateway, brokers: Sequence[BrokerId], names: Container[str] = _NAMES) -> Numbers:
+async def numbers_of(gateway: Gateway, brokers: Sequence[BrokerId], names: Collection[str] = _NAMES) -> Numbers:
     """The metrics of all brokers, those with ``names`` alone."""
     found = Numbers()
 

@@ -21,7 +21,8 @@ from app.core.errors import RequestRejected
 from app.core.turns import Portion, run
 from app.core.units import BrokerId, PartitionIndex, TopicPartition
 from app.http.bodies import json_response
-from app.http.console.asking import ANY_S, Told, of_broker, side_by_side, soon
+from app.http.console.asking import ANY_S, Told, of_broker, side_by_side, soon, together
+from app.http.console.pages.topic_totals import Lags, dollars_of, lags_of
 from app.http.console.rendering import GUARDED, ConsoleRoute, console_of, page
 from app.http.console.texts.formats import setting
 from app.http.console.texts.timeline import Axis, timeline_steps
@@ -38,6 +39,22 @@ PARTITIONS_A_PAGE: Final = 200
 PARTITIONS_SUMMED_MAX: Final = 5_000
 """Of the topics of one page. Beyond them their bytes are not asked for."""
 QUERY_CHARS_MAX: Final = 300
+COLUMNS: Final[Mapping[str, str]] = {
+    "partitions": "Partitions",
+    "records": "Records",
+    "written": "Written",
+    "lag": "Lag",
+    "tiers": "Tiers",
+    "bucket": "Bucket",
+    "disk": "Disk",
+    "upload": "To upload",
+    "retention": "Retention",
+    "durability": "Durability",
+    "cost": "$ a month",
+}
+"""Columns of the list that a reader can choose."""
+_SHOWN_COLUMNS: Final = tuple(name for name in COLUMNS if name not in ("records", "upload"))
+_MOVING: Final = frozenset({"written", "lag"})
 _SHOWN: Final = ("retention.ms", "cleanup.policy", "firn.durability", "remote.storage.enable")
 
 
@@ -69,7 +86,7 @@ def number_in(request: Request, name: str, default: int, most: int) -> int:
     raise RestError(400, f"The parameter {name} must be a number from 0 to {most}.")
 
 
-async def _told(gateway: Gateway, topics: Sequence[TopicView]) -> Told[TierStatusResponse] | None:
+async def told_of(gateway: Gateway, topics: Sequence[TopicView]) -> Told[TierStatusResponse] | None:
     """The state of the tiers of some topics, as their leaders report it; None if they have too many partitions, or one was deleted
     meanwhile."""
     if sum(len(topic.partitions) for topic in topics) > PARTITIONS_SUMMED_MAX:
@@ -104,7 +121,7 @@ async def _bytes_of(told: Told[TierStatusResponse]) -> Mapping[str, TopicBytes]:
     return found
 
 
-async def _ends_of(told: Told[TierStatusResponse]) -> Mapping[str, Mapping[int, int]]:
+async def ends_of(told: Told[TierStatusResponse]) -> Mapping[str, Mapping[int, int]]:
     """The high watermark of each partition of topics, without those that no broker leads. While a partition moves, its old leader
     may report it, too: the higher one counts."""
     found: dict[str, dict[int, int]] = {}
@@ -134,17 +151,22 @@ class _Asked(NamedTuple):
     wanted: str
     after: str
     internal: bool
+    columns: frozenset[str] = frozenset(_SHOWN_COLUMNS)
 
-    @property
-    def query(self) -> str:
-        """The same page in a URL."""
-        return urlencode({"q": self.wanted, "after": self.after, "internal": "1" if self.internal else ""})
+    def query(self, after: str) -> str:
+        """A page of the same list in a URL."""
+        given = [("q", self.wanted), ("internal", "1" if self.internal else ""), ("after", after)]
+        chosen = (
+            [("col", name) for name in COLUMNS if name in self.columns] if self.columns != {*_SHOWN_COLUMNS} else []
+        )
+        return urlencode([(name, value) for name, value in given if value] + chosen)
 
 
 def _asked(request: Request) -> _Asked:
     """Raises: RestError 400."""
     query = request.query_params
-    found = _Asked(query.get("q", ""), query.get("after", ""), query.get("internal") == "1")
+    columns = frozenset(COLUMNS).intersection(query.getlist("col")) or frozenset(_SHOWN_COLUMNS)
+    found = _Asked(query.get("q", ""), query.get("after", ""), query.get("internal") == "1", columns)
     if len(found.wanted) > QUERY_CHARS_MAX or len(found.after) > QUERY_CHARS_MAX:
         raise RestError(400, f"A filter has {QUERY_CHARS_MAX} characters at most.")
     return found
@@ -152,7 +174,7 @@ def _asked(request: Request) -> _Asked:
 
 async def _names(gateway: Gateway, asked: _Asked) -> TopicsResponse:
     """The names of a page. Raises: BrokerUnavailable."""
-    wanted, after, internal = asked
+    wanted, after, internal, _ = asked
     return await soon(
         gateway,
         lambda: gateway.admin.topic_names(contains=wanted, after=after, limit=TOPICS_A_PAGE, internal=internal),
@@ -166,17 +188,21 @@ async def live(request: Request) -> Response:
     leap."""
     gateway = gateway_of(request)
     listed = await _names(gateway, _asked(request))
-    shown = (await gateway.admin.describe_topics(listed.names)).values()
-    told = await _told(gateway, [*shown])
+    shown = [*(await gateway.admin.describe_topics(listed.names)).values()]
+    told = await told_of(gateway, shown)
     counters = None
+    gauges: dict[str, int] = {}
+    at_s = asyncio.get_running_loop().time()
     if told is not None:
-        ends = await _ends_of(told)
+        ends = await ends_of(told)
         counters = {
             one.name: sum(ends[one.name].values())
             for one in shown
             if len(ends.get(one.name, ())) == len(one.partitions)
         }
-    response = json_response({"counters": counters, "at_s": asyncio.get_running_loop().time()})
+        for name, lag in (await lags_of(gateway, shown, ends)).topics.items():
+            gauges |= {f"lag {name}": lag.lag, f"most {name}": lag.greatest}
+    response = json_response({"counters": counters, "gauges": gauges, "at_s": at_s})
     response.headers.update(GUARDED)
     return response
 
@@ -190,10 +216,9 @@ async def list_topics(request: Request) -> Response:
     behind = listed.before + len(listed.names)
     portion = Portion()
     rows = []
-    told = await _told(gateway, shown)
-    numbers = None if told is None else await _bytes_of(told)
-    away = set(told.silent if told else ())
-    settings = await gateway.admin.describe_topics_configs([topic.name for topic in shown], _SHOWN) if shown else {}
+    read: list[Any] = await together(_sums(gateway, shown), _settings(gateway, shown), dollars_of(request))
+    (told, numbers, lags), settings, dollars = read
+    away = {*(told.silent if told else ()), *lags.silent}
     for topic in shown:
         values = {entry.name: entry.value or "" for entry in settings.get(topic.name, ())}
         rows.append(
@@ -202,6 +227,8 @@ async def list_topics(request: Request) -> Response:
                 "replicas": max((len(one.replicas) for one in topic.partitions), default=0),
                 "bytes": None if numbers is None or _led_by(topic, away) else numbers.get(topic.name, TopicBytes()),
                 "state": state_of(topic),
+                "lag": lags.topics.get(topic.name),
+                "dollars": None if dollars is None else dollars.of(topic.name),
                 "settings": values,
                 "retention": setting("retention.ms", values.get("retention.ms")),
             }
@@ -217,12 +244,30 @@ async def list_topics(request: Request) -> Response:
         first=listed.before + 1,
         query=asked.wanted,
         internal=asked.internal,
-        live=asked.query if numbers is not None else "",
-        after=listed.names[-1] if behind < listed.fitting else "",
-        begun=listed.before > 0,
+        columns={name: text for name, text in COLUMNS.items() if name != "cost" or dollars is not None},
+        shown=asked.columns,
+        live=asked.query(asked.after) if numbers is not None and asked.columns & _MOVING else "",
+        following=asked.query(listed.names[-1]) if behind < listed.fitting else "",
+        begun=asked.query("") if listed.before else None,
         missing=numbers is None and bool(shown),
         silent=sorted(away),
     )
+
+
+async def _sums(
+    gateway: Gateway, topics: Sequence[TopicView]
+) -> tuple[Told[TierStatusResponse] | None, Mapping[str, TopicBytes] | None, Lags]:
+    """What leaders tell of some topics, their bytes, and how far groups are behind in them."""
+    told = await told_of(gateway, topics)
+    if told is None:
+        return None, None, Lags()
+    return told, await _bytes_of(told), await lags_of(gateway, topics, await ends_of(told))
+
+
+async def _settings(gateway: Gateway, topics: Sequence[TopicView]) -> Mapping[str, Sequence[ConfigEntry]]:
+    if not topics:
+        return {}
+    return await gateway.admin.describe_topics_configs([topic.name for topic in topics], _SHOWN)
 
 
 # --- one topic ------------------------------------------------------------------------------------------------------
@@ -231,8 +276,8 @@ async def list_topics(request: Request) -> Response:
 async def _statuses_of(
     gateway: Gateway, topic: TopicView
 ) -> tuple[dict[int, PartitionTierStatus] | None, list[BrokerId]]:
-    """The state of the tiers of each partition, None as in ``_told``; and the leaders that did not respond."""
-    told = await _told(gateway, [topic])
+    """The state of the tiers of each partition, None as in ``told_of``; and the leaders that did not respond."""
+    told = await told_of(gateway, [topic])
     if told is None:
         return None, []
     return {one.partition: one for answer in told.answers.values() for one in answer.partitions}, told.silent

@@ -1,0 +1,114 @@
+"""Totals of topics that no single leader knows: how far groups are behind, and what a topic costs.
+
+Each broker sums up the lags of the groups that it coordinates (FirnTopicLags), so a page asks each broker once.
+Tests: ``tests/http/console/test_topic_groups.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fastapi import Request
+
+from app.client.cluster import TopicView
+from app.client.connection import KafkaConnection
+from app.core.errors import RequestRejected
+from app.core.units import BrokerId
+from app.cost.measured import MEASURED_NAMES, OTHERS
+from app.http.console.asking import side_by_side
+from app.http.console.pages.overview import Numbers, may_describe, numbers_of
+from app.http.console.rendering import console_of
+from app.http.gateway import Gateway
+from app.http.serving import gateway_of
+from app.wire.private import UNKNOWN_END, GroupOnTopic, TopicLag, TopicLagsResponse
+
+Ends = Mapping[str, Mapping[int, int]]
+"""The ends of partitions by topic and partition; some may be missing."""
+
+
+@dataclass(slots=True)
+class Lags:
+    """How far groups are behind, as their coordinators tell it."""
+
+    topics: dict[str, TopicLag] = field(default_factory=dict)
+    """Without topics of which a lag is not known."""
+    groups: list[GroupOnTopic] = field(default_factory=list)
+    before: int = 0
+    fitting: int = 0
+    whole: bool = True
+    """False if a coordinator did not tell of all of its groups."""
+    silent: list[BrokerId] = field(default_factory=list)
+
+
+async def lags_of(
+    gateway: Gateway, topics: Sequence[TopicView], ends: Ends, *, limit: int = 0, after: str = ""
+) -> Lags:
+    """The lags in some topics, 10,000 partitions at most; with a ``limit`` the groups of the first topic, too, in their order."""
+    found = Lags()
+    if not topics:
+        return found
+    asked = {
+        topic.name: [ends.get(topic.name, {}).get(one.index, UNKNOWN_END) for one in topic.partitions]
+        for topic in topics
+    }
+
+    async def ask(_: BrokerId, connection: KafkaConnection) -> TopicLagsResponse | None:
+        try:
+            return await gateway.groups.topic_lags_at(connection, asked, limit=limit, after=after)
+        except RequestRejected:
+            return None  # of an older release; the page says that the lag is not known
+
+    told = await side_by_side(gateway, gateway.cluster.view.brokers, ask)
+    found.silent = told.silent
+    answers = [one for one in told.answers.values() if one is not None]
+    found.whole = not told.silent and len(answers) == len(told.answers) and all(one.whole for one in answers)
+    for answer in answers:
+        found.groups += answer.groups
+        found.before += answer.before
+        found.fitting += answer.fitting
+        for lag in answer.lags:
+            found.topics[lag.topic] = _together(found.topics.get(lag.topic), lag)
+    found.groups = sorted(found.groups, key=lambda one: one.group_id)[:limit]
+    found.topics = {name: lag for name, lag in found.topics.items() if lag.whole and found.whole}
+    return found
+
+
+def _together(one: TopicLag | None, other: TopicLag) -> TopicLag:
+    if one is None:
+        return other
+    most = max(one, other, key=lambda lag: lag.greatest)
+    return TopicLag(
+        one.topic,
+        one.groups + other.groups,
+        one.lag + other.lag,
+        most.greatest,
+        most.greatest_group,
+        one.whole and other.whole,
+    )
+
+
+class Dollars:
+    """The cost of topics a month, as the page of the cost has it."""
+
+    def __init__(self, numbers: Numbers) -> None:
+        bill = None if numbers.silent else numbers.bill
+        self._topics = {} if bill is None else {one.topic: one.dollars for one in bill.topics}
+        self._rest = None if bill is None or OTHERS in self._topics else 0.0
+
+    def of(self, topic: str) -> float | None:
+        """None if it is not known: no broker has counted for long enough, or the topic is one of those that are added up."""
+        return self._topics.get(topic, self._rest)
+
+
+async def dollars_of(request: Request) -> Dollars | None:
+    """The cost of topics; None if the caller may not describe the cluster. Callers who may share it for 2 s."""
+    gateway = gateway_of(request)
+    if not await may_describe(gateway):
+        return None
+
+    async def ask() -> Dollars:
+        return Dollars(await numbers_of(gateway, sorted(gateway.cluster.view.brokers), MEASURED_NAMES))
+
+    found: Dollars = await console_of(request).dollars.answer(ask)
+    return found
