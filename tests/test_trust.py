@@ -316,6 +316,7 @@ PRIVATE_APIS = {
             "ends": "used for the sums of this response alone; at most 100 topics and 10,000 partitions",
             "limit": "at most 100",
             "after": "compared with ids of groups",
+            "partition": "looked up among the offsets of a group",
         },
         (
             NO_REQUEST,

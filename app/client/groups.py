@@ -161,17 +161,24 @@ class GroupClient:
         return found
 
     async def topic_lags_at(
-        self, connection: KafkaConnection, ends: Mapping[str, Sequence[int]], *, limit: int = 0, after: str = ""
+        self,
+        connection: KafkaConnection,
+        ends: Mapping[str, Sequence[int]],
+        *,
+        limit: int = 0,
+        after: str = "",
+        partition: int = -1,
     ) -> TopicLagsResponse:
         """How far the groups that one broker coordinates are behind in some topics, whose ``ends`` are those of their partitions.
-        With a ``limit`` so many groups of the one topic are named, from the one behind ``after`` on. Groups and topics that this
+        With a ``limit`` so many groups of the one topic are named, from the one behind ``after`` on, with their offset in a
+        ``partition`` or with those that are furthest behind. Groups and topics that this
         user may not describe are left out.
 
         Raises: RequestRejected UNSUPPORTED_VERSION by a broker of an older release; BrokerUnavailable, ProtocolError.
         """
         if connection.supported.get(LEVEL_FEATURE, 0) < APPEND_LEVEL:
             raise RequestRejected(ErrorCode.UNSUPPORTED_VERSION, "The broker is too old to sum up the lags of a topic.")
-        asked = TopicLagsRequest([(topic, [*own]) for topic, own in ends.items()], limit, after)
+        asked = TopicLagsRequest([(topic, [*own]) for topic, own in ends.items()], limit, after, partition)
         return unpack(TopicLagsResponse, await connection.request(ApiKey.FIRN_TOPIC_LAGS, pack(asked)))
 
     async def coordinator_of(self, group_id: str) -> BrokerId:

@@ -109,7 +109,7 @@ def topic_lags_steps(
     rows = []
     for group_id, shard in sorted(named, key=_id)[:limit]:
         assert first is not None
-        if (row := _row(shard, group_id, first, sums[first].ends)) is not None:
+        if (row := _row(shard, group_id, first, sums[first].ends, asked.partition)) is not None:
             rows.append(row)
         yield
     return _answer(sums, rows, before, before + following, whole=True)
@@ -136,17 +136,20 @@ def _is_on(shard: GroupShard, group: Group, topic: str) -> bool:
     return len(group.members) > 0 and group.subscribes_to(topic)
 
 
-def _row(shard: GroupShard, group_id: str, topic: str, ends: Sequence[int]) -> GroupOnTopic | None:
+def _row(shard: GroupShard, group_id: str, topic: str, ends: Sequence[int], partition: int) -> GroupOnTopic | None:
     group = shard.groups.get(group_id)
     if group is None:
         return None  # it was deleted meanwhile
     offsets = {place[1]: place[2] for place in shard.offsets.in_topics(group_id, [topic]) if place is not None}
     lag, whole = _lag(ends, offsets)
 
-    def behind(partition: int) -> int:
-        return _lag(ends, {partition: offsets[partition]})[0]
+    def behind(one: int) -> int:
+        return _lag(ends, {one: offsets[one]})[0]
 
-    shown = sorted(nlargest(LAG_OFFSETS_SHOWN, sorted(offsets), key=behind))
+    if partition >= 0:
+        shown = [partition] if partition in offsets else []
+    else:
+        shown = sorted(nlargest(LAG_OFFSETS_SHOWN, sorted(offsets), key=behind))
     return GroupOnTopic(
         group_id,
         group.group_type,
@@ -155,5 +158,5 @@ def _row(shard: GroupShard, group_id: str, topic: str, ends: Sequence[int]) -> G
         len(group.members) > 0 and group.subscribes_to(topic),
         len(offsets),
         lag if whole else -1,
-        [(partition, offsets[partition]) for partition in shown],
+        [(one, offsets[one]) for one in shown],
     )

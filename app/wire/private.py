@@ -388,6 +388,8 @@ class TopicLagsRequest(msgspec.Struct, array_like=True, frozen=True):
     """Most groups to name, at most ``LAG_GROUPS_MAX``. The groups of the first topic are named, in the order of their ids."""
     after: str = ""
     """The named groups begin behind this id; empty for the first page."""
+    partition: int = -1
+    """The offset of named groups in this partition alone is told; -1 for those with the greatest lags."""
 
 
 class TopicLag(msgspec.Struct, array_like=True, frozen=True):

@@ -99,6 +99,17 @@ def test_the_offsets_that_are_furthest_behind_are_shown() -> None:
     assert (row.partitions, row.lag, row.reads) == (count, sum(range(1, count + 1)), False)
 
 
+def test_the_offset_in_one_partition_is_told() -> None:
+    bench = ShardBench()
+    for partition in range(LAG_OFFSETS_SHOWN + 3):
+        bench.commit("t", partition, 7, group_id="team")
+    bench.commit("t", 1, 7, group_id="without")
+    ends = [("t", [9] * (LAG_OFFSETS_SHOWN + 3))]
+    team, without = asked(bench, TopicLagsRequest(ends, 10, partition=LAG_OFFSETS_SHOWN + 2)).groups
+    assert (team.offsets, team.partitions) == ([(LAG_OFFSETS_SHOWN + 2, 7)], LAG_OFFSETS_SHOWN + 3)
+    assert without.offsets == []
+
+
 def test_loaded_offsets_count_and_are_not_decoded_for_good() -> None:
     bench = ShardBench()
     for topic in "tu":

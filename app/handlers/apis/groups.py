@@ -350,7 +350,7 @@ async def topic_lags(context: GroupsView, request: Request, message: bytes) -> b
         return judge(context, request.caller, Operation.DESCRIBE, ResourceType.GROUP)(group_id)
 
     shell = context.groups.shell
-    wanted = TopicLagsRequest(seen, asked.limit, asked.after)
+    wanted = msgspec.structs.replace(asked, ends=seen)
     answer = await run(topic_lags_steps(wanted, (shard for _, shard in shell.shards()), sees))
     return pack(msgspec.structs.replace(answer, whole=False) if shell.being_read else answer)
 

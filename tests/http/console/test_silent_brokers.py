@@ -97,7 +97,7 @@ async def filled(settings: HttpSettings) -> None:
 async def test_pages_come_without_the_part_of_a_silent_broker_and_name_it(silenced: Cluster) -> None:
     for path in (
         "/console/topics", "/console/groups", "/console/cost", "/console/topics/t/partitions", "/", "/console/brokers",
-        "/console/store", "/console/transactions",
+        "/console/store", "/console/transactions", "/console/topics/t/groups",
     ):  # fmt: skip
         page = await silenced.page(path)
         assert page.status_code == 200, (path, page.text)

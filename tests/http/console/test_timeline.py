@@ -82,3 +82,25 @@ def test_the_next_deletion_is_foretold() -> None:
         "Retention deletes offsets 0 to 99 at 1970-01-01 06:00:00 UTC.",
         "Local retention takes off the disk offsets 0 to 99 at its next look.",
     ]
+
+
+def test_groups_stand_at_the_moment_of_their_offset() -> None:
+    segments = [segment(place, "remote", start=HOUR) for place in range(4)]
+    committed = [("half", 200), ("first", 0), ("end", 400), ("between", 350), ("gone", -5), ("ahead", 999)]
+    found = drawn(*segments, committed=committed)
+    assert found.axis == "time"
+    assert [(one.group_id, round(one.x, 3)) for one in found.groups] == [
+        ("half", 50.0),
+        ("first", 0.0),
+        ("end", 100.0),
+        ("between", 87.5),
+        ("gone", 0.0),
+        ("ahead", 100.0),
+    ]
+    assert [one.lag for one in found.groups] == [200, 400, 0, 50, 405, 0]
+    by_offset = drawn(*segments, axis="offset", committed=[("third", 100), ("ahead", 999)])
+    assert [one.x for one in by_offset.groups] == [25.0, 100.0]
+
+
+def test_a_partition_without_segments_has_no_groups() -> None:
+    assert drawn(committed=[("g", 1)]).groups == []

@@ -12,6 +12,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from app.client.admin import AdminClient
 from app.client.groups import GroupClient, ShareProgress
 from app.core.errors import BrokerUnavailable
 from app.core.units import Offset, PartitionIndex, TopicPartition
@@ -23,7 +24,7 @@ from app.http.console.pages.topic_totals import Dollars
 from app.http.gateway import Gateway
 from app.metadata.image.records import LEVEL_MAX
 from app.security.acls import CLUSTER_NAME, Operation, ResourceType
-from app.wire.private import GroupOnTopic, TopicLag, TopicLagsResponse
+from app.wire.private import GroupOnTopic, TierStatusResponse, TopicLag, TopicLagsResponse
 from tests.http.secured import secured
 from tests.support.broker import RunningBroker, running_broker
 
@@ -241,3 +242,38 @@ async def test_the_cost_is_shown_to_those_who_may_describe_the_cluster(
         hidden = (await http.ask("none", "/console/topics")).text
         assert "/console/topics/t" in hidden
         assert "a month" not in hidden
+
+
+async def test_the_timeline_has_the_groups_at_their_offsets_in_its_partition(
+    http: httpx.AsyncClient, cluster: str, application: FastAPI
+) -> None:
+    await written(http, cluster, "a", 5, 4)
+    await committed(application, "team/<b>", "a", 2, 4)
+    await committed(application, "first", "a", 5)
+    text = (await http.get("/console/topics/a?partition=0&by=offset")).text
+    assert "<title>team/&lt;b&gt;: offset 2, 3 records behind</title>" in text
+    assert "<title>first: offset 5, 0 records behind</title>" in text
+    assert 'href="/console/groups/team%2F%3Cb%3E#a-0"' in text
+    other = (await http.get("/console/topics/a?partition=1&by=offset")).text
+    assert "<title>team/&lt;b&gt;: offset 4, 0 records behind</title>" in other
+    assert "<title>first" not in other
+
+
+async def test_a_broker_that_is_away_is_not_asked_for_lags(
+    http: httpx.AsyncClient, cluster: str, application: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await written(http, cluster, "a", 5)
+    asked = []
+
+    async def silent(*_: Any, **__: Any) -> TierStatusResponse:
+        raise BrokerUnavailable("away")
+
+    async def ask(*_: Any, **__: Any) -> TopicLagsResponse:
+        asked.append(1)
+        return TopicLagsResponse()
+
+    monkeypatch.setattr(AdminClient, "tier_status_by", silent)
+    monkeypatch.setattr(GroupClient, "topic_lags_at", ask)
+    for path in ("/console/topics", "/console/live/topics", "/console/topics/a/groups", "/console/topics/a"):
+        assert (await http.get(path)).status_code == 200, path
+    assert asked == [], "a page would wait for it twice"

@@ -49,8 +49,9 @@ async def list_groups(topic_name: str, request: Request) -> Response:
         raise RestError(400, f"The parameter after has {QUERY_CHARS_MAX} characters at most.")
     told = await told_of(gateway, [topic])
     ends = {} if told is None else await ends_of(told)
-    found = await lags_of(gateway, [topic], ends, limit=GROUPS_A_PAGE, after=after)
-    away = {*found.silent, *(told.silent if told else ())}
+    silent = told.silent if told else ()
+    found = await lags_of(gateway, [topic], ends, away=silent, limit=GROUPS_A_PAGE, after=after)
+    away = {*found.silent}
     own = ends.get(topic.name, {})
     rows = []
     for some in slices(found.groups, SHARES_AT_ONCE):

@@ -6,7 +6,7 @@ Tests: ``tests/http/console/test_topic_groups.py``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fastapi import Request
@@ -42,9 +42,19 @@ class Lags:
 
 
 async def lags_of(
-    gateway: Gateway, topics: Sequence[TopicView], ends: Ends, *, limit: int = 0, after: str = ""
+    gateway: Gateway,
+    topics: Sequence[TopicView],
+    ends: Ends,
+    *,
+    away: Collection[BrokerId] = (),
+    limit: int = 0,
+    after: str = "",
+    partition: int = -1,
 ) -> Lags:
-    """The lags in some topics, 10,000 partitions at most; with a ``limit`` the groups of the first topic, too, in their order."""
+    """The lags in some topics, 10,000 partitions at most; with a ``limit`` the groups of the first topic, too, in their order.
+
+    Brokers that are ``away`` are not asked, so a page does not wait for them twice.
+    """
     found = Lags()
     if not topics:
         return found
@@ -55,14 +65,14 @@ async def lags_of(
 
     async def ask(_: BrokerId, connection: KafkaConnection) -> TopicLagsResponse | None:
         try:
-            return await gateway.groups.topic_lags_at(connection, asked, limit=limit, after=after)
+            return await gateway.groups.topic_lags_at(connection, asked, limit=limit, after=after, partition=partition)
         except RequestRejected:
             return None  # of an older release; the page says that the lag is not known
 
-    told = await side_by_side(gateway, gateway.cluster.view.brokers, ask)
-    found.silent = told.silent
+    told = await side_by_side(gateway, gateway.cluster.view.brokers.keys() - {*away}, ask)
+    found.silent = sorted({*told.silent, *away})
     answers = [one for one in told.answers.values() if one is not None]
-    found.whole = not told.silent and len(answers) == len(told.answers) and all(one.whole for one in answers)
+    found.whole = not found.silent and len(answers) == len(told.answers) and all(one.whole for one in answers)
     for answer in answers:
         found.groups += answer.groups
         found.before += answer.before

@@ -7,7 +7,7 @@ Tests: ``tests/http/console/test_topics.py``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
@@ -39,6 +39,8 @@ PARTITIONS_A_PAGE: Final = 200
 PARTITIONS_SUMMED_MAX: Final = 5_000
 """Of the topics of one page. Beyond them their bytes are not asked for."""
 QUERY_CHARS_MAX: Final = 300
+GROUPS_DRAWN: Final = 50
+"""Groups of a topic that its timeline shows, by their ids."""
 COLUMNS: Final[Mapping[str, str]] = {
     "partitions": "Partitions",
     "records": "Records",
@@ -200,7 +202,7 @@ async def live(request: Request) -> Response:
             for one in shown
             if len(ends.get(one.name, ())) == len(one.partitions)
         }
-        for name, lag in (await lags_of(gateway, shown, ends)).topics.items():
+        for name, lag in (await lags_of(gateway, shown, ends, away=told.silent)).topics.items():
             gauges |= {f"lag {name}": lag.lag, f"most {name}": lag.greatest}
     response = json_response({"counters": counters, "gauges": gauges, "at_s": at_s})
     response.headers.update(GUARDED)
@@ -261,7 +263,7 @@ async def _sums(
     told = await told_of(gateway, topics)
     if told is None:
         return None, None, Lags()
-    return told, await _bytes_of(told), await lags_of(gateway, topics, await ends_of(told))
+    return told, await _bytes_of(told), await lags_of(gateway, topics, await ends_of(told), away=told.silent)
 
 
 async def _settings(gateway: Gateway, topics: Sequence[TopicView]) -> Mapping[str, Sequence[ConfigEntry]]:
@@ -325,6 +327,7 @@ async def show_timeline(topic_name: str, request: Request) -> Response:
             now_ms=int(console_of(request).clock.now_ms()),
             retention_ms=retention_ms,
             local_retention_ms=retention_ms if local_ms == -2 else local_ms,
+            committed=await _committed(gateway, topic, index, silent),
         )
         drawn = await run(steps)
     total = TopicBytes()
@@ -344,6 +347,16 @@ async def show_timeline(topic_name: str, request: Request) -> Response:
         sums=total if statuses is not None and not silent else None,
         silent=silent,
     )
+
+
+async def _committed(
+    gateway: Gateway, topic: TopicView, index: int, away: Collection[BrokerId]
+) -> list[tuple[str, int]]:
+    """Some groups with their offset in a partition."""
+    if len(topic.partitions) > PARTITIONS_SUMMED_MAX:
+        return []
+    lags = await lags_of(gateway, [topic], {}, away=away, limit=GROUPS_DRAWN, partition=index)
+    return [(group.group_id, offset) for group in lags.groups for _, offset in group.offsets]
 
 
 @router.get("/console/topics/{topic_name}/partitions")

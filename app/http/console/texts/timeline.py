@@ -5,6 +5,7 @@ The lanes are the bucket, the write-ahead log and the local disk. Positions are 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
@@ -62,6 +63,15 @@ class Mark(NamedTuple):
     text: str
 
 
+class GroupMark(NamedTuple):
+    """A group at its committed offset."""
+
+    x: float
+    group_id: str
+    offset: int
+    lag: int
+
+
 @dataclass(slots=True)
 class Timeline:
     """The drawing, and its words."""
@@ -70,6 +80,7 @@ class Timeline:
     lanes: list[tuple[Tier, str, list[Block]]] = field(default_factory=list)
     ticks: list[Mark] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
+    groups: list[GroupMark] = field(default_factory=list)
     bytes: dict[str, int] = field(default_factory=dict)
     next: list[str] = field(default_factory=list)
     """The next step of retention, in sentences."""
@@ -90,9 +101,10 @@ def timeline_steps(
     now_ms: int,
     retention_ms: int,
     local_retention_ms: int,
+    committed: Sequence[tuple[str, int]] = (),
 ) -> Steps[Timeline]:
     """The drawing of a partition. ``write_ahead``: whether its records are durable in a write-ahead log. Times of retention are -1
-    for none."""
+    for none. ``committed``: some groups with their offsets."""
     spans = yield from _spans(segments)
     has_times = bool(spans) and spans[-1].ends_ms > spans[0].begins_ms >= 0
     drawn = Timeline("time" if axis == "time" and has_times else "offset")
@@ -133,7 +145,23 @@ def timeline_steps(
             yield
     drawn.ticks = _ticks(drawn.axis, first, last)
     _mark(drawn, spans, status, first, scale, now_ms, retention_ms, local_retention_ms)
+    for group_id, offset in committed:
+        x = (_moment(spans, offset) if drawn.axis == "time" else offset) - first
+        lag = max(0, status.high_watermark - offset)
+        drawn.groups.append(GroupMark(min(100.0, max(0.0, x * scale)), group_id, offset, lag))
+        yield
     return drawn
+
+
+def _moment(spans: Sequence[_Span], offset: int) -> float:
+    """The time of a record at an offset, as if the times of a segment's records were evenly spread."""
+    place = bisect_right(spans, offset, key=lambda span: span.segment.base_offset) - 1
+    if place < 0:
+        return spans[0].begins_ms
+    span = spans[place]
+    count = span.segment.end_offset - span.segment.base_offset
+    part = min(1.0, (offset - span.segment.base_offset) / count)
+    return span.begins_ms + part * (span.ends_ms - span.begins_ms)
 
 
 def _spans(segments: Sequence[SegmentInfo]) -> Steps[list[_Span]]:
