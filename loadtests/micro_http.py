@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import uvicorn
 import uvloop
 from starlette.types import ASGIApp
@@ -26,17 +27,23 @@ from uvicorn.server import ServerState
 
 from app.client.cluster import BrokerAddress, KnownCluster, PartitionView, TopicView
 from app.core.metrics import Registry
-from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId
+from app.core.units import BrokerId, LeaderEpoch, Offset, PartitionIndex, TopicId
 from app.http.application import create_app
 from app.http.connections import ConnectionLimits, OpenConnections, connection_class
 from app.http.gateway import Gateway, HttpSettings
 from app.machine.runtime import SystemClock, settle_memory
+from app.metadata.image.records import LEVEL_FEATURE, REGISTRY_LEVEL
+from app.records.builder import build_batch
+from app.registry.record_json import Key, KeyType, StoredSchema, write_key, write_schema
 from app.wire import codec
 from app.wire.apikeys import ApiKey
+from app.wire.apis.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from app.wire.apis.init_producer_id import InitProducerIdResponse
 from app.wire.apis.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
+from app.wire.private import SchemasRequest, SchemasResponse, pack, unpack
 from app.wire.versions import SERVED
 from loadtests.bare_http import constant
+from loadtests.http_rates import SCHEMA as SCHEMA_TEXT
 from loadtests.http_rates import record_of
 from loadtests.raw_http import request_of
 
@@ -45,6 +52,13 @@ TOPIC_ID = TopicId(UUID(int=7))
 BROKER = BrokerId(1)
 SINGLE_CONNECTIONS = 16
 STREAM_RECORDS = 2_000
+READ_RECORDS = 2_000
+BATCH_RECORDS = 250
+SCHEMA = (
+    write_key(Key(KeyType.SCHEMA, "t-value", 1)),
+    write_schema(StoredSchema("t-value", 1, 1, SCHEMA_TEXT)),
+)
+"""Key and value of the only record of the registry's log."""
 
 
 class Sink(asyncio.Transport):
@@ -79,13 +93,30 @@ class Stub:
 
     def __init__(self) -> None:
         self._end = 0
+        self.features = {LEVEL_FEATURE: REGISTRY_LEVEL}
+        value = msgspec.json.decode(record_of(1_000))["value"]["data"]
+        records = [(0, None, msgspec.json.encode(value), ())] * BATCH_RECORDS
+        offsets = range(0, READ_RECORDS, BATCH_RECORDS)
+        self._batches = {offset: build_batch(records, base_offset=Offset(offset)) for offset in offsets}
 
     def version_of(self, key: ApiKey) -> int:
         return SERVED[key][1]
 
     async def request(self, key: ApiKey, message: Any, **more: Any) -> Any:
-        assert key is ApiKey.INIT_PRODUCER_ID, key
-        return InitProducerIdResponse(producer_id=1, producer_epoch=0)
+        await asyncio.sleep(0)
+        match key:
+            case ApiKey.INIT_PRODUCER_ID:
+                return InitProducerIdResponse(producer_id=1, producer_epoch=0)
+            case ApiKey.FETCH:
+                return self._fetched(message.topics[0].partitions[0].fetch_offset)
+            case ApiKey.FIRN_SCHEMAS:
+                start = unpack(SchemasRequest, message).offset
+                return pack(SchemasResponse(end=1, records=[(0, 0, *SCHEMA)] if start == 0 else []))
+        raise AssertionError(key)
+
+    def _fetched(self, offset: int) -> FetchResponse:
+        data = PartitionData(high_watermark=1 << 40, last_stable_offset=0, records=self._batches[offset])
+        return FetchResponse(responses=[FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[data])])
 
     async def exchange(
         self, key: int, version: int, body: bytes, decode: Callable[[memoryview], Any], *, timeout_ms: int
@@ -109,6 +140,10 @@ def with_stub(gateway: Gateway) -> None:
     async def connected(*_: Any) -> Any:
         return stub
 
+    async def described(name: str) -> TopicView:
+        return topic
+
+    gateway.admin.describe_topic = described  # type: ignore[method-assign]
     cluster.broker = connected  # type: ignore[method-assign, assignment]
     cluster.any_broker = connected  # type: ignore[method-assign]
 
@@ -155,6 +190,10 @@ async def measure(options: argparse.Namespace) -> None:
     record = record_of(200)
     single = request_of("POST", path, 8080, record)
     stream = request_of("POST", path, 8080, record * STREAM_RECORDS)
+    pages = f"/v3/clusters/{CLUSTER}/topics/t/partitions/0/records"
+    page = f"{pages}?offset=0&count={READ_RECORDS}&bytes=10000000&isolation=read_uncommitted"
+    read = request_of("GET", page, 8080, Accept="application/x-ndjson")
+    lookup = request_of("GET", "/schemas/ids/1", 8080)
     async with app.router.lifespan_context(app):
         with_stub(app.state.gateway)
         bare, firn = Bench(constant, "httptools"), Bench(app, protocol)
@@ -163,6 +202,8 @@ async def measure(options: argparse.Namespace) -> None:
             "lone": (firn, single, 1, 50, 1),
             "single": (firn, single, SINGLE_CONNECTIONS, 20, 1),
             "stream": (firn, stream, 1, 1, STREAM_RECORDS),
+            "read": (firn, read, 1, 1, READ_RECORDS),
+            "lookup": (firn, lookup, SINGLE_CONNECTIONS, 20, 1),
         }
         least = dict.fromkeys(kinds, float("inf"))
         for number in range(options.rounds + 1):
@@ -188,6 +229,8 @@ async def measure(options: argparse.Namespace) -> None:
         "lone": "produce, a record alone",
         "single": f"produce, a record a request, {SINGLE_CONNECTIONS} at a time",
         "stream": "produce, a record of 200 B in a stream",
+        "read": "a record of 1 KB in a page of lines",
+        "lookup": f"registry, a schema by its id, {SINGLE_CONNECTIONS} at a time",
     }
     for name, spent in least.items():
         print(f"{titles[name]:48} CPU µs, least {spent:8.2f}")
@@ -197,7 +240,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument(
-        "--profile", default="", help="bare, lone, single or stream: print where its last round computes"
+        "--profile", default="", help="bare, lone, single, stream, read or lookup: print where its last round computes"
     )
     options = parser.parse_args()
     settle_memory()  # as the HTTP process does

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +15,7 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Match
+from starlette.types import ASGIApp
 
 from app import __version__
 from app.core.errors import BrokerUnavailable, FirnError
@@ -128,6 +130,24 @@ Errors are `{"error_code": 40403, "message": "…"}`: the first three digits of 
 """
 
 
+class Application(FastAPI):
+    """An application with middleware around that of FastAPI, which direct routes go without: it takes 5 µs of each request.
+
+    An error that no handler takes is answered by uvicorn, as FastAPI's middleware does it.
+    """
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more)
+        self.around: list[partial[Any]] = []
+        """Middleware, the innermost first."""
+
+    def build_middleware_stack(self) -> ASGIApp:
+        stack = super().build_middleware_stack()
+        for middleware in self.around:
+            stack = middleware(stack)
+        return stack
+
+
 def create_app(
     settings: HttpSettings,
     *,
@@ -136,7 +156,7 @@ def create_app(
     registry: Registry | None = None,
     faults: Faults | None = None,
     limits: CallerLimits | None = None,
-) -> FastAPI:
+) -> Application:
     """The application. Its clients are opened when it starts and closed when it ends.
 
     It counts into ``registry``, or into a new one. ``faults`` hears of errors that are not the fault of a request's sender.
@@ -194,7 +214,7 @@ def create_app(
             app.state.consumer_instances = await stack.enter_async_context(instances)
             yield
 
-    app = FastAPI(
+    app = Application(
         title="Firn",
         version=__version__,
         description=DESCRIPTION,
@@ -235,20 +255,20 @@ def create_app(
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(ClientLeft, _client_left)
     schema_registry.add_registry(app)
-    app.add_middleware(DirectRoutes, routes=_direct())
+    app.around.append(partial(DirectRoutes, routes=_direct()))
     if log_in:
         from app.http.login import Login
 
-        app.add_middleware(Login, settings=settings)
+        app.around.append(partial(Login, settings=settings))
     if siblings is not None:
         from app.http.passing_on import PassingOn
 
-        app.add_middleware(PassingOn, siblings=siblings)
-    app.add_middleware(Front, access=access, registry=registry)
+        app.around.append(partial(PassingOn, siblings=siblings))
+    app.around.append(partial(Front, access=access, registry=registry))
     if tracing is not None:
         from app.http.traced import TracedRequests
 
-        app.add_middleware(TracedRequests, tracer=tracing.tracer)
+        app.around.append(partial(TracedRequests, tracer=tracing.tracer))
     _complete_openapi(app)
     app.state.documents = documentation.Documents(app.openapi)
     return app

@@ -240,13 +240,17 @@ class DuplexAnswer:
 class WholeAnswer(Response):
     """A response that is known as a whole: bytes of JSON. It costs less than Starlette's."""
 
-    def __init__(self, status: int, content: bytes) -> None:
+    def __init__(self, status: int, content: bytes, media_type: bytes = JSON_TYPE.encode()) -> None:
         self.status_code = status
         self.body = content
         self.background = None
-        self.raw_headers = [(b"content-type", JSON_TYPE.encode()), (b"content-length", b"%d" % len(content))]
+        self.raw_headers = [(b"content-type", media_type), (b"content-length", b"%d" % len(content))]
         if status in RETRY_LATER:
             self.raw_headers.append((b"retry-after", RETRY_AFTER_S.encode()))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": self.body})
 
 
 Write = Callable[[bytes], Awaitable[None]]

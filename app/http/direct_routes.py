@@ -2,7 +2,7 @@
 
 Such an endpoint takes the parameters of its path as text, and the request; it returns a response. So nothing is left that FastAPI
 would do for it: no validation, no dependencies. The routes stay in the application as they are, for the OpenAPI document and for
-all tables of routes. Other middleware and the handlers of errors run as for every other request.
+all tables of routes. Firn's middleware and the handlers of errors run as for every other request, FastAPI's middleware does not.
 
 Tests: ``tests/http/test_direct_routes.py``.
 """

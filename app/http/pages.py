@@ -21,16 +21,16 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final
 
 from app.client.cluster import ClusterClient
 from app.client.consumer import Consumer, FetchedBatch
 from app.core.limits import KIB, MIB
-from app.core.turns import Portion, run, whole
+from app.core.turns import Portion, run
 from app.core.units import LeaderEpoch, Offset, TopicPartition
 from app.http.gateway import Gateway
 from app.http.read_budget import PageBytes
-from app.http.record_rendering import Rendering, shown_steps
+from app.http.record_rendering import Rendering, ShortRecords, shown_steps
 from app.records.record import Record, iter_decompressed, raw_records
 
 COUNT_MAX: Final = 10_000
@@ -42,10 +42,18 @@ WAIT_MS_MAX: Final = 30_000
 SHORT_BYTES: Final = 8 * KIB
 SHORT_HEADERS: Final = 16
 """A record of at most so many bytes and headers is shown in less than 0.1 ms."""
+LONG: Final = SHORT_BYTES + 1
+"""Stands for the bytes of a record that is not short."""
+RUN_BYTES: Final = 64 * KIB
+"""Of JSON that is shown together. One record may pass it."""
+RUN_BYTES_END: Final = RUN_BYTES + 8 * SHORT_BYTES
+"""No run has so many: of a short record, all may be escaped."""
 FETCH_BYTES_MAX: Final = 256 * KIB
 """Of one answer of a broker: its batches are checked in one turn. One batch may pass it."""
 FETCH_WAIT_MS_MAX: Final = 500
 """Of one request. A request whose caller has left holds its connection for so long."""
+OFFSET_END: Final = 1 << 63
+"""All offsets are below it, and all counts."""
 COLD_WAIT_MS: Final = 10_000
 SHOWN_BYTES_MAX: Final = 2 * BYTES_MAX
 """Of the JSON of one page. One record may pass it."""
@@ -95,11 +103,8 @@ class RecordPage:
     """The leader epoch of the last batch below ``next_offset``; None if the page has no batch or ends in the middle of one."""
 
 
-class ShownAt(NamedTuple):
-    """A record as JSON, with its offset."""
-
-    offset: Offset
-    content: bytes
+ShownAt = tuple[Offset, bytes]
+"""A record as JSON, with its offset."""
 
 
 class _Reading:
@@ -124,6 +129,7 @@ class _Reading:
         self.epoch: LeaderEpoch | None = None
         self.ended_by: EndedBy | None = None
         self.portion = Portion()
+        self._short = ShortRecords(wanted.partition.partition, wanted.rendering)
         consumer.assign({wanted.partition: wanted.offset})
 
     async def fetch(self, wait_ms: int) -> list[FetchedBatch]:
@@ -145,38 +151,99 @@ class _Reading:
         end = self.consumer.visible_end(self.wanted.partition)
         return end is not None and self.consumer.position(self.wanted.partition) >= end
 
-    async def shown(self, batches: list[FetchedBatch]) -> AsyncIterator[ShownAt]:
-        """The wanted records of some batches. ``position`` is moved before each. ``ended_by`` is set when a limit is reached."""
-        wanted = self.wanted
+    async def shown(self, batches: list[FetchedBatch]) -> AsyncIterator[list[ShownAt]]:
+        """The wanted records of some batches, in runs that have at least one. ``position`` is moved on with each run.
+        ``ended_by`` is set when a limit is reached."""
         for batch in batches:
-            header = batch.header
-            for record in await batch_records(batch, self.portion):
-                size = _bytes_of(record)
-                is_short = size <= SHORT_BYTES and len(record.headers) <= SHORT_HEADERS
-                if self.portion.spent_by() if is_short else self.portion.spent():
-                    await self.portion.rest()
-                self._move_to(record.offset)
-                self.ended_by = self.limit()
+            epoch = batch.header.leader_epoch
+            records = await batch_records(batch, self.portion)
+            waiting: Record | None = None
+            while True:
+                found, waiting = self._run_of(records, epoch)
+                if waiting is not None:
+                    found += await self._shown_alone(waiting, epoch)
+                if found:
+                    yield found
                 if self.ended_by is not None:
                     return
-                if wanted.key is not None and record.key != wanted.key:
-                    self.bytes += size
-                    self.position = Offset(record.offset + 1)
-                    continue
-                steps = shown_steps(record, wanted.partition.partition, wanted.rendering)
-                content = whole(steps) if is_short else await run(steps, self.portion)
-                if self._held is not None and not self._held.take(len(content)):
-                    self.ended_by = EndedBy.BYTES
-                    return
-                self.bytes += size
-                self.position = Offset(record.offset + 1)
-                self.count += 1
-                self.epoch = header.leader_epoch
-                self.shown_bytes += len(content)
-                yield ShownAt(record.offset, content)
-            self._move_to(header.end_offset)
-        self._move_to(self.consumer.position(wanted.partition))
+                if waiting is None:
+                    break
+            self._move_to(batch.header.end_offset)
+        self._move_to(self.consumer.position(self.wanted.partition))
         self.ended_by = self.limit()
+
+    def _run_of(self, records: Iterator[Record], epoch: LeaderEpoch) -> tuple[list[ShownAt], Record | None]:
+        """Show short records, up to ``RUN_BYTES``, the end of the portion, a limit, or a record that is not short.
+
+        Returns: those that are wanted, and the record that comes next; None if there is none, or if a limit is reached.
+        """
+        key, count_max, bytes_max = self.wanted.key, self.wanted.count, self.wanted.bytes_max
+        end = Offset(OFFSET_END) if self.wanted.end is None else self.wanted.end
+        shown_max = OFFSET_END if self._shown_bytes_max is None else self._shown_bytes_max
+        count, size, shown_bytes, position = self.count, self.bytes, self.shown_bytes, self.position
+        run_end = shown_bytes + RUN_BYTES
+        portion, held, shown = self.portion, self._held, self._short.shown
+        roomy = held is None or held.has(RUN_BYTES_END)
+        found: list[ShownAt] = []
+        waiting: Record | None = None
+        limited = False
+        for record in records:
+            offset, _, own_key, value, headers = record
+            own_size = len(value) if value else 0
+            if own_key:
+                own_size += len(own_key)
+            if headers:
+                own_size = _bytes_of(record) if len(headers) <= SHORT_HEADERS else LONG
+            if own_size > SHORT_BYTES or shown_bytes >= run_end or portion.spent_by():
+                waiting = record
+                break
+            if offset > position:
+                position = min(offset, end)
+            if count >= count_max or position >= end or size >= bytes_max or shown_bytes >= shown_max:
+                limited = True
+                break
+            if key is None or own_key == key:
+                content = shown(record)
+                if not roomy and held is not None and not held.take(len(content)):
+                    self.ended_by = EndedBy.BYTES
+                    break
+                found.append((offset, content))
+                count += 1
+                shown_bytes += len(content)
+            size += own_size
+            position = Offset(offset + 1)
+        if found:
+            self.epoch = epoch
+            if roomy and held is not None:
+                taken = held.take(shown_bytes - self.shown_bytes)
+                assert taken
+        self.count, self.bytes, self.shown_bytes, self.position = count, size, shown_bytes, position
+        if limited:
+            self.ended_by = self.limit()
+        return found, waiting
+
+    async def _shown_alone(self, record: Record, epoch: LeaderEpoch) -> list[ShownAt]:
+        """Show a record that may take longer; none if it is not wanted, or if a limit is reached before it."""
+        wanted = self.wanted
+        await self.portion.rest_if_spent()
+        self._move_to(record.offset)
+        self.ended_by = self.limit()
+        if self.ended_by is not None:
+            return []
+        content: bytes | None = None
+        if wanted.key is None or record.key == wanted.key:
+            content = await run(shown_steps(record, wanted.partition.partition, wanted.rendering), self.portion)
+            if self._held is not None and not self._held.take(len(content)):
+                self.ended_by = EndedBy.BYTES
+                return []
+        self.bytes += _bytes_of(record)
+        self.position = Offset(record.offset + 1)
+        if content is None:
+            return []
+        self.count += 1
+        self.epoch = epoch
+        self.shown_bytes += len(content)
+        return [(record.offset, content)]
 
     def _move_to(self, offset: Offset) -> None:
         end = self.wanted.end
@@ -219,7 +286,7 @@ async def read_page(consumer: Consumer, wanted: WantedRecords, held: PageBytes) 
         before = consumer.position(wanted.partition)
         batches = await reading.fetch(wait_ms)
         async for shown in reading.shown(batches):
-            records.append(shown.content)
+            records += [content for _, content in shown]
         now_s = loop.time()
         if consumer.position(wanted.partition) > before:
             cold_since_s = now_s
@@ -240,9 +307,9 @@ async def read_page(consumer: Consumer, wanted: WantedRecords, held: PageBytes) 
     return RecordPage(records, reading.position, ended_by, reading.epoch, stable, epoch_below)
 
 
-async def follow(consumer: Consumer, wanted: WantedRecords) -> AsyncGenerator[ShownAt | None]:
-    """All records from an offset on, as they come, until a limit of ``wanted`` is reached. None stands for a request to the broker
-    that found no wanted record. Raises: as ``read_page``."""
+async def follow(consumer: Consumer, wanted: WantedRecords) -> AsyncGenerator[list[ShownAt]]:
+    """All records from an offset on, as they come, in runs, until a limit of ``wanted`` is reached. An empty run stands for a
+    request to the broker that found no wanted record. Raises: as ``read_page``."""
     reading = _Reading(consumer, wanted)
     while reading.ended_by is None:
         shown_before = reading.count
@@ -250,7 +317,7 @@ async def follow(consumer: Consumer, wanted: WantedRecords) -> AsyncGenerator[Sh
         async for shown in reading.shown(batches):
             yield shown
         if reading.count == shown_before:
-            yield None
+            yield []
 
 
 @asynccontextmanager

@@ -66,6 +66,10 @@ class PageBytes:
         self._budget.add(-self._taken)
         self._taken = 0
 
+    def has(self, count: int) -> bool:
+        """Whether so many bytes are left now."""
+        return self._budget.has(count)
+
     def take(self, count: int) -> bool:
         """Take bytes for another record. Returns whether the page may have it: the first record always."""
         if self._taken and not self._budget.has(count):

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import binascii
 from enum import Enum
+from functools import lru_cache
 from typing import Final
 
 import msgspec
 
 from app.core.limits import MIB
-from app.core.turns import Steps
-from app.http.record_json import RecordHeader, format_timestamp
+from app.core.turns import Steps, whole
+from app.core.units import TimestampMs
+from app.http.record_json import TIMES_KEPT, RecordHeader, format_timestamp
 from app.records.record import Headers, Record
 
 LOOKED_AT_BYTES_MAX: Final = MIB
@@ -64,6 +66,43 @@ def shown_steps(record: Record, partition: int, rendering: Rendering) -> Steps[b
     return msgspec.json.encode(shown)
 
 
+class ShortRecords:
+    """Shows short records of a partition at once, each as ``shown_steps`` does, with less work for a record."""
+
+    def __init__(self, partition: int, rendering: Rendering) -> None:
+        self._partition = partition
+        self._rendering = rendering
+        self._is_auto = rendering is Rendering.AUTO
+        self._begin = b'{"partition_id":%d,"offset":' % partition
+
+    def shown(self, record: Record) -> bytes:
+        """The JSON of a record without a line break in it. ``record`` is so short that it is shown in less than 0.1 ms."""
+        offset, timestamp, key, value, headers = record
+        if headers:
+            return whole(shown_steps(record, self._partition, self._rendering))
+        return b'%b%d%b%b,"value":%b}' % (
+            self._begin,
+            offset,
+            _middle(timestamp),
+            b"null" if key is None else self._part(key),
+            b"null" if value is None else self._part(value),
+        )
+
+    def _part(self, content: bytes) -> bytes:
+        if self._is_auto and content.isascii() and content and content[0] in _JSON_STARTS:
+            try:
+                return b'{"type":"JSON","data":%b}' % msgspec.json.format(content, indent=-1)
+            except (msgspec.DecodeError, RecursionError):
+                pass
+        return msgspec.json.encode(whole(_part(content, self._rendering)))
+
+
+@lru_cache(TIMES_KEPT)
+def _middle(timestamp: TimestampMs) -> bytes:
+    """The members between the offset and the content of the key of a record without headers."""
+    return b',"timestamp":%b,"headers":[],"key":' % msgspec.json.encode(format_timestamp(timestamp))
+
+
 def _headers(headers: Headers) -> Steps[list[RecordHeader]]:
     found = []
     for name, value in headers:
@@ -82,8 +121,8 @@ def _part(content: bytes | None, rendering: Rendering) -> Steps[ShownPart | None
         except UnicodeDecodeError:
             pass
         else:
-            if rendering is Rendering.AUTO and (raw := _json(content)) is not None:
-                return ShownPart("JSON", raw)
+            if rendering is Rendering.AUTO and (raw := _compact(content)) is not None:
+                return ShownPart("JSON", msgspec.Raw(raw))
             return ShownPart("STRING", msgspec.Raw(msgspec.json.encode(text)))
     return ShownPart("BINARY", msgspec.Raw((yield from in_base64_steps(content))))
 
@@ -99,11 +138,11 @@ def in_base64_steps(content: bytes) -> Steps[bytes]:
     return b"".join(pieces)
 
 
-def _json(content: bytes) -> msgspec.Raw | None:
-    """The content without white space between its parts, so that it stays on one line; None if it is not JSON."""
+def _compact(content: bytes) -> bytes | None:
+    """The content without white space between its parts, so that it stays on one line; None if it is not JSON. It must be UTF-8."""
     if not content or content[0] not in _JSON_STARTS:
         return None
     try:
-        return msgspec.Raw(msgspec.json.format(content, indent=-1))
+        return msgspec.json.format(content, indent=-1)
     except (msgspec.DecodeError, RecursionError):
         return None

@@ -122,7 +122,7 @@ def walk_records(
     null key or value is -1. Headers follow the value. Raises: ValueError or IndexError if a record is corrupt, or if bytes
     follow the last one. A header's key is not decoded.
     """
-    # The one decoder of records in Python. Numbers are read in line where they fit in one byte, which is nearly always.
+    # The one decoder of records in Python. Numbers are read in line where they fit in one or two bytes, which is nearly always.
     if count < 0 or count * RECORD_BYTES_MIN > data_end - position:
         raise ValueError(f"{count} records do not fit in {data_end - position} bytes")
     previous_delta = -1
@@ -131,6 +131,9 @@ def walk_records(
         if byte < 0x80:
             size = (byte >> 1) ^ -(byte & 1)
             position += 1
+        elif (second := data[position + 1]) < 0x80:
+            size = ((byte & 0x7F | second << 7) >> 1) ^ -(byte & 1)
+            position += 2
         else:
             size, position = decode_varint(data, position)
         end = position + size
@@ -147,6 +150,9 @@ def walk_records(
         if byte < 0x80:
             offset_delta = (byte >> 1) ^ -(byte & 1)
             position += 1
+        elif (second := data[position + 1]) < 0x80:
+            offset_delta = ((byte & 0x7F | second << 7) >> 1) ^ -(byte & 1)
+            position += 2
         else:
             offset_delta, position = decode_varint(data, position)
         if not previous_delta < offset_delta <= last_offset_delta:
@@ -158,6 +164,9 @@ def walk_records(
         if byte < 0x80:
             size = (byte >> 1) ^ -(byte & 1)
             position += 1
+        elif (second := data[position + 1]) < 0x80:
+            size = ((byte & 0x7F | second << 7) >> 1) ^ -(byte & 1)
+            position += 2
         else:
             size, position = decode_varint(data, position)
         key_at, key_end = position, -1
@@ -169,6 +178,9 @@ def walk_records(
         if byte < 0x80:
             size = (byte >> 1) ^ -(byte & 1)
             position += 1
+        elif (second := data[position + 1]) < 0x80:
+            size = ((byte & 0x7F | second << 7) >> 1) ^ -(byte & 1)
+            position += 2
         else:
             size, position = decode_varint(data, position)
         value_at, value_end = position, -1

@@ -9,17 +9,18 @@ import random
 import re
 import socket
 from collections.abc import AsyncIterator, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.http.application import create_app
+from app.http.application import Application, create_app
 from app.http.connections import WHOLE
 from app.http.direct_routes import DirectRoutes
 from app.http.gateway import HttpSettings
@@ -37,13 +38,13 @@ LIMIT: Final = 30_000
 """Bytes of a record that the servers take."""
 
 
-def application() -> FastAPI:
+def application() -> Application:
     return create_app(HttpSettings(bootstrap=(("127.0.0.1", 1),)), clock=SystemClock(), rng=random.Random(1))
 
 
-def direct_of(app: FastAPI) -> DirectRoutes:
-    (found,) = (one for one in app.user_middleware if one.cls is DirectRoutes)
-    return DirectRoutes(app.router, **found.kwargs)
+def direct_of(app: Application) -> DirectRoutes:
+    (found,) = (one for one in app.around if one.func is DirectRoutes)
+    return DirectRoutes(app.router, **found.keywords)
 
 
 class InPieces:
@@ -57,10 +58,10 @@ class InPieces:
         await self._inner(scope, receive, send)
 
 
-def through_the_router(app: FastAPI) -> None:
+def through_the_router(app: Application) -> None:
     """Let no request take a shorter way."""
-    app.user_middleware[:] = (one for one in app.user_middleware if one.cls is not DirectRoutes)
-    app.add_middleware(InPieces)
+    app.around[:] = (one for one in app.around if one.func is not DirectRoutes)
+    app.around.append(partial(InPieces))
 
 
 def flat(routes: Iterable[Any]) -> Iterator[Any]:

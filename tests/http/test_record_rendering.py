@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from app.core.turns import whole
 from app.core.units import Offset, TimestampMs
 from app.http import record_rendering
-from app.http.record_rendering import Rendering, shown_steps
-from app.records.record import Record
+from app.http.record_rendering import Rendering, ShortRecords, shown_steps
+from app.records.record import Headers, Record
 
 
 def shown(value: bytes | None, rendering: Rendering, key: bytes | None = None) -> tuple[bytes, str | None, object]:
@@ -34,6 +34,36 @@ def test_any_value_is_on_one_line_and_comes_back(value: bytes, rendering: Render
     else:
         assert rendering is Rendering.AUTO
         assert data == json.loads(value)
+
+
+CONTENTS = (
+    st.none()
+    | st.binary(max_size=20)
+    | st.text(max_size=20).map(str.encode)
+    | st.sampled_from([b'{"a": [1, 2]}', b'{"a":\n1}', b" 7 ", b"01", b"null", b"[", b'"\xc3\xa4"', b'{"a":"\xff"}'])
+)
+
+
+@given(
+    key=CONTENTS,
+    value=CONTENTS,
+    headers=st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=2).map(tuple),
+    timestamp=st.sampled_from([-1, 0, 1_700_000_000_123, 1 << 60]).map(TimestampMs),
+    rendering=st.sampled_from(Rendering),
+)
+def test_a_short_record_is_shown_as_any_other(
+    key: bytes | None, value: bytes | None, headers: Headers, timestamp: TimestampMs, rendering: Rendering
+) -> None:
+    record = Record(Offset(5), timestamp, key, value, headers)
+    assert ShortRecords(3, rendering).shown(record) == whole(shown_steps(record, 3, rendering))
+
+
+@pytest.mark.parametrize(
+    "content", [b'{"a":"\xff"}', b'"\xc3"', b'"\xed\xa0\x80"', b'{"a":"\xc3\xa4"}', b"{}", b"{", b""]
+)
+def test_a_short_record_is_json_only_if_it_is_utf8(content: bytes) -> None:
+    record = Record(Offset(1), TimestampMs(0), content, content)
+    assert ShortRecords(0, Rendering.AUTO).shown(record) == whole(shown_steps(record, 0, Rendering.AUTO))
 
 
 @pytest.mark.parametrize(

@@ -273,12 +273,12 @@ from app.http.application import create_app
 from app.http.gateway import HttpSettings
 from app.machine.runtime import SystemClock
 app = create_app(HttpSettings(bootstrap=(("127.0.0.1", 1),)), clock=SystemClock(), rng=random.Random(1))
-print([one.cls.__name__ for one in app.user_middleware])
+print([one.func.__name__ for one in app.around])
 names = ("app.http.traced", "app.client.traced", "app.core.tracing", "app.machine.span_export", "opentelemetry.sdk")
 print([name for name in names if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout == "['Front', 'DirectRoutes']\n[]\n"
+    assert done.stdout == "['DirectRoutes', 'Front']\n[]\n"
 
 
 async def test_a_batch_whose_records_were_taken_back_is_forgotten(tmp_path: Path) -> None:

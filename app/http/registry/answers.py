@@ -12,6 +12,7 @@ from starlette.responses import Response, StreamingResponse
 
 from app.core.extras import install_hint
 from app.core.turns import Portion
+from app.http.bodies import WholeAnswer
 from app.http.errors import Error
 from app.http.schemas import REGISTRY_TYPE
 from app.registry.record_json import shown_references
@@ -19,6 +20,7 @@ from app.registry.refusals import Code, ParserMissing, RegistryRefusal
 from app.registry.view import Version
 
 MEDIA_TYPE: Final = REGISTRY_TYPE
+_MEDIA_TYPE: Final = MEDIA_TYPE.encode()
 EXTRA: Final = "registry"
 T = TypeVar("T")
 WHOLE_MAX: Final = 100
@@ -29,7 +31,12 @@ CHUNK_BYTES: Final = 64_000
 
 def answered(content: Any, status: int = 200) -> Response:
     """An answer of one JSON value."""
-    return Response(msgspec.json.encode(content), status, media_type=MEDIA_TYPE)
+    return WholeAnswer(status, msgspec.json.encode(content), _MEDIA_TYPE)
+
+
+def encoded(body: bytes) -> Response:
+    """An answer that was encoded before."""
+    return WholeAnswer(200, body, _MEDIA_TYPE)
 
 
 def listed(items: Sequence[T], shown: Callable[[T], Any]) -> Response:

@@ -29,8 +29,49 @@ IDLE_MAX_S: Final = KEPT_MAX_S
 """A view that was not used for so long is dropped. It would be read from the start anyway."""
 LOOK_S: Final = 1.0
 """Time between two looks at the memory of all views, while no new one comes."""
+ANSWERS_BYTES_MAX: Final = 4 * MIB
+"""Of the answers that one caller's view keeps."""
+ANSWER_BYTES: Final = 300
+"""Memory of an answer beside its text and its request."""
+Asked = tuple[str, str, bytes]
+"""Context, path and query of a request."""
 VERSION_BYTES: Final = 1_300
 """Memory of a version beside its text."""
+
+
+class KnownAnswers:
+    """Answers that a view gave, by request. A further entry of the log ends them all."""
+
+    def __init__(self) -> None:
+        self._of: tuple[View, int] | None = None
+        """The view that gave them, and its end."""
+        self._kept: dict[Asked, bytes] = {}
+        self.bytes = 0
+        """Memory of all, roughly."""
+
+    def get(self, view: View, asked: Asked) -> bytes | None:
+        """The answer to a request, if this view has given it at its present end."""
+        self._look_at(view)
+        return self._kept.get(asked)
+
+    def keep(self, view: View, end: int, asked: Asked, answer: bytes) -> None:
+        """Keep an answer that ``view`` gave at ``end``, if that is still its end. Others are dropped if all take too much."""
+        self._look_at(view)
+        size = sum(map(len, asked)) + len(answer) + ANSWER_BYTES
+        if view.end != end or size > ANSWERS_BYTES_MAX or asked in self._kept:
+            return
+        if self.bytes + size > ANSWERS_BYTES_MAX:
+            self._drop()
+        self._kept[asked] = answer
+        self.bytes += size
+
+    def _look_at(self, view: View) -> None:
+        if self._of is None or self._of[0] is not view or self._of[1] != view.end:
+            self._of = view, view.end
+            self._drop()
+
+    def _drop(self) -> None:
+        self._kept, self.bytes = {}, 0
 
 
 class FollowedLog:
@@ -39,6 +80,7 @@ class FollowedLog:
     def __init__(self, log: SchemaLog) -> None:
         self.log: Final = log
         self.view = View()
+        self.answers: Final = KnownAnswers()
         self._since_s = self.used_s = asyncio.get_running_loop().time()
         """``used_s``: when a request took it last."""
         self._kept_s = KEPT_S
@@ -54,8 +96,8 @@ class FollowedLog:
 
     @property
     def bytes(self) -> int:
-        """Memory of the view, roughly."""
-        return self.view.chars + self.view.version_count * VERSION_BYTES
+        """Memory of the view and its answers, roughly."""
+        return self.view.chars + self.view.version_count * VERSION_BYTES + self.answers.bytes
 
     async def refreshed(self) -> View:
         """The view at an end that was learned after this call. Callers that wait at the same time share one read.
@@ -74,9 +116,9 @@ class FollowedLog:
                 self._whole_s = asyncio.get_running_loop().time()
             return self.view
 
-    async def recent(self) -> View:
-        """The view as it was ``KEPT_S`` ago, or later, with all records of this caller. Raises: as ``refreshed``."""
-        if asyncio.get_running_loop().time() - self._whole_s < KEPT_S:
+    async def recent(self, seconds: float = KEPT_S) -> View:
+        """The view as it was so many seconds ago, or later, with all records of this caller. Raises: as ``refreshed``."""
+        if asyncio.get_running_loop().time() - self._whole_s < seconds:
             return self.view
         return await self.refreshed()
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
+import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app.core.turns import Portion, ordered
-from app.http.registry.answers import MEDIA_TYPE, answered, listed, schema_members, use_members, version_members
+from app.http.registry.answers import answered, listed, schema_members, use_members, version_members
 from app.http.registry.paths import context_of
-from app.http.registry.requests import flag, in_form, service_of
+from app.http.registry.requests import flag, in_form, kept, known_answer, service_of
 from app.http.registry.subjects import in_prefix, page
 from app.registry.parsing.schemas import SUPPORTED
 from app.registry.record_json import INT_MAX
@@ -44,19 +45,26 @@ async def list_types() -> Response:
 
 @router.get("/ids/{schema_id}", summary="Get a schema by its id", tags=TAGS)
 async def get_schema(schema_id: str, request: Request) -> Response:
+    with_max = b"fetchMaxId" in request.scope["query_string"] and flag(request, "fetchMaxId")
+    if not with_max and (known := await known_answer(request)) is not None:
+        return known
     view, found = await _schema(request, schema_id)
+    end = view.end
     found = await in_form(request, view, found)
     made = {**schema_members(found), "guid": found.guid}
-    if flag(request, "fetchMaxId"):
-        made["maxId"] = view.greatest_id(_context(request))
-    return answered(made)
+    if with_max:
+        return answered({**made, "maxId": view.greatest_id(_context(request))})
+    return kept(request, view, end, msgspec.json.encode(made))
 
 
 @router.get("/ids/{schema_id}/schema", summary="Get the text of a schema by its id", tags=TAGS)
 async def get_text(schema_id: str, request: Request) -> Response:
+    if (known := await known_answer(request)) is not None:
+        return known
     view, found = await _schema(request, schema_id)
+    end = view.end
     found = await in_form(request, view, found)
-    return Response(found.stored.schema, media_type=MEDIA_TYPE)
+    return kept(request, view, end, found.stored.schema.encode())
 
 
 @router.get("/ids/{schema_id}/subjects", summary="List the subjects that have a schema", tags=TAGS)
@@ -72,9 +80,12 @@ async def list_versions(schema_id: str, request: Request) -> Response:
 
 @router.get("/guids/{guid}", summary="Get a schema by its GUID", tags=TAGS)
 async def get_schema_of_guid(guid: str, request: Request) -> Response:
+    if (known := await known_answer(request)) is not None:
+        return known
     view, versions = await _of_guid(request, guid)
+    end = view.end
     found = await in_form(request, view, versions[0])
-    return answered({**schema_members(found), "guid": found.guid})
+    return kept(request, view, end, msgspec.json.encode({**schema_members(found), "guid": found.guid}))
 
 
 @router.get("/guids/{guid}/ids", summary="List the ids of a schema by its GUID", tags=TAGS)

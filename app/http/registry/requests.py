@@ -6,10 +6,12 @@ from typing import Any, Final
 
 import msgspec
 from fastapi import Request
+from starlette.responses import Response
 
 from app.http.bodies import small_body
 from app.http.gateway import ADMIN_BODY_BYTES_MAX
-from app.http.registry.followed import FollowedLogs
+from app.http.registry.answers import encoded
+from app.http.registry.followed import Asked, FollowedLogs
 from app.http.registry.parsing_work import ParsingWork
 from app.http.registry.paths import context_of, slashes
 from app.http.registry.service import SchemaService
@@ -22,6 +24,8 @@ from app.registry.subjects import Subject, read_subject
 from app.registry.view import Version, View
 
 LATEST: Final = "latest"
+LOOKED_UP_S: Final = 1.0
+"""Age of the view that answers a request for a schema by its id. An id has one schema for ever, until it is deleted."""
 _FORMS: Final = frozenset(one.value for one in Format)
 
 
@@ -51,6 +55,29 @@ def service_of(request: Request) -> SchemaService:
     logs: FollowedLogs = request.app.state.schema_logs
     work: ParsingWork = request.app.state.schema_work
     return SchemaService(logs.of(gateway_of(request)), work)
+
+
+async def known_answer(request: Request) -> Response | None:
+    """The answer to the same request, if the registry gave it ``LOOKED_UP_S`` ago or later and its log has not moved on since.
+
+    Raises: FirnError.
+    """
+    logs: FollowedLogs = request.app.state.schema_logs
+    followed = logs.of(gateway_of(request))
+    body = followed.answers.get(await followed.recent(LOOKED_UP_S), _asked(request))
+    return None if body is None else encoded(body)
+
+
+def kept(request: Request, view: View, end: int, body: bytes) -> Response:
+    """An answer that ``view`` gave at ``end``, and that the next equal requests get, too."""
+    logs: FollowedLogs = request.app.state.schema_logs
+    logs.of(gateway_of(request)).answers.keep(view, end, _asked(request), body)
+    return encoded(body)
+
+
+def _asked(request: Request) -> Asked:
+    scope = request.scope
+    return context_of(scope), scope["path"], scope["query_string"]
 
 
 def subject_in(request: Request, text: str) -> Subject:

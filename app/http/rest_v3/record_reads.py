@@ -357,7 +357,7 @@ async def _page_response(
     if page.epoch_below is not None:
         headers["etag"] = etag_of(SeenEnd(topic.topic_id, page.next_offset, page.epoch_below))
     if lines:
-        return Response(b"".join(one + b"\n" for one in page.records), headers=headers, media_type=LINES_TYPE)
+        return Response(b"\n".join([*page.records, b""]), headers=headers, media_type=LINES_TYPE)
     content = filled(
         {
             "kind": "KafkaRecordList",
@@ -420,7 +420,7 @@ async def _stream(request: Request, gateway: Gateway, wanted: WantedRecords, *, 
     async with AsyncExitStack() as stack:
         consumer = await stack.enter_async_context(reader(gateway, read_committed=wanted.read_committed, endless=True))
         records = await stack.enter_async_context(aclosing(follow(consumer, wanted)))
-        first = await anext(records, None)
+        first: list[ShownAt] = await anext(records, [])
         held = stack.pop_all()
     talk = _talk(request, gateway, records, first, events=events)
     return Streamed(talk, held, headers=headers, media_type=kind)
@@ -429,8 +429,8 @@ async def _stream(request: Request, gateway: Gateway, wanted: WantedRecords, *, 
 def _talk(
     request: Request,
     gateway: Gateway,
-    records: AsyncIterator[ShownAt | None],
-    first: ShownAt | None,
+    records: AsyncIterator[list[ShownAt]],
+    first: list[ShownAt],
     *,
     events: bool,
 ) -> Callable[[Write], Awaitable[None]]:
@@ -440,10 +440,10 @@ def _talk(
     async def send_all(write: Write) -> None:
         loop = asyncio.get_running_loop()
         said_s = loop.time()
-        if first is not None:
+        if first:
             await write(_piece(first, events=events))
         async for shown in records:
-            if shown is not None:
+            if shown:
                 await write(_piece(shown, events=events))
                 said_s = loop.time()
             elif loop.time() - said_s >= ALIVE_S:
@@ -468,7 +468,7 @@ def _talk(
     return talk
 
 
-def _piece(shown: ShownAt, *, events: bool) -> bytes:
+def _piece(shown: list[ShownAt], *, events: bool) -> bytes:
     if not events:
-        return shown.content + b"\n"
-    return b"id: %d\ndata: %s\n\n" % (shown.offset, shown.content)
+        return b"\n".join([*(content for _, content in shown), b""])
+    return b"".join([b"id: %d\ndata: %s\n\n" % one for one in shown])

@@ -11,6 +11,7 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from app.http.bodies import CONTAINERS_MAX
+from app.http.registry import requests
 from app.registry.record_json import Key, KeyType, write_key
 from tests.support.registry import schema_record
 from tests.support.registry_routes import Client
@@ -197,6 +198,42 @@ async def test_modes_are_set_got_and_taken_away(client: Client) -> None:
     assert await client.good("PUT", "/mode?force=true", {"mode": "IMPORT"}) == {"mode": "IMPORT"}
     assert await client.register("b", '"int"', id=77, version=5) == 77
     assert await client.good("GET", "/subjects/b/versions") == [5]
+
+
+async def test_a_schema_that_was_looked_up_is_known_for_a_second(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "LOOKED_UP_S", 3_600.0)
+    client.log.put(schema_record("a", 1, 1))
+    got = await client.good("GET", "/schemas/ids/1")
+    paths = ("/schemas/ids/1", "/schemas/ids/1/schema", f"/schemas/guids/{got['guid']}")
+    answers = [await client.good("GET", path) for path in paths]
+    reads = client.log.reads
+    assert [await client.good("GET", path) for path in paths] == answers
+    assert client.log.reads == reads
+    # What is not known is looked for in the log, and so are lists.
+    client.log.put(schema_record("b", 1, 2, '"int"'))
+    assert (await client.good("GET", "/schemas/ids/2"))["schema"] == '"int"'
+    assert await client.refused("GET", "/schemas/ids/3") == (404, 40403)
+    assert [await client.good("GET", path) for path in paths] == answers
+    client.log.put((write_key(Key(KeyType.SCHEMA, "a", 1)), None))
+    assert [await client.good("GET", path) for path in paths] == answers
+    assert await client.good("GET", "/subjects") == ["b"]
+    for path in paths:
+        assert await client.refused("GET", path) == (404, 40403)
+    # The time is over: another process may have deleted a schema.
+    assert (await client.good("GET", "/schemas/ids/2"))["schema"] == '"int"'
+    monkeypatch.setattr(requests, "LOOKED_UP_S", 0.0)
+    client.log.put((write_key(Key(KeyType.SCHEMA, "b", 1)), None))
+    assert await client.refused("GET", "/schemas/ids/2") == (404, 40403)
+
+
+async def test_answers_are_known_by_context_and_query(client: Client) -> None:
+    client.log.put(schema_record("a", 1, 1), schema_record(":.sales:a", 1, 1, '"int"'))
+    for _ in range(2):
+        assert (await client.good("GET", "/schemas/ids/1"))["schema"] == STRING
+        assert (await client.good("GET", "/contexts/sales/schemas/ids/1"))["schema"] == '"int"'
+        assert (await client.good("GET", "/schemas/ids/1?subject=:.sales:"))["schema"] == '"int"'
 
 
 async def test_versions_and_subjects_are_deleted_softly_and_for_good(client: Client) -> None:

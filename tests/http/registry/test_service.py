@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from app.core.errors import BrokerUnavailable
-from app.http.registry.followed import IDLE_MAX_S, KEPT_READS, KEPT_S, FollowedLog, FollowedLogs
+from app.http.registry import followed
+from app.http.registry.followed import IDLE_MAX_S, KEPT_READS, KEPT_S, FollowedLog, FollowedLogs, KnownAnswers
 from app.http.registry.parsing_work import KEPT_CHARS_MAX, ParsingWork
 from app.http.registry.service import SchemaService
 from app.registry.parsing.schemas import PROTOBUF_CHARS, SchemaType
@@ -16,6 +17,7 @@ from app.registry.refusals import Code, RegistryRefusal
 from app.registry.registering import SchemaRequest, with_text
 from app.registry.schema_log import Entry
 from app.registry.subjects import read_subject
+from app.registry.view import View
 from tests.support.counted_loop import LookedAtLoop, count_turns
 from tests.support.registry import schema_record
 from tests.support.registry_routes import Client, OwnedLog
@@ -163,6 +165,28 @@ async def test_a_schema_is_looked_for_in_many_versions_in_portions() -> None:
     wanted = version.content._replace(schema='"int"')
     assert turns(10) == 0
     assert turns(10_000) > 100
+
+
+def test_answers_are_kept_for_one_end_of_a_view_and_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(followed, "ANSWERS_BYTES_MAX", 1_000)
+    view, answers = View(), KnownAnswers()
+    view.reached(1)
+    answers.keep(view, 1, (".", "/a", b""), b"A")
+    assert answers.get(view, (".", "/a", b"")) == b"A"
+    assert answers.get(view, (".", "/a", b"q")) is None
+    view.reached(2)
+    answers.keep(view, 1, (".", "/b", b""), b"an answer from before")
+    assert [answers.get(view, (".", path, b"")) for path in ("/a", "/b")] == [None, None]
+    for number in range(10):
+        answers.keep(view, 2, (".", f"/{number}", b""), b"x" * 100)
+        assert answers.get(view, (".", f"/{number}", b"")) == b"x" * 100
+        assert 0 < answers.bytes <= 1_000
+    answers.keep(view, 2, (".", "/long", b""), b"x" * 1_000)
+    assert answers.get(view, (".", "/long", b"")) is None
+    other = View()
+    other.reached(2)
+    assert answers.get(other, (".", "/9", b"")) is None
+    assert answers.bytes == 0
 
 
 async def test_views_of_large_logs_are_dropped_before_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
