@@ -65,6 +65,12 @@ PAGES: Final = (
 )
 
 
+CUT_ROWS: Final = """[...document.querySelectorAll(".rows tbody tr")]
+    .filter((row) => getComputedStyle(row).display === "grid" && row.scrollWidth > row.clientWidth + 1)
+    .map((row) => row.textContent.trim().slice(0, 80))"""
+"""Rows that are cards on a phone, and whose text goes beyond them."""
+
+
 class Shown(NamedTuple):
     """A server, and a browser in front of it."""
 
@@ -142,6 +148,8 @@ async def test_no_page_reports_anything_to_the_browsers_console_and_no_record_ru
             assert "Firn" in await shown.tab.value("document.title"), path
             overflow = await shown.tab.value("document.documentElement.scrollWidth - innerWidth")
             assert overflow <= 0, f"{path} is wider than a screen of {screen.width}"
+            cut = await shown.tab.value(CUT_ROWS)
+            assert cut == [], f"rows of {path} are wider than their card on a screen of {screen.width}"
 
 
 async def test_an_empty_cluster_has_pages_that_say_what_to_do(shown: Shown) -> None:
