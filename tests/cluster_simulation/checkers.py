@@ -275,7 +275,8 @@ class Replication:
             start = int(log.segments()[0].base_offset)
             for base in list(history.bases):
                 bound = history.bound[base]
-                if base >= start and (base not in stored or stored[base].tail != bound.batch.tail):
+                found = stored.get(base)
+                if base >= start and (found is None or not bound.is_in(found.tail, found.epoch)):
                     self._world.trace("excused", history.name, base)
                     history.drop_from(base)
                     break

@@ -165,6 +165,11 @@ class Producer(Client):
                 except Unreachable:
                     continue
 
+    async def produce_to(self, node_id: int, history: ReplicatedHistory) -> bool:
+        """As ``produce``, to a broker that may lead or not."""
+        self._leaders[history.topic_id, history.index] = node_id
+        return await self.produce(history)
+
     async def produce(self, history: ReplicatedHistory) -> bool:
         """Send new batches, behind those that were not answered. Returns: whether all were. Raises: Unreachable."""
         if self.idempotent and self._producer_id < 0:

@@ -25,6 +25,7 @@ from app.metadata.image.image import ClusterImage
 from app.wire.apikeys import ApiKey
 from app.wire.apis.find_coordinator import FindCoordinatorRequest
 from app.wire.apis.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tests.cluster_simulation import conditional
 from tests.cluster_simulation.checkers import Replication
 from tests.cluster_simulation.clients import ANSWER_MS, Client
 from tests.cluster_simulation.directed import DIRECTED
@@ -40,11 +41,12 @@ from tests.simulation.sharing import Place, SharedOnce, Worker
 from tests.simulation.transactions import GROUP_ID, CommittedReader, TransactionalProducer, Transactions
 
 if TYPE_CHECKING:
+    from tests.cluster_simulation.conditional import BehindSeen
     from tests.cluster_simulation.machine import ClusterMachine
     from tests.cluster_simulation.world import World
 
 ACTORS: Final = ("transactions", "groups", "assigned", "sharing", "upgrade")
-"""What a run may have beside plain producers and readers."""
+"""What a run may have beside plain producers and readers. Only runs that name them have ``conditional`` and ``keyed`` ones."""
 STABLE_S: Final = 60.0
 """After everything has healed, until no transaction is open."""
 
@@ -418,6 +420,8 @@ class Coordinated:
         self.crowd: list[RoutedWorker] = []
         self.enders: list[RoutedTransactionalProducer] = []
         """Workers and producers that do what faults have them do."""
+        self.behind_seen: BehindSeen | None = None
+        """Of runs with callers of conditional appends."""
 
     # --- what is known ------------------------------------------------------------------------------------------------
 
@@ -523,9 +527,13 @@ class Coordinated:
                 world.go(RoutedWorker(world, f"s{number}").run())
             if self._directed:
                 self.crowd = [RoutedWorker(world, f"crowd {number}") for number in range(3)]
+        if "conditional" in self._actors:
+            self.behind_seen = await conditional.begin(world)
 
     async def finish(self) -> None:
         """Everything has healed. Raises: Violation."""
+        if self.behind_seen is not None:
+            self.behind_seen.finish()
         if "transactions" in self._actors:
             if not self.losses:
                 await self._world.until(self._is_stable, STABLE_S, "the last transactions to end", "INV-9")

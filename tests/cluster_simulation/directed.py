@@ -294,7 +294,7 @@ async def leaders_move(world: World) -> None:
     """Another replica of a partition becomes the preferred leader, and leads; nobody dies."""
     history = world.any_history()
     if history is not None:
-        await _move_leader(world, history)
+        await move_leader(world, history)
 
 
 async def workers_come_together(world: World) -> None:
@@ -307,7 +307,7 @@ async def workers_come_together(world: World) -> None:
         with suppress(Unreachable):
             await worker.beat()
     before = world.coordinated.led_by(history)
-    await _move_leader(world, history)
+    await move_leader(world, history)
     try:
         async with asyncio.timeout(3.0):
             while world.coordinated.led_by(history) == before or not world.coordinated.leader_knows(history):
@@ -332,10 +332,11 @@ async def _take_and_accept(worker: RoutedWorker) -> None:
 async def _all_leaders_move(world: World) -> None:
     for history in list(world.histories.values()):
         if not history.deleting:
-            await _move_leader(world, history)
+            await move_leader(world, history)
 
 
-async def _move_leader(world: World, history: ReplicatedHistory) -> None:
+async def move_leader(world: World, history: ReplicatedHistory) -> None:
+    """Another replica that is in sync becomes the preferred leader, and leads."""
     image = world.partition_image(history)
     if image is None:
         return

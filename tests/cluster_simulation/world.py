@@ -34,6 +34,7 @@ from app.wire.apis.elect_leaders import ElectLeadersRequest, TopicPartitions
 from tests.cluster_simulation.bumping import BumpingProducer
 from tests.cluster_simulation.checkers import Calm, Members, OneOrder, Prompt, Replication
 from tests.cluster_simulation.clients import FOUND_BY_ITSELF, Administrator, Producer, Reader
+from tests.cluster_simulation.conditional_faults import CONDITIONAL
 from tests.cluster_simulation.coordinated import ACTORS, Coordinated
 from tests.cluster_simulation.directed import DIRECTED
 from tests.cluster_simulation.faults import FAULTS
@@ -53,6 +54,7 @@ from tests.sim.world import WorldOfBrokers, run_world
 from tests.simulation.checkers import Bounded, BucketIsEnough, OneWriter
 from tests.support.virtual_loop import VirtualClock
 
+ALL_FAULTS: Final = FAULTS | DIRECTED | OBJECT_FAULTS | ISOLATION | SLOW | CONDITIONAL
 LOOK_S = 0.05
 TIERED_SHARE = 0.6
 """Of runs whose topics are tiered."""
@@ -372,6 +374,10 @@ class World(WorldOfBrokers):
             self._damaged(machine, [one for one in self.all_histories() if not one.disk])
         self._restart_s[machine.name] = self.loop.time() + self.rng.choice((0.05, 0.5, 2.0, 5.0))
 
+    def delay_start(self, machine: ClusterMachine, seconds: float) -> None:
+        """A machine that is down is not started again for so long."""
+        self._restart_s[machine.name] = self.loop.time() + seconds
+
     def lose_disk(self, machine: ClusterMachine) -> None:
         if machine.paused:
             return
@@ -416,7 +422,7 @@ class World(WorldOfBrokers):
             self.faults_met.add(kind)
             self._troubles = [one for one in self._troubles if not one.done()]
             if len(self._troubles) < 6:
-                self._troubles.append(self.go((FAULTS | DIRECTED | OBJECT_FAULTS | ISOLATION | SLOW)[kind](self)))
+                self._troubles.append(self.go(ALL_FAULTS[kind](self)))
 
     async def calm(self) -> None:
         """No more trouble."""

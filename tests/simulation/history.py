@@ -41,6 +41,10 @@ class Bound:
     tiered: bool = False
     """It must survive the loss of the disk."""
 
+    def is_in(self, tail: bytes, epoch: int) -> bool:
+        """Whether a batch at its offset is this one, of the same leader epoch. Two leaders may take the same bytes."""
+        return tail == self.batch.tail and (self.epoch < 0 or self.epoch == epoch)
+
 
 @dataclass(slots=True, eq=False)
 class PartitionHistory:

@@ -5,7 +5,8 @@ log that has this epoch up to this offset has the same batches. So a partition t
 leader, does not pass for the one that was read (ADR 0043, EO18). Markers of transactions are no data.
 
 The check is made in the turn of the append, behind the look for a repeat: a batch of an idempotent producer that is in the log
-already gets its offset again, though it is itself the data behind the caller's offset.
+already gets its offset again, though it is itself the data behind the caller's offset. A refusal waits until it counts for later
+leaders, too.
 
 Tests: ``tests/broker/test_conditional_appends.py``.
 """
@@ -124,9 +125,21 @@ async def _answer(connection: Client, request: Request, asked: AppendRequest) ->
     try:
         return await _append(connection, request, asked, partition.topic)
     except EndMoved as error:
-        partition = require_partition(context, asked.topic_id, asked.partition)
-        end, epoch = _known_end(partition)
-        return AppendResponse(error=str(error), moved=True, end=end, epoch=epoch)
+        return await _refused(require_partition(context, asked.topic_id, asked.partition), str(error), asked.timeout_ms)
+
+
+async def _refused(partition: Partition, why: str, timeout_ms: int) -> AppendResponse:
+    """The response that nothing was appended. Called in the turn of the check.
+
+    An earlier try may have left its batch in the log of another replica, which would keep it if it led next. So the response waits
+    until this log is stored up to its end: each later leader has this log, and not that batch.
+    Raises: RequestRejected REQUEST_TIMED_OUT, StorageUnavailable, NotLeader.
+    """
+    stored = partition.wait_stored_as_leader(partition.log.log_end_offset)
+    if stored is not None:
+        await _stored(stored, timeout_ms)
+    end, epoch = _known_end(partition)
+    return AppendResponse(error=why, moved=True, end=end, epoch=epoch)
 
 
 async def _append(connection: Client, request: Request, asked: AppendRequest, topic: str) -> AppendResponse:
