@@ -66,8 +66,8 @@ class Console:
         self.sessions = Sessions(encrypted=encrypted)
         self.live: AskedOnce[Any] = AskedOnce(keeps=True, kept_s=LIVE_S)
         """The numbers for the script of the first page, which all callers share who may describe the cluster."""
-        self.dollars: AskedOnce[Any] = AskedOnce(keeps=True, kept_s=LIVE_S)
-        """The cost of topics, shared as ``live`` is."""
+        self.measured: AskedOnce[Any] = AskedOnce(keeps=True, kept_s=LIVE_S)
+        """What brokers measured of topics in the last hour, shared as ``live`` is."""
         self._environment: Environment | None = None
         self._assets: Mapping[str, Asset] = {}
 

@@ -16,11 +16,11 @@ from app.client.admin import AdminClient
 from app.client.groups import GroupClient, ShareProgress
 from app.core.errors import BrokerUnavailable
 from app.core.units import Offset, PartitionIndex, TopicPartition
-from app.cost.measured import OTHERS, MeasuredBill, TopicBill
+from app.cost.measured import OTHERS, MeasuredBill, Spent, TopicBill
 from app.http.asked_once import AskedOnce
 from app.http.console.pages import topic_totals
 from app.http.console.pages.overview import Numbers
-from app.http.console.pages.topic_totals import Dollars
+from app.http.console.pages.topic_totals import Measured
 from app.http.gateway import Gateway
 from app.metadata.image.records import LEVEL_MAX
 from app.security.acls import CLUSTER_NAME, Operation, ResourceType
@@ -53,6 +53,10 @@ async def committed(application: FastAPI, group: str, topic: str, *offsets: int)
 def cells(text: str, label: str) -> list[str]:
     found = re.findall(rf'data-label="{re.escape(label)}"[^>]*>(.*?)</td>', text, re.S)
     return [" ".join(unescape(re.sub("<[^>]+>", " ", one)).split()) for one in found]
+
+
+def headings(text: str) -> list[str]:
+    return [re.sub("<[^>]+>", "", one) for one in re.findall("<th[^>]*>(.*?)</th>", text)]
 
 
 async def test_the_list_has_the_lag_of_all_groups_and_the_greatest(
@@ -191,10 +195,10 @@ async def test_the_list_has_the_columns_that_its_reader_chooses(http: httpx.Asyn
     for name in ("a", "b"):
         await written(http, cluster, name, 1)
     text = (await http.get("/console/topics?col=records&col=nonsense")).text
-    assert re.findall("<th[^>]*>([^<]+)</th>", text) == ["Topic", "Records"]
+    assert headings(text) == ["Topic", "Records"]
     assert re.findall(r'name="col" value="(\w+)" checked', text) == ["records"]
     assert "data-live" not in text, "no number of these columns moves"
-    assert "Lag" in re.findall("<th[^>]*>([^<]+)</th>", (await http.get("/console/topics?col=nonsense")).text)
+    assert "Lag" in headings((await http.get("/console/topics?col=nonsense")).text)
 
 
 async def test_the_next_page_has_the_same_columns(
@@ -207,7 +211,7 @@ async def test_the_next_page_has_the_same_columns(
     link = re.search(r'rel="next" href="([^"]+)"', text)
     assert link is not None
     following = await http.get(unescape(link[1]))
-    assert re.findall("<th[^>]*>([^<]+)</th>", following.text) == ["Topic", "Records"]
+    assert headings(following.text) == ["Topic", "Records"]
     assert str(following.url).endswith("?internal=1&after=a&col=records")
 
 
@@ -217,13 +221,13 @@ def bill(**dollars: float) -> Numbers:
 
 
 def test_a_topic_costs_what_the_page_of_the_cost_says() -> None:
-    assert [Dollars(bill(a=2.5)).of(name) for name in "ab"] == [2.5, 0.0]
+    assert [Measured(bill(a=2.5)).dollars_of(name) for name in "ab"] == [2.5, 0.0]
     summed = bill(a=2.5, **{OTHERS: 1.0})
-    assert [Dollars(summed).of(name) for name in "ab"] == [2.5, None], "b may be one of the others"
-    assert Dollars(Numbers()).of("a") is None, "no broker has counted for long enough"
+    assert [Measured(summed).dollars_of(name) for name in "ab"] == [2.5, None], "b may be one of the others"
+    assert Measured(Numbers()).dollars_of("a") is None, "no broker has counted for long enough"
     partly = bill(a=2.5)
     partly.silent.append(2)
-    assert Dollars(partly).of("a") is None, "a broker did not tell its part"
+    assert Measured(partly).dollars_of("a") is None, "a broker did not tell its part"
 
 
 async def test_the_cost_is_shown_to_those_who_may_describe_the_cluster(
@@ -234,14 +238,16 @@ async def test_the_cost_is_shown_to_those_who_may_describe_the_cluster(
 
     monkeypatch.setattr(topic_totals, "numbers_of", numbers)
     async with secured(tmp_path) as http:
-        http.app.state.console.dollars = AskedOnce(keeps=True, kept_s=600.0)
+        http.app.state.console.measured = AskedOnce(keeps=True, kept_s=600.0)
         await http.broker.create_topic("t")
         await http.add_user("one", "none")
         await http.allow("one", (Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME))
         for user in ("one", "none"):
             await http.allow(user, (Operation.DESCRIBE, ResourceType.TOPIC, "t"))
         assert cells((await http.ask("one", "/console/topics")).text, "$ a month") == ["1,234.50"]
+        assert (await http.ask("none", "/console/topics?sort=cost")).status_code == 403
         hidden = (await http.ask("none", "/console/topics")).text
+        assert "sort=" not in hidden
         assert "/console/topics/t" in hidden
         assert "a month" not in hidden
 
@@ -279,3 +285,53 @@ async def test_a_broker_that_is_away_is_not_asked_for_lags(
     for path in ("/console/topics", "/console/live/topics", "/console/topics/a/groups", "/console/topics/a"):
         assert (await http.get(path)).status_code == 200, path
     assert asked == [], "a page would wait for it twice"
+
+
+def spent(**topics: float) -> Spent:
+    counts: dict[tuple[str, str], float] = {("in", OTHERS): 1e9}
+    for name, value in topics.items():
+        counts["in", name] = counts["stored", name] = value
+    return Spent(60.0, topics=counts)
+
+
+def test_topics_are_ranked_by_the_sums_of_all_brokers() -> None:
+    numbers = bill(cheap=1.0, dear=2.0, **{OTHERS: 9.0})
+    numbers.spent += [spent(a=5.0, b=4.0), spent(b=4.0, c=1.0)]
+    found = Measured(numbers)
+    assert found.ranked("written") == ["b", "a", "c"]
+    assert found.ranked("bucket") == ["b", "a", "c"]
+    assert found.ranked("cost") == ["dear", "cheap"]
+    numbers.spent.append(spent(**{f"t{index}": 9.0 for index in range(300)}))
+    assert len(Measured(numbers).ranked("written")) == topic_totals.RANKED_MAX
+
+
+async def test_the_list_is_sorted_by_what_brokers_measured(
+    http: httpx.AsyncClient, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = bill(a=1.0, b=3.0, c=2.0)
+    numbers.spent.append(spent(a=9.0, b=3.0, gone=5.0))
+
+    async def told(*_: Any) -> Numbers:
+        return numbers
+
+    monkeypatch.setattr(topic_totals, "numbers_of", told)
+    for name in ("a", "b", "c"):
+        await written(http, cluster, name, 1)
+    assert cells((await http.get("/console/topics")).text, "Topic") == ["a", "b", "c"]
+    assert cells((await http.get("/console/topics?sort=cost")).text, "Topic") == ["b", "c", "a"]
+    text = (await http.get("/console/topics?sort=written&col=written")).text
+    assert cells(text, "Topic") == ["a", "b"], "one is deleted, and one was not measured"
+    assert "The 2 topics with the most bytes written in the last hour" in text
+    assert re.findall(r'<th[^>]*aria-sort="(\w+)"', text) == ["descending"]
+    link = re.search(r'data-live="([^"]+)"', text)
+    assert link is not None
+    assert (await http.get(unescape(link[1]))).json()["counters"] == {"a": 1, "b": 1}
+    assert cells((await http.get("/console/topics?sort=cost&q=c")).text, "Topic") == ["c"]
+    assert (await http.get("/console/topics?sort=luck")).status_code == 400
+    monkeypatch.setattr("app.http.console.pages.topics.TOPICS_A_PAGE", 2)
+    first = (await http.get("/console/topics?sort=cost")).text
+    following = re.search(r'rel="next" href="([^"]+)"', first)
+    assert following is not None
+    second = (await http.get(unescape(following[1]))).text
+    assert (cells(first, "Topic"), cells(second, "Topic")) == (["b", "c"], ["a"])
+    assert 'rel="next"' not in second

@@ -17,7 +17,7 @@ from app.client.connection import KafkaConnection
 from app.core.errors import ErrorCode, RequestRejected
 from app.core.turns import Portion
 from app.core.units import BrokerId
-from app.cost.measured import MEASURED_NAMES, MeasuredBill, measured_bill, spent_of
+from app.cost.measured import MEASURED_NAMES, MeasuredBill, Spent, measured_bill, spent_of
 from app.cost.prices import Prices
 from app.http import gateway as gateways
 from app.http.bodies import json_response
@@ -80,6 +80,8 @@ class Numbers:
     brokers: dict[int, dict[str, float]] = field(default_factory=dict)
     topics: dict[str, dict[str, float]] = field(default_factory=dict)
     bill: MeasuredBill | None = None
+    spent: list[Spent] = field(default_factory=list)
+    """The counts of brokers in the last hour."""
     silent: list[int] = field(default_factory=list)
     """Brokers that did not respond in time."""
 
@@ -113,7 +115,6 @@ async def numbers_of(gateway: Gateway, brokers: Sequence[BrokerId], names: Colle
 
     told = await side_by_side(gateway, brokers, ask)
     found.silent = [*told.silent]
-    spent = []
     portion = Portion()
     for node_id, samples in told.answers.items():
         own = found.brokers[node_id] = {}
@@ -132,9 +133,9 @@ async def numbers_of(gateway: Gateway, brokers: Sequence[BrokerId], names: Colle
             if portion.spent_by():
                 await portion.rest()
         if (counted := spent_of(measured)) is not None:
-            spent.append(counted)
-    if spent:
-        found.bill = measured_bill(spent, Prices())
+            found.spent.append(counted)
+    if found.spent:
+        found.bill = measured_bill(found.spent, Prices())
     return found
 
 

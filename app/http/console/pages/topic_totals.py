@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from fastapi import Request
 
@@ -15,7 +16,7 @@ from app.client.cluster import TopicView
 from app.client.connection import KafkaConnection
 from app.core.errors import RequestRejected
 from app.core.units import BrokerId
-from app.cost.measured import MEASURED_NAMES, OTHERS
+from app.cost.measured import IN, MEASURED_NAMES, OTHERS, STORED
 from app.http.console.asking import side_by_side
 from app.http.console.pages.overview import Numbers, may_describe, numbers_of
 from app.http.console.rendering import console_of
@@ -98,27 +99,45 @@ def _together(one: TopicLag | None, other: TopicLag) -> TopicLag:
     )
 
 
-class Dollars:
-    """The cost of topics a month, as the page of the cost has it."""
+RANKED_MAX: Final = 200
+"""Topics of a ranking. Brokers name the 100 with the most bytes each."""
+_COUNTS: Final = {"bucket": STORED, "written": IN}
+
+
+class Measured:
+    """What brokers have measured of topics in the last hour: their cost a month, as the page of the cost has it, and rankings."""
 
     def __init__(self, numbers: Numbers) -> None:
         bill = None if numbers.silent else numbers.bill
-        self._topics = {} if bill is None else {one.topic: one.dollars for one in bill.topics}
-        self._rest = None if bill is None or OTHERS in self._topics else 0.0
+        self._dollars = {} if bill is None else {one.topic: one.dollars for one in bill.topics}
+        self._rest = None if bill is None or OTHERS in self._dollars else 0.0
+        self._spent = numbers.spent
 
-    def of(self, topic: str) -> float | None:
+    def dollars_of(self, topic: str) -> float | None:
         """None if it is not known: no broker has counted for long enough, or the topic is one of those that are added up."""
-        return self._topics.get(topic, self._rest)
+        return self._dollars.get(topic, self._rest)
+
+    def ranked(self, by: str) -> list[str]:
+        """The topics with the most bytes in the ``bucket``, the most bytes ``written``, or the greatest ``cost``."""
+        values: dict[str, float] = {}
+        if by == "cost":
+            values = dict(self._dollars)
+        for spent in self._spent if by in _COUNTS else ():
+            for (of, topic), value in spent.topics.items():
+                if of == _COUNTS[by]:
+                    values[topic] = values.get(topic, 0.0) + value
+        values.pop(OTHERS, None)
+        return sorted(values, key=lambda topic: (-values[topic], topic))[:RANKED_MAX]
 
 
-async def dollars_of(request: Request) -> Dollars | None:
-    """The cost of topics; None if the caller may not describe the cluster. Callers who may share it for 2 s."""
+async def measured(request: Request) -> Measured | None:
+    """None if the caller may not describe the cluster. Callers who may share it for 2 s."""
     gateway = gateway_of(request)
     if not await may_describe(gateway):
         return None
 
-    async def ask() -> Dollars:
-        return Dollars(await numbers_of(gateway, sorted(gateway.cluster.view.brokers), MEASURED_NAMES))
+    async def ask() -> Measured:
+        return Measured(await numbers_of(gateway, sorted(gateway.cluster.view.brokers), MEASURED_NAMES))
 
-    found: Dollars = await console_of(request).dollars.answer(ask)
+    found: Measured = await console_of(request).measured.answer(ask)
     return found

@@ -22,7 +22,7 @@ from app.core.turns import Portion, run
 from app.core.units import BrokerId, PartitionIndex, TopicPartition
 from app.http.bodies import json_response
 from app.http.console.asking import ANY_S, Told, of_broker, side_by_side, soon, together
-from app.http.console.pages.topic_totals import Lags, dollars_of, lags_of
+from app.http.console.pages.topic_totals import RANKED_MAX, Lags, lags_of, measured
 from app.http.console.rendering import GUARDED, ConsoleRoute, console_of, page
 from app.http.console.texts.formats import setting
 from app.http.console.texts.timeline import Axis, timeline_steps
@@ -30,7 +30,7 @@ from app.http.errors import RestError
 from app.http.gateway import Gateway
 from app.http.serving import gateway_of
 from app.wire.config_resources import ConfigResourceType
-from app.wire.private import OFFLINE, PartitionTierStatus, SegmentInfo, TierStatusResponse, TopicsResponse
+from app.wire.private import OFFLINE, PartitionTierStatus, SegmentInfo, TierStatusResponse
 
 router = APIRouter(include_in_schema=False, route_class=ConsoleRoute, default_response_class=Response)
 
@@ -56,6 +56,8 @@ COLUMNS: Final[Mapping[str, str]] = {
 }
 """Columns of the list that a reader can choose."""
 _SHOWN_COLUMNS: Final = tuple(name for name in COLUMNS if name not in ("records", "upload"))
+SORTS: Final = ("bucket", "written", "cost")
+"""Columns by which the list can be sorted, by what brokers measured in the last hour. The order of names needs no measure."""
 _MOVING: Final = frozenset({"written", "lag"})
 _SHOWN: Final = ("retention.ms", "cleanup.policy", "firn.durability", "remote.storage.enable")
 
@@ -154,10 +156,15 @@ class _Asked(NamedTuple):
     after: str
     internal: bool
     columns: frozenset[str] = frozenset(_SHOWN_COLUMNS)
+    sort: str = ""
+    """One of ``SORTS``; empty for the order of names."""
+    begin: int = 0
+    """Topics of a ranking before the page."""
 
-    def query(self, after: str) -> str:
-        """A page of the same list in a URL."""
+    def query(self, after: str = "", *, sort: str | None = None, begin: int = 0) -> str:
+        """A page of the same list in a URL, by default in the same order."""
         given = [("q", self.wanted), ("internal", "1" if self.internal else ""), ("after", after)]
+        given += [("sort", self.sort if sort is None else sort), ("from", str(begin or ""))]
         chosen = (
             [("col", name) for name in COLUMNS if name in self.columns] if self.columns != {*_SHOWN_COLUMNS} else []
         )
@@ -168,19 +175,55 @@ def _asked(request: Request) -> _Asked:
     """Raises: RestError 400."""
     query = request.query_params
     columns = frozenset(COLUMNS).intersection(query.getlist("col")) or frozenset(_SHOWN_COLUMNS)
-    found = _Asked(query.get("q", ""), query.get("after", ""), query.get("internal") == "1", columns)
+    sort = query.get("sort", "")
+    if sort and sort not in SORTS:
+        raise RestError(400, f"The parameter sort must be one of {', '.join(SORTS)}.")
+    begin = number_in(request, "from", 0, RANKED_MAX)
+    internal = query.get("internal") == "1"
+    found = _Asked(query.get("q", ""), query.get("after", ""), internal, columns, sort, begin)
     if len(found.wanted) > QUERY_CHARS_MAX or len(found.after) > QUERY_CHARS_MAX:
         raise RestError(400, f"A filter has {QUERY_CHARS_MAX} characters at most.")
     return found
 
 
-async def _names(gateway: Gateway, asked: _Asked) -> TopicsResponse:
-    """The names of a page. Raises: BrokerUnavailable."""
-    wanted, after, internal, _ = asked
-    return await soon(
+class _Page(NamedTuple):
+    """The topics of a page, and how many there are."""
+
+    shown: Sequence[TopicView]
+    before: int
+    fitting: int
+    total: int
+    ranked: int | None
+    """Topics of the ranking; None in the order of names."""
+    following: str
+    """The next page in a URL; empty if there is none."""
+
+
+async def _page(request: Request, asked: _Asked) -> _Page:
+    """Raises: RestError 403; BrokerUnavailable, RequestRejected."""
+    gateway = gateway_of(request)
+    limit = TOPICS_A_PAGE if not asked.sort else 1
+    listed = await soon(
         gateway,
-        lambda: gateway.admin.topic_names(contains=wanted, after=after, limit=TOPICS_A_PAGE, internal=internal),
+        lambda: gateway.admin.topic_names(
+            contains=asked.wanted, after=asked.after, limit=limit, internal=asked.internal
+        ),
     )
+    if not asked.sort:
+        shown = [*(await gateway.admin.describe_topics(listed.names)).values()]
+        more = listed.before + len(listed.names) < listed.fitting
+        following = asked.query(listed.names[-1]) if more else ""
+        return _Page(shown, listed.before, listed.fitting, listed.total, None, following)
+    await soon(gateway, gateway.admin.describe_brokers)
+    found = await measured(request)
+    if found is None:
+        raise RestError(403, "To sort topics by size, rate or cost you need the right to DESCRIBE the cluster.")
+    names = [name for name in found.ranked(asked.sort) if asked.wanted in name]
+    topics = await gateway.admin.describe_topics(names)
+    ranked = [topics[name] for name in names if name in topics and (asked.internal or not topics[name].internal)]
+    end = asked.begin + TOPICS_A_PAGE
+    following = asked.query(begin=end) if end < len(ranked) else ""
+    return _Page(ranked[asked.begin : end], asked.begin, listed.fitting, listed.total, len(ranked), following)
 
 
 @router.get("/console/live/topics")
@@ -189,8 +232,7 @@ async def live(request: Request) -> Response:
     responses. Topics are left out unless the ends of all of their partitions are known, because a sum without one would look like a
     leap."""
     gateway = gateway_of(request)
-    listed = await _names(gateway, _asked(request))
-    shown = [*(await gateway.admin.describe_topics(listed.names)).values()]
+    shown = (await _page(request, _asked(request))).shown
     told = await told_of(gateway, shown)
     counters = None
     gauges: dict[str, int] = {}
@@ -213,13 +255,12 @@ async def live(request: Request) -> Response:
 async def list_topics(request: Request) -> Response:
     gateway = gateway_of(request)
     asked = _asked(request)
-    listed = await _names(gateway, asked)
-    shown = [*(await gateway.admin.describe_topics(listed.names)).values()]
-    behind = listed.before + len(listed.names)
+    listed = await _page(request, asked)
+    shown = listed.shown
     portion = Portion()
     rows = []
-    read: list[Any] = await together(_sums(gateway, shown), _settings(gateway, shown), dollars_of(request))
-    (told, numbers, lags), settings, dollars = read
+    read: list[Any] = await together(_sums(gateway, shown), _settings(gateway, shown), measured(request))
+    (told, numbers, lags), settings, counted = read
     away = {*(told.silent if told else ()), *lags.silent}
     for topic in shown:
         values = {entry.name: entry.value or "" for entry in settings.get(topic.name, ())}
@@ -230,7 +271,7 @@ async def list_topics(request: Request) -> Response:
                 "bytes": None if numbers is None or _led_by(topic, away) else numbers.get(topic.name, TopicBytes()),
                 "state": state_of(topic),
                 "lag": lags.topics.get(topic.name),
-                "dollars": None if dollars is None else dollars.of(topic.name),
+                "dollars": None if counted is None else counted.dollars_of(topic.name),
                 "settings": values,
                 "retention": setting("retention.ms", values.get("retention.ms")),
             }
@@ -246,11 +287,14 @@ async def list_topics(request: Request) -> Response:
         first=listed.before + 1,
         query=asked.wanted,
         internal=asked.internal,
-        columns={name: text for name, text in COLUMNS.items() if name != "cost" or dollars is not None},
+        columns={name: text for name, text in COLUMNS.items() if name != "cost" or counted is not None},
         shown=asked.columns,
-        live=asked.query(asked.after) if numbers is not None and asked.columns & _MOVING else "",
-        following=asked.query(listed.names[-1]) if behind < listed.fitting else "",
-        begun=asked.query("") if listed.before else None,
+        live=asked.query(asked.after, begin=asked.begin) if numbers is not None and asked.columns & _MOVING else "",
+        following=listed.following,
+        begun=asked.query() if listed.before else None,
+        sort=asked.sort,
+        sorts={name: asked.query(sort=name) for name in ("", *SORTS)} if counted is not None else {},
+        ranked=listed.ranked,
         missing=numbers is None and bool(shown),
         silent=sorted(away),
     )
