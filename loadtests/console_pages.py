@@ -35,7 +35,15 @@ from loadtests.firn_peer import firn_running
 from loadtests.processes import family_cpu_seconds
 from loadtests.system import System, free_port, wait_for_port
 
-PAGES = ("/", "/console/topics", "/console/groups", "/console/topics/topic-00000", "/console/groups/group-00000")
+PAGES = (
+    "/",
+    "/console/topics",
+    "/console/groups",
+    "/console/topics/topic-00000",
+    "/console/topics/topic-00000/groups",
+    "/console/groups/group-00000",
+    "/console/cost",
+)
 TOPICS_A_REQUEST = 100
 COMMITS_AT_ONCE = 32
 COMMIT_VERSION = 8
