@@ -2,9 +2,10 @@
 
     python -m loadtests.http_rates [--rounds 5] [--seconds 2] [--only single,lookup] [--set firn.http.processes=2]
 
-uvicorn answers a constant and has no application. Ratios are of neighbouring turns, so a busy machine bends them little. The CPU of
-a request is that of the HTTP process, of the broker with its store process (from /proc), and of the generator. A round whose
-generator used most of its core measures the generator.
+uvicorn answers a constant and has no application. The hop is uvicorn too, with one awaited Produce request for each request: a
+process that stores each record by a request of its own cannot do without it. Ratios are of neighbouring turns, so a busy machine
+bends them little. The CPU of a request is that of the HTTP process, of the broker with its store process (from /proc), and of the
+generator. A round whose generator used most of its core measures the generator.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ STREAMS = 4
 STREAM_RECORDS = 5_000
 BATCH_RECORDS = 500
 KEYED_CONNECTIONS = 50
+HOP_TOPIC = "hop"
 READERS = 4
 READ_RECORDS = 32_000
 SCHEMA = '{"type":"record","name":"Flight","fields":[{"name":"flight","type":"int"},{"name":"origin","type":"string"}]}'
@@ -48,6 +50,8 @@ class Case:
     load: Load
     count: Callable[[Outcome], float]
     """How many of ``unit`` an outcome has."""
+    beside: tuple[str, ...] = ("bare",)
+    """The cases to whose rates its own is a ratio."""
 
 
 @dataclass(slots=True)
@@ -109,10 +113,10 @@ def record_of(size: int) -> bytes:
     return json.dumps({"value": {"type": "JSON", "data": data}}, separators=(",", ":")).encode()
 
 
-def cases(peer: System, port: int, bare_port: int) -> dict[str, Case]:
+def cases(peer: System, port: int, bare_port: int, hop_port: int) -> dict[str, Case]:
     """All cases, with the topics and the schema that they need."""
     path = cluster_path(port)
-    for topic in ("single", "keyed", "stream", "read", "avro"):
+    for topic in (HOP_TOPIC, "single", "keyed", "stream", "read", "avro"):
         make_topic(peer, topic)
     record = record_of(200)
 
@@ -132,6 +136,25 @@ def cases(peer: System, port: int, bare_port: int) -> dict[str, Case]:
             "requests",
             _load(port, "POST", f"{path}/topics/single/records", record, pattern=RECEIPT),
             receipts,
+            ("bare", "hop"),
+        ),
+        "hop": Case("uvicorn and a Produce request", "requests", _load(hop_port, "POST", "/", record), requests),
+        "lone-bare": Case(
+            "bare uvicorn, one caller", "requests", _load(bare_port, "POST", "/", record, connections=1), requests, ()
+        ),
+        "lone-hop": Case(
+            "uvicorn and a Produce request, one caller",
+            "requests",
+            _load(hop_port, "POST", "/", record, connections=1),
+            requests,
+            ("lone-bare",),
+        ),
+        "lone": Case(
+            "produce, a record a request, one caller",
+            "requests",
+            _load(port, "POST", f"{path}/topics/single/records", record, connections=1, pattern=RECEIPT),
+            receipts,
+            ("lone-bare", "lone-hop"),
         ),
         "stream": Case(
             "produce, streamed records of 200 B",
@@ -264,12 +287,14 @@ def median_of(values: Sequence[float]) -> str:
     return f"{statistics.median(values):10,.2f} ({min(values):,.2f} to {max(values):,.2f})"
 
 
-def show(title: str, unit: str, turns: Sequence[Turn], bare: Sequence[Turn]) -> None:
+def show(case: Case, all_turns: Mapping[str, Sequence[Turn]], turns: Sequence[Turn]) -> None:
     """A case's figures: medians of its rounds, with their range."""
-    print(f"{title} ({unit})", flush=True)
+    print(f"{case.title} ({case.unit})", flush=True)
     print(f"  a second            median {median_of([one.rate for one in turns])}")
-    ratios = [one.rate / other.rate for one, other in zip(turns, bare, strict=True)]
-    print(f"  to bare uvicorn     median {median_of(ratios)}")
+    for name in case.beside:
+        if others := all_turns.get(name):
+            ratios = [one.rate / other.rate for one, other in zip(turns, others, strict=True)]
+            print(f"  to {name:<16} median {median_of(ratios)}")
     print(f"  ms to a response    median {median_of([one.wait_ms for one in turns])}")
     for name in turns[0].cpu_us:
         print(f"  CPU µs, {name:<11} median {median_of([one.cpu_us[name] for one in turns])}")
@@ -285,20 +310,24 @@ def main() -> None:
     options = parser.parse_args()
     wanted = {name for name in options.only.split(",") if name}
     settings = dict(pair.split("=", 1) for pair in options.set)
-    port, bare_port = free_port(), free_port()
-    bare = subprocess.Popen([sys.executable, "-m", "loadtests.bare_http", str(bare_port)], cwd=ROOT)
+    port, bare_port, hop_port = free_port(), free_port(), free_port()
+    command = [sys.executable, "-m", "loadtests.bare_http"]
+    bare = subprocess.Popen([*command, str(bare_port)], cwd=ROOT)
+    hop: subprocess.Popen[bytes] | None = None
     try:
         with (
             tempfile.TemporaryDirectory(prefix="firn-http-rates-") as directory,
             firn_running(Path(directory), http=f"127.0.0.1:{port}", settings=settings) as peer,
         ):
+            hop = subprocess.Popen([*command, str(hop_port), str(peer.port), HOP_TOPIC], cwd=ROOT)
             wait_for_port(bare_port, 30)
+            wait_for_port(hop_port, 30)
             cluster_path(port)
             servers = [pid for pid in family(peer.pid) if is_http(pid)]
             print(f"HTTP processes: {len(servers)}; idle: {', '.join(f'{memory_mb(pid):.1f} MB' for pid in servers)}")
             chosen = {
                 name: case
-                for name, case in cases(peer, port, bare_port).items()
+                for name, case in cases(peer, port, bare_port, hop_port).items()
                 if not wanted or name in wanted or name == "bare"
             }
             turns: dict[str, list[Turn]] = {name: [] for name in chosen}
@@ -306,20 +335,26 @@ def main() -> None:
                 for name, case in chosen.items():
                     http_pids = [pid for pid in family(peer.pid) if is_http(pid)]
                     brokers = [pid for pid in family(peer.pid) if pid not in http_pids]
-                    pids = {"HTTP": [bare.pid]} if name == "bare" else {"HTTP": http_pids, "broker": brokers}
+                    pids = {"HTTP": http_pids, "broker": brokers}
+                    if case.load.port == bare_port:
+                        pids = {"HTTP": [bare.pid]}
+                    elif case.load.port == hop_port:
+                        pids["HTTP"] = [hop.pid]
                     found = turn(case, options.seconds if number else options.seconds / 2, pids)
                     if number:
                         turns[name].append(found)
             print(f"{options.rounds} rounds of {options.seconds:g} s in turns, medians; the range in brackets")
             for name, case in chosen.items():
-                show(case.title, case.unit, turns[name], turns["bare"])
+                show(case, turns, turns[name])
             after = ", ".join(f"{memory_mb(pid):.1f} MB" for pid in family(peer.pid) if is_http(pid))
             print(f"HTTP processes at the end: {after}")
     except RequestFailed as error:
         raise SystemExit(f"A request failed: {error}") from None
     finally:
-        bare.terminate()
-        bare.wait()
+        for process in (bare, hop):
+            if process is not None:
+                process.terminate()
+                process.wait()
 
 
 if __name__ == "__main__":

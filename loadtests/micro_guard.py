@@ -18,7 +18,8 @@ import uvloop
 
 from app.core.metrics import Registry
 from app.http.access import Access
-from app.http.front import Front
+from app.http.front import Front, Measures
+from app.http.guard import Guard
 
 REQUESTS = 5_000
 HEADERS = [
@@ -57,7 +58,8 @@ async def _ask(application: Any) -> float:
 
 
 async def _measure(rounds: int) -> None:
-    guarded = Front(answering, access=Access(), registry=Registry())
+    registry = Registry()
+    guarded = Front(answering, guard=Guard(access=Access(), registry=registry), measures=Measures(registry))
     costs: dict[str, list[float]] = {"without the front": [], "with the front": []}
     for _ in range(rounds):
         costs["without the front"].append(await _ask(answering))

@@ -185,10 +185,11 @@ async def measure(options: argparse.Namespace) -> None:
         HttpSettings(bootstrap=(("127.0.0.1", 1),)), clock=SystemClock(), rng=random.Random(1), registry=registry
     )
     limits = ConnectionLimits(connections_max=100, header_timeout_ms=10**9, transfer_timeout_ms=10**9)
-    protocol = connection_class(OpenConnections(limits, registry))
+    protocol = connection_class(OpenConnections(limits, registry, quick=app.state.quick_records))
     path = f"/v3/clusters/{CLUSTER}/topics/t/records"
     record = record_of(200)
     single = request_of("POST", path, 8080, record)
+    usual = request_of("POST", path, 8080, record, Cookie="a=b")
     stream = request_of("POST", path, 8080, record * STREAM_RECORDS)
     pages = f"/v3/clusters/{CLUSTER}/topics/t/partitions/0/records"
     page = f"{pages}?offset=0&count={READ_RECORDS}&bytes=10000000&isolation=read_uncommitted"
@@ -201,6 +202,7 @@ async def measure(options: argparse.Namespace) -> None:
             "bare": (bare, single, SINGLE_CONNECTIONS, 20, 1),
             "lone": (firn, single, 1, 50, 1),
             "single": (firn, single, SINGLE_CONNECTIONS, 20, 1),
+            "usual": (firn, usual, SINGLE_CONNECTIONS, 20, 1),
             "stream": (firn, stream, 1, 1, STREAM_RECORDS),
             "read": (firn, read, 1, 1, READ_RECORDS),
             "lookup": (firn, lookup, SINGLE_CONNECTIONS, 20, 1),
@@ -228,6 +230,7 @@ async def measure(options: argparse.Namespace) -> None:
         "bare": "uvicorn that answers a constant",
         "lone": "produce, a record alone",
         "single": f"produce, a record a request, {SINGLE_CONNECTIONS} at a time",
+        "usual": f"the same through ASGI, {SINGLE_CONNECTIONS} at a time",
         "stream": "produce, a record of 200 B in a stream",
         "read": "a record of 1 KB in a page of lines",
         "lookup": f"registry, a schema by its id, {SINGLE_CONNECTIONS} at a time",

@@ -7,6 +7,7 @@
 - ``asked_once``: readiness is asked once for all callers
 - ``traced``: spans of requests, in a process that traces
 - ``front``: before all routes; ``direct_routes``: frequent requests, past FastAPI's router
+- ``quick_records``: a small record alone, past ASGI
 - ``console/``: pages for people
 - ``processes/``: several processes of one port; ``passing_on``: to the process that has a consumer instance
 - ``pages``, ``record_rendering``, ``read_budget``: reads of records

@@ -53,10 +53,12 @@ from app.http.console.sessions import accepts_html
 from app.http.consumers.table import ConsumerInstances, InstanceLimits
 from app.http.direct_routes import DirectRoutes, add_routes
 from app.http.errors import REFUSED, Error, RestAnswer, RestError, answer_of
-from app.http.front import Front
+from app.http.front import Front, Measures
 from app.http.gateway import Gateway, HttpSettings, open_gateway
+from app.http.guard import Guard
 from app.http.health import Health
 from app.http.health import HealthReader as HealthListener
+from app.http.quick_records import QuickRecords
 from app.http.read_budget import ReadBudget
 from app.http.registry import serving as schema_registry
 from app.http.rest_v2 import consumers as consumers_v2
@@ -167,6 +169,7 @@ def create_app(
     told = Faults(log_line) if faults is None else faults
     registry = Registry() if registry is None else registry
     access = Access(hosts=settings.allowed_hosts, origins=settings.allowed_origins)
+    guard, measures = Guard(access=access, registry=registry), Measures(registry)
     log_in = False
     if settings.client or settings.anonymous:
         from app.http.callers import Callers, callers_log_in, check_reach
@@ -179,6 +182,9 @@ def create_app(
         from app.http.traced import HttpTracing
 
         tracing = HttpTracing(settings, clock=clock, rng=rng, registry=registry, faults=told)
+    quick: QuickRecords | None = None
+    if tracing is None and not log_in:
+        quick = QuickRecords(records.RECORDS, guard=guard, measures=measures, registry=registry)
     siblings = None
     if settings.worker is not None:
         from app.http.processes.siblings import Siblings
@@ -197,6 +203,9 @@ def create_app(
                     settings, clock=clock, rng=rng, registry=registry, faults=told, read_budget=read_budget
                 )
                 app.state.gateway = await stack.enter_async_context(opening)
+            if quick is not None:
+                quick.gateway = app.state.gateway
+                stack.callback(setattr, quick, "gateway", None)
             if log_in:
                 opened = Callers(
                     settings,
@@ -228,6 +237,7 @@ def create_app(
     )
     app.state.health = HealthListener()
     app.state.siblings = siblings
+    app.state.quick_records = quick
     app.state.unready = AskedOnce(lambda: _ask_unready(app), keeps=True)
     app.state.body_budget = BodyBudget()
     app.state.console = Console(
@@ -264,7 +274,7 @@ def create_app(
         from app.http.passing_on import PassingOn
 
         app.around.append(partial(PassingOn, siblings=siblings))
-    app.around.append(partial(Front, access=access, registry=registry))
+    app.around.append(partial(Front, guard=guard, measures=measures))
     if tracing is not None:
         from app.http.traced import TracedRequests
 

@@ -8,6 +8,7 @@ A thousand silent connections would therefore stop its health checks. So here:
   bodies.
 - Past ``connections_max`` a new connection replaces one without a request under way. Those that never had one go first.
 - If there is none, it gets one of ``RESERVED`` places. There, health checks are answered, and all else is 503.
+- A request that stores one small record goes a way of its own (``app/http/quick_records.py``).
 - A client that is still sending when it gets the last answer of its connection can read that answer (``Lingering``).
 """
 
@@ -16,16 +17,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from app.core.limits import KIB
 from app.core.metrics import Registry
 from app.http.access import HEALTH_PATHS
 from app.http.bodies import JSON_TYPE
 from app.http.errors import RestAnswer
+
+if TYPE_CHECKING:
+    from app.client.producer import Acknowledged
+    from app.http.quick_records import Accepted, QuickRecords, Target
 
 HEAD_BYTES_MAX: Final = 64 * KIB
 """Limit for a request's line and headers, and for the frame of a chunked body (chunk extensions, trailers)."""
@@ -35,6 +41,8 @@ SETTLING_S: Final = 1.0
 """A younger connection may have sent a request that was not read yet, so it is closed last."""
 WHOLE: Final = "firn.whole"
 """True in the scope of a request whose body has come to its end, so that reading it never waits."""
+_UNAWAITED: Final = asyncio.Event()
+"""uvicorn sets the event of each cycle. None waits for that of the short way."""
 LINGER_S: Final = 2.0
 """More than a round trip on any network, so that a client that reads while it sends has its answer."""
 
@@ -49,8 +57,10 @@ class ConnectionLimits:
 class OpenConnections:
     """All connections of the process."""
 
-    def __init__(self, limits: ConnectionLimits, registry: Registry) -> None:
+    def __init__(self, limits: ConnectionLimits, registry: Registry, *, quick: QuickRecords | None = None) -> None:
+        """``quick``: the short way of records, if the process has it."""
         self.limits = limits
+        self.quick: Final = quick
         self._registry = registry
         self._open: set[HttpConnection] = set()
         self._fresh: dict[HttpConnection, float] = {}
@@ -165,6 +175,23 @@ class Lingering(asyncio.Transport):
         return self._transport.get_extra_info(name, default)
 
 
+class _QuickCycle:
+    """Stands in the place of uvicorn's cycle while a record that went the short way is being stored."""
+
+    __slots__ = ("_connection", "accepted", "disconnected", "keep_alive", "message_event", "response_complete")
+
+    def __init__(self, connection: HttpConnection, accepted: Accepted) -> None:
+        self._connection = connection
+        self.accepted = accepted
+        self.message_event = _UNAWAITED
+        self.response_complete = self.disconnected = False
+        self.keep_alive = True
+
+    def finish(self, _stored: asyncio.Future[Acknowledged]) -> None:
+        """The record is stored, or has failed."""
+        self._connection.finish_quickly(self)
+
+
 class HttpConnection(HttpToolsProtocol):
     """One connection. ``door`` is set in the subclass that ``connection_class`` makes."""
 
@@ -180,6 +207,11 @@ class HttpConnection(HttpToolsProtocol):
         """Between the end of a request's head and the end of its body."""
         self._unparsed_bytes = 0
         """Received since the parser last had a whole head or a part of a body."""
+        self._has_place = True
+        self._held: Target | None = None
+        """Of a request that may go the short way, while its body comes."""
+        self._held_body = b""
+        self._held_since_s = 0.0
 
     @property
     def _under_way(self) -> bool:
@@ -195,6 +227,7 @@ class HttpConnection(HttpToolsProtocol):
         super().connection_made(Lingering(transport, self._more_may_come))
         self._await_head()
         if not self.door.enter(self, self.loop.time()):
+            self._has_place = False
             self.app = _health_only(self.app)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -212,6 +245,8 @@ class HttpConnection(HttpToolsProtocol):
         super().data_received(data)
         if self.transport.is_closing():
             return
+        if self._held is not None:
+            self._let_go()  # the rest of the body may be long in coming
         if self._unparsed_bytes > HEAD_BYTES_MAX:
             self._end("head_too_large", 431, f"A request's head has at most {HEAD_BYTES_MAX} bytes.")
         elif not self._under_way and self.timeout_keep_alive_task is None:
@@ -235,14 +270,27 @@ class HttpConnection(HttpToolsProtocol):
         self._message_open = True
         self._head_came()
         self.door.busy(self)
-        super().on_headers_complete()
+        self._held = self._quick_target()
+        if self._held is None:
+            super().on_headers_complete()
+        else:
+            self._held_body = b""
+            self._held_since_s = perf_counter()
 
     def on_body(self, body: bytes) -> None:
         self._unparsed_bytes = 0
-        super().on_body(body)
+        if self._held is None:
+            super().on_body(body)
+        else:
+            self._held_body += body
 
     def on_message_complete(self) -> None:
         self._message_open = False
+        if self._held is not None:
+            if self._begin_quickly(self._held):
+                self._held = None
+                return
+            self._let_go()
         self.scope[WHOLE] = True  # type: ignore[typeddict-unknown-key]
         super().on_message_complete()
         if not self._under_way and not self.transport.is_closing():
@@ -257,6 +305,49 @@ class HttpConnection(HttpToolsProtocol):
         super().on_response_complete()
         if not self._under_way:
             self.door.idle(self)
+
+    # --- the short way of records ---------------------------------------------------------------------------------
+
+    def _quick_target(self) -> Target | None:
+        """What a request names whose head has come, if it may go the short way."""
+        quick, parser = self.door.quick, self.parser
+        if quick is None or not self._has_place or self._under_way or self.flow.write_paused:
+            return None
+        if parser.get_method() != b"POST" or parser.get_http_version() != "1.1" or not parser.should_keep_alive():
+            return None
+        return quick.target_of(self.url, self.headers, self.server, self.scheme or "http")
+
+    def _let_go(self) -> None:
+        """The held request goes the usual way."""
+        self._held = None
+        super().on_headers_complete()
+        if self._held_body:
+            super().on_body(self._held_body)
+
+    def _begin_quickly(self, target: Target) -> bool:
+        """Hand the held record over to the producer. Returns whether that was done."""
+        assert self.door.quick is not None
+        accepted = self.door.quick.accept(target, self._held_body, self._held_since_s)
+        if accepted is None:
+            return False
+        cycle = _QuickCycle(self, accepted)
+        self.cycle = cycle  # type: ignore[assignment]
+        accepted.stored.add_done_callback(cycle.finish)
+        return True
+
+    def finish_quickly(self, cycle: _QuickCycle) -> None:
+        """Send the receipt of a record that went the short way."""
+        quick = self.door.quick
+        assert quick is not None
+        status, line = quick.answer(cycle.accepted)
+        cycle.response_complete = True
+        if not cycle.disconnected:
+            headers = self.server_state.default_headers
+            self.transport.write(quick.response(STATUS_LINE[status], headers, status, line, close=not cycle.keep_alive))
+            if not cycle.keep_alive:
+                self.transport.close()
+            self.on_response_complete()
+        quick.count(cycle.accepted, status)
 
     def send_400_response(self, msg: str) -> None:
         self.door.count_closed("malformed")

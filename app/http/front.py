@@ -14,7 +14,6 @@ from typing import Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.core.metrics import Counter, Histogram, Registry
-from app.http.access import Access
 from app.http.conventions import HEAD, in_one_form, without_body
 from app.http.guard import Guard, GuardAnswer, Header
 from app.http.processes.worker import PASSED
@@ -26,14 +25,37 @@ FAILED: Final = 500
 """The status of a request that raised before its response began."""
 
 
+class Measures:
+    """Counts requests and their times by route."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._series: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+
+    def note(self, method: str, path: str, status: int, seconds: float) -> None:
+        """Count a request that has ended. ``path``: that of its route."""
+        key = (method, path, status)
+        counter, histogram = self._series.get(key) or self._new_series(*key)
+        counter.value += 1
+        histogram.observe(seconds)
+
+    def _new_series(self, method: str, path: str, status: int) -> tuple[Counter, Histogram]:
+        registry = self._registry
+        text = "HTTP requests by route and status."
+        counter = registry.counter("firn_http_requests_total", text, method=method, route=path, status=str(status))
+        text = "Time from a request's head to the end of its response."
+        histogram = registry.histogram("firn_http_request_seconds", text, method=method, route=path)
+        self._series[method, path, status] = counter, histogram
+        return counter, histogram
+
+
 class Front:
     """Runs before everything else."""
 
-    def __init__(self, inner: ASGIApp, *, access: Access, registry: Registry) -> None:
+    def __init__(self, inner: ASGIApp, *, guard: Guard, measures: Measures) -> None:
         self._inner = inner
-        self._guard = Guard(access=access, registry=registry)
-        self._registry = registry
-        self._series: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+        self._guard = guard
+        self._measures = measures
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -58,19 +80,7 @@ class Front:
                 method = "ANY"
             elif method not in METHODS:
                 method = "OTHER"
-            key = (method, path, sending.status)
-            counter, histogram = self._series.get(key) or self._new_series(*key)
-            counter.value += 1
-            histogram.observe(perf_counter() - started_s)
-
-    def _new_series(self, method: str, path: str, status: int) -> tuple[Counter, Histogram]:
-        registry = self._registry
-        text = "HTTP requests by route and status."
-        counter = registry.counter("firn_http_requests_total", text, method=method, route=path, status=str(status))
-        text = "Time from a request's head to the end of its response."
-        histogram = registry.histogram("firn_http_request_seconds", text, method=method, route=path)
-        self._series[method, path, status] = counter, histogram
-        return counter, histogram
+            self._measures.note(method, path, sending.status, perf_counter() - started_s)
 
 
 class _Sending:

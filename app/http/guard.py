@@ -48,6 +48,10 @@ class Guard:
         self._served: set[tuple[bytes, str | None, str]] = set()
         """Hosts, addresses and schemes that were allowed to requests which no web page sent."""
 
+    def serves(self, host: bytes, server: tuple[str, int | None] | None, scheme: str) -> bool:
+        """Whether a request for ``host``, sent by no web page, was served before at this address. Else ``check`` decides."""
+        return (host, server[0] if server else None, scheme) in self._served
+
     def check(self, scope: Scope) -> GuardAnswer | Sequence[Header]:
         """The response, if no route may see the request; else the headers that the route's response gets besides its own."""
         plain = _plain(scope)

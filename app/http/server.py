@@ -170,7 +170,7 @@ def run(settings: HttpSettings, *, host: str, port: int, parent_fd: int | None =
         header_timeout_ms=settings.header_timeout_ms,
         transfer_timeout_ms=settings.body_idle_timeout_ms,
     )
-    door = OpenConnections(limits, registry)
+    door = OpenConnections(limits, registry, quick=app.state.quick_records)
     connection: Any = connection_class(door)
     tls: HttpTls | None = None
     if settings.tls is not None:

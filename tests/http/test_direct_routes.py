@@ -27,15 +27,13 @@ from app.http.gateway import HttpSettings
 from app.machine.runtime import SystemClock
 from app.metadata.image.records import REGISTRY_LEVEL
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.record_bodies import BODIES, LIMIT, RECORD
 from tests.support.routes import served_routes
 from tests.support.several import unfenced
 from tests.support.waiting import until
 from tests.support.walked_routes import http_server
 
-RECORD: Final = b'{"key":{"type":"STRING","data":"k"},"value":{"data":{"a":[1,"}"]}},"timestamp":1}'
 SCHEMA: Final = json.dumps({"schema": '"string"'}).encode()
-LIMIT: Final = 30_000
-"""Bytes of a record that the servers take."""
 
 
 def application() -> Application:
@@ -60,6 +58,7 @@ class InPieces:
 
 def through_the_router(app: Application) -> None:
     """Let no request take a shorter way."""
+    app.state.quick_records = None
     app.around[:] = (one for one in app.around if one.func is not DirectRoutes)
     app.around.append(partial(InPieces))
 
@@ -171,28 +170,6 @@ async def said(port: int, head: str, body: bytes) -> tuple[bytes, list[bytes], b
         content = b"".join(pieces)
     framing = (b"content-length", b"transfer-encoding", b"date")
     return status, sorted(one for one in headers if not one.startswith(framing)), content
-
-
-BODIES: Final = {
-    "one record": RECORD,
-    "one record behind white space": b" \r\n" + RECORD + b"\n ",
-    "one record behind a byte order mark": b"\xef\xbb\xbf" + RECORD,
-    "two records": RECORD * 2,
-    "a record and half of another": RECORD + b'{"value"',
-    "half of a record": RECORD[:-4],
-    "no record": b"  ",
-    "not JSON": b'{"value" 1}',
-    "an unknown field": b'{"values":1}',
-    "an unknown type": b'{"value":{"type":"XML","data":"x"}}',
-    "not base64": b'{"value":{"type":"BINARY","data":"%"}}',
-    "not UTF-8": b'{"value":{"data":"\xff"}}',
-    "an array": b"[" + RECORD + b"]",
-    "a partition that is not there": b'{"partition_id":7,"value":{"data":1}}',
-    "a deep record": b'{"timestamp":1,"value":{"data":' + b"[" * 200 + b"]" * 200 + b"}}",
-    "a record above the limit": b'{"value":{"type":"STRING","data":"' + b"x" * LIMIT + b'"},"timestamp":1}',
-    "a long record": b'{"value":{"type":"STRING","data":"' + b"x" * (LIMIT - 100) + b'"},"timestamp":1}',
-    "the last record": b'{"value":{"data":"last"},"timestamp":2}',
-}
 
 
 async def test_records_are_answered_as_through_the_router(ports: tuple[int, int], cluster: str) -> None:

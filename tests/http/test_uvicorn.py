@@ -28,19 +28,26 @@ PARTS = {
     "connection_made",
     "cycle",
     "data_received",
+    "flow",
+    "headers",
     "loop",
     "on_body",
     "on_headers_complete",
     "on_message_complete",
     "on_response_complete",
+    "parser",
     "pause_writing",
     "pipeline",
     "resume_writing",
+    "scheme",
     "scope",
     "send_400_response",
+    "server",
+    "server_state",
     "timeout_keep_alive",
     "timeout_keep_alive_handler",
     "timeout_keep_alive_task",
+    "url",
 }
 """Attributes of ``HttpToolsProtocol`` that are used or overridden."""
 
@@ -90,7 +97,8 @@ def protocol() -> HttpToolsProtocol:
 async def test_the_parts_of_uvicorn_that_connections_use_are_these_and_are_there() -> None:
     assert used_of_the_base(inspect.getsource(connections)) == PARTS
     made = protocol()
-    assert {name for name in PARTS if not hasattr(made, name)} == set()
+    assert {name for name in PARTS if not hasattr(made, name)} == {"url"}
+    assert 'self.url = b""' in inspect.getsource(HttpToolsProtocol.on_message_begin)
     assert not made.pipeline
     assert (vars(made)["cycle"], vars(made)["timeout_keep_alive_task"]) == (None, None)
     assert "self.response_complete = False" in inspect.getsource(RequestResponseCycle.__init__)

@@ -706,7 +706,7 @@ async def http_server(
     limits = ConnectionLimits(
         connections_max=100, header_timeout_ms=made.header_timeout_ms, transfer_timeout_ms=made.body_idle_timeout_ms
     )
-    protocol: Any = connection_class(OpenConnections(limits, registry))
+    protocol: Any = connection_class(OpenConnections(limits, registry, quick=app.state.quick_records))
     config = uvicorn.Config(app, http=protocol, ws="none", log_config=None, log_level="error", access_log=False)
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listening:
