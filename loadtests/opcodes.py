@@ -1,9 +1,10 @@
-"""How many opcodes of ``app`` a request costs: a figure that a busy machine hardly changes.
+"""How many opcodes of ``app`` a request costs, or a call of several: a figure that a busy machine hardly changes.
 
     python -m loadtests.opcodes [--requests 100] [--rounds 5]
 
-One broker answers Produce and Fetch requests without a network. Then three brokers in this process replicate Produce requests that
-come over loopback, one after the other: that figure includes the fetches of both followers and the timers of all three brokers.
+One broker answers Produce and Fetch requests without a network. A broker that traces answers Produce requests of which none is
+sampled, 20 together and one by one. Then three brokers in this process replicate Produce requests that come over loopback, one
+after the other: that figure includes the fetches of both followers and the timers of all three brokers.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from types import FrameType
 from typing import Any, Final
 
 from app.broker.node import Node
+from app.transport.connection import Connection
 from loadtests.micro_connection import SIZES, Producer, Sink, fetches, node_running, receive
 from tests.support.broker import RunningBroker
 from tests.support.several import cluster_on
@@ -57,7 +59,7 @@ class Counter:
 
 def tell(title: str, rounds: list[float]) -> None:
     print(
-        f"{title:34} median {statistics.median(rounds):9,.1f} opcodes, {min(rounds):,.1f} to {max(rounds):,.1f}",
+        f"{title:38} median {statistics.median(rounds):9,.1f} opcodes, {min(rounds):,.1f} to {max(rounds):,.1f}",
         flush=True,
     )
 
@@ -83,6 +85,38 @@ async def one_broker(directory: Path, requests: int, rounds: int) -> None:
             tell(f"Produce, {title}", found)
             if not number:
                 tell("Fetch, 1 KB", await fetched(node, topic, requests, rounds))
+
+
+async def telemetry(directory: Path, requests: int, rounds: int) -> None:
+    """Produce requests of 1 KB at a broker with and without traces."""
+    _, batch_bytes, records, many = SIZES[0]
+    for title, settings in (("", {}), (", traced", {"firn_tracing_endpoint": "http://127.0.0.1:1/v1/traces"})):
+        async with node_running(
+            directory / f"traced{len(settings)}", **settings, firn_tracing_sample_ratio=0.0
+        ) as node:
+            await node.membership.controller.create_topic("t", 1, {"remote.storage.enable": "false"})
+            for together in (many, 1):
+                connection, sink = node.server.make(), Sink()
+                connection.connection_made(sink)  # type: ignore[arg-type]
+                producer = Producer("t", batch_bytes, records, together, 1000 + together)
+                receive(connection, producer.renew())
+                tell(
+                    f"Produce, 1 KB, {together} together{title}", await counted(connection, producer, requests, rounds)
+                )
+
+
+async def counted(connection: Connection, producer: Producer, calls: int, rounds: int) -> list[float]:
+    """For each round: opcodes a call."""
+    found = []
+    for _ in range(rounds):
+        counter = Counter()
+        for _ in range(calls):
+            data = producer.renew()
+            with counter.counting():
+                receive(connection, data)
+        found.append(counter.count / calls)
+        await asyncio.sleep(0)
+    return found
 
 
 async def fetched(node: Node, topic: str, requests: int, rounds: int) -> list[float]:
@@ -156,6 +190,7 @@ async def replicated(port: int, producer: Producer, requests: int, rounds: int) 
 
 async def measure(directory: Path, requests: int, rounds: int) -> None:
     await one_broker(directory / "one", requests, rounds)
+    await telemetry(directory, requests, rounds)
     await three_brokers(directory / "three", requests, rounds)
 
 

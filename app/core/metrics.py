@@ -9,7 +9,7 @@ Tests: ``tests/http/test_metrics.py``.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 
 LATENCY_BUCKETS_S: Final = (
@@ -55,6 +55,27 @@ class Histogram:
         self.total += value
 
 
+class PackedSamples(NamedTuple):
+    """Samples as bytes for another process."""
+
+    number: int
+    data: bytes
+
+
+class SampleBlock:
+    """Samples that stay the same until another block takes their place, such as those of one client."""
+
+    __slots__ = ("packed",)
+
+    def __init__(self) -> None:
+        self.packed: Sequence[PackedSamples] | None = None
+        """The samples as they were packed last; None if they were not, or if they are too long to be kept twice."""
+
+    def samples(self) -> Iterator[Sample]:
+        """All of them. The first one of a family has the help."""
+        raise NotImplementedError
+
+
 class Registry:
     """The metrics of one process."""
 
@@ -64,7 +85,7 @@ class Registry:
         self._histograms: dict[tuple[str, Labels], Histogram] = {}
         self._gauges: list[tuple[str, Callable[[], Iterable[tuple[Labels, float]]]]] = []
         self._sources: list[tuple[frozenset[str], Callable[[], Iterable[tuple[str, Labels, float] | None]]]] = []
-        self._foreign: list[Callable[[], Iterable[Sample]]] = []
+        self._foreign: list[tuple[str, Callable[[], Iterable[SampleBlock]]]] = []
 
     def counter(self, name: str, help: str, **labels: str) -> Counter:
         """The counter of this name (ending in ``_total``) and labels, made on first use. Keep it; do not look it up hot."""
@@ -95,9 +116,9 @@ class Registry:
         """
         self._sources.append((frozenset(of), read))
 
-    def foreign(self, read: Callable[[], Iterable[Sample]]) -> None:
-        """As ``source``, for samples whose families come from elsewhere, such as from clients."""
-        self._foreign.append(read)
+    def foreign(self, read: Callable[[], Iterable[SampleBlock]], prefix: str) -> None:
+        """As ``source``, for samples whose families come from elsewhere, such as from clients. ``prefix``: of all their names."""
+        self._foreign.append((prefix, read))
 
     def samples(self) -> list[Sample]:
         """Everything as of now, sorted by family."""
@@ -106,6 +127,20 @@ class Registry:
     def steps(self, names: Collection[str] = ()) -> Iterator[Sample | None]:
         """Everything, in small steps; other work may run between them. None is a step without a sample. ``names``: of the samples
         that are wanted; empty for all. Readers of others are not asked."""
+        yield from self.own_steps(names)
+        for block in self.blocks(names):
+            for sample in block.samples():
+                yield sample if not names or sample.name in names else None
+
+    def blocks(self, names: Collection[str] = ()) -> Iterator[SampleBlock]:
+        """The samples that come from elsewhere. A block may have others than ``names``, too. Other work may run between two
+        blocks."""
+        for prefix, read in self._foreign:
+            if not names or any(name.startswith(prefix) for name in names):
+                yield from read()
+
+    def own_steps(self, names: Collection[str] = ()) -> Iterator[Sample | None]:
+        """As ``steps``, without ``blocks``."""
         for sample in self._kept():
             if not names or sample.name in names:
                 yield sample
@@ -124,9 +159,6 @@ class Registry:
                 else:
                     name, labels, value = found
                     yield Sample(name, *self._help[name], name, labels, value)
-        for read_foreign in self._foreign:
-            for sample in read_foreign():
-                yield sample if not names or sample.name in names else None
 
     def _kept(self) -> list[Sample]:
         """Counters and histograms: as many as there are APIs and outcomes, not as there are partitions."""

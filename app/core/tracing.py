@@ -125,6 +125,8 @@ class Tracer:
         """``ratio``: the share of requests that are sampled, from 0 to 1. ``elapsed_s``: a monotonic clock, precise enough to time
         a callback."""
         self._ratio, self._rng, self._now_ms, self.elapsed_s = ratio, rng, now_ms, elapsed_s
+        self._log_missed = math.log1p(-ratio) if 0 < ratio < 1 else 0.0
+        """Of the chance that a request is not sampled."""
         self._offset_ns = 0
         """Wall-clock time less ``elapsed_s``."""
         self._queue: deque[Span] = deque()
@@ -144,19 +146,20 @@ class Tracer:
             f"Sampled requests without a trace, because {TRACES_PER_S} traces had begun within the same second.",
         )
         self.left = 0
-        """Requests that pass before the next one is sampled."""
+        """Requests that pass before the next one is sampled, in a process that counts them down."""
         self.draw()
+
+    def distance(self) -> int:
+        """Draw how many requests pass between two that are sampled, if each were drawn by itself."""
+        if self._ratio >= 1:
+            return 0
+        if self._ratio <= 0:
+            return PASSING_MAX
+        return int(min(math.log(1 - self._rng.random()) / self._log_missed, PASSING_MAX))
 
     def draw(self) -> None:
         """Decide anew how many requests pass before the next one is sampled."""
-        if self._ratio >= 1:
-            self.left = 0
-        elif self._ratio <= 0:
-            self.left = PASSING_MAX
-        else:
-            # The distance of two hits, if each request were drawn by itself.
-            distance = math.log(1 - self._rng.random()) / math.log1p(-self._ratio)
-            self.left = int(min(distance, PASSING_MAX))
+        self.left = self.distance()
 
     def chance(self) -> bool:
         """Whether work that is rarer than requests is sampled."""
@@ -175,14 +178,6 @@ class Tracer:
     def skip(self) -> None:
         """Count a sampled request that gets no trace, because there is no room."""
         self._skipped.value += 1
-
-    def pass_over(self, count: int) -> None:
-        """So many requests were served without a look at them. Counts those that would have been sampled."""
-        while count > self.left:
-            count -= self.left + 1
-            self.skip()
-            self.draw()
-        self.left -= count
 
     def begin(self, caller: SpanContext | None = None) -> SpanContext | None:
         """The root of a new trace, or the first span of this process in the trace of ``caller``; None if ``TRACES_PER_S`` have

@@ -23,8 +23,9 @@ from app.core.tracing import Span, Tracer
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
-SPANS_AT_ONCE: Final = 16
-"""They take 2 ms to encode. The loop waits for the interpreter meanwhile, and gets it when they are sent."""
+SPANS_AT_ONCE: Final = 160
+"""They take 3.5 ms to encode. The loop waits for the interpreter meanwhile, and gets it when they are sent. A request to the
+collector takes 1.1 ms of CPU besides, with few or many spans."""
 SEND_EVERY_S: Final = 1.0
 TIMEOUT_S: Final = 5.0
 """Of a request to the collector."""

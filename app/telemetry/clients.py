@@ -17,9 +17,9 @@ import crc32c
 
 from app.configs.client_metrics import ALL_METRICS, Client, Subscription, Wanted, subscription_of, wanted_of
 from app.core.errors import ErrorCode, RequestRejected
-from app.core.metrics import Labels, Sample
+from app.core.metrics import Labels
 from app.core.turns import Steps
-from app.telemetry.series import Known, take
+from app.telemetry.series import Known, ShownSeries, take
 
 CLIENTS_MAX: Final = 10_000
 """Limit of known clients. A further one replaces the one that was silent longest."""
@@ -58,7 +58,7 @@ class Push(NamedTuple):
 class ClientState:
     """One client."""
 
-    __slots__ = ("asked", "ended", "error", "got_s", "heard_s", "labels", "pushed_s", "series", "version")
+    __slots__ = ("_series", "asked", "ended", "error", "got_s", "heard_s", "labels", "pushed_s", "shown", "version")
 
     def __init__(self, asked: Asked, version: int, labels: Labels) -> None:
         self.asked = asked
@@ -72,7 +72,17 @@ class ClientState:
         self.ended = False
         self.error = ErrorCode.NONE
         """Of its last push."""
-        self.series: Known = {}
+        self.series = {}
+
+    @property
+    def series(self) -> Known:
+        """Those of its last push. They are replaced as a whole."""
+        return self._series
+
+    @series.setter
+    def series(self, series: Known) -> None:
+        self._series = series
+        self.shown = ShownSeries(series, self.labels)
 
 
 class PushingClients:
@@ -200,13 +210,12 @@ class PushingClients:
             if now_s - state.heard_s > kept_s:
                 self._forget(instance_id)
 
-    def samples(self) -> Iterator[Sample]:
-        """The series of all clients. Clients may come and go between two of them."""
+    def shown(self) -> Iterator[ShownSeries]:
+        """The series of each client. Clients may come and go between two of them."""
         for instance_id in list(self._clients):
             state = self._clients.get(instance_id)
             if state is not None:
-                for series in state.series.values():
-                    yield series.sample(state.labels)
+                yield state.shown
 
     def _heard(self, client: Client, instance_id: UUID, now_s: float) -> ClientState:
         """The state of a client that asks or pushes. It is new if the client is, or if the subscriptions have changed."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from app.core.errors import ProtocolError
-from app.core.metrics import Labels, Sample
+from app.core.metrics import Labels, Sample, SampleBlock
 from app.core.turns import Steps
 from app.telemetry.otlp import Point, PushedMetrics, Unread
 
@@ -42,15 +42,29 @@ class Series:
         self.labels = labels
         self.value = value
 
-    def sample(self, of_client: Labels) -> Sample:
-        """The sample to show. ``of_client``: the labels of its client."""
-        return Sample(
-            self.family, "counter" if self.rises else "gauge", HELP, self.family, (*of_client, *self.labels), self.value
-        )
-
 
 Known = dict[bytes, Series]
 """The series of one client by the digest of their name and attributes as they were pushed, so that these are decoded once."""
+
+
+class ShownSeries(SampleBlock):
+    """The series of one client after a push, until the next one."""
+
+    __slots__ = ("_labels", "_series")
+
+    def __init__(self, series: Known, labels: Labels) -> None:
+        """``labels``: of the client."""
+        super().__init__()
+        self._series, self._labels = series, labels
+
+    def samples(self) -> Iterator[Sample]:
+        told: set[str] = set()
+        for one in self._series.values():
+            family = one.family
+            text = "" if family in told else HELP
+            told.add(family)
+            kind: Literal["counter", "gauge"] = "counter" if one.rises else "gauge"
+            yield Sample(family, kind, text, family, (*self._labels, *one.labels), one.value)
 
 
 class Taken(NamedTuple):

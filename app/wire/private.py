@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Generator, Iterable, Sequence
 from struct import Struct
-from typing import Annotated, Final, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 from uuid import UUID
 
 import msgspec
 
 from app.core.errors import ProtocolError, clause
 from app.core.limits import REQUEST_ELEMENTS_MAX
+from app.core.metrics import PackedSamples
 from app.core.turns import Steps, drained
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
@@ -654,15 +655,22 @@ _LONG_ARRAY: Final = Struct(">BI")
 _LONG_ARRAY_TYPE: Final = 0xDD
 
 
-def pack_sample(family: str, kind: str, help: str, name: str, labels: Sequence[tuple[str, str]], value: float) -> bytes:
-    """A ``MetricSample``, packed by itself."""
-    return _ENCODER.encode((family, kind, help, name, labels, value))
+_SHORT_ARRAY_MAX: Final = 15
+_ARRAY_MAX: Final = 0xFFFF
 
 
-def pack_metrics(node_id: int, cluster_id: str, samples: Sequence[bytes], *, process_id: int) -> bytes:
-    """``pack`` of a ``MetricsResponse`` whose samples were packed one by one, since all at once would hold the loop."""
+def pack_samples(samples: Sequence[tuple[Any, ...]]) -> PackedSamples:
+    """Some ``MetricSample``, packed. ``samples``: as ``app.core.metrics.Sample``, ``SAMPLES_A_STEP`` at most."""
+    count = len(samples)
+    assert count <= _ARRAY_MAX, count
+    return PackedSamples(count, _ENCODER.encode(samples)[1 if count <= _SHORT_ARRAY_MAX else 3 :])
+
+
+def pack_metrics(node_id: int, cluster_id: str, samples: Sequence[PackedSamples], *, process_id: int) -> bytes:
+    """``pack`` of a ``MetricsResponse`` whose samples were packed by pieces, since all at once would hold the loop."""
     head = _ARRAY_OF_FOUR + _ENCODER.encode(node_id) + _ENCODER.encode(cluster_id)
-    return b"".join((head, _LONG_ARRAY.pack(_LONG_ARRAY_TYPE, len(samples)), *samples, _ENCODER.encode(process_id)))
+    head += _LONG_ARRAY.pack(_LONG_ARRAY_TYPE, sum([one.number for one in samples]))
+    return b"".join((head, *[one.data for one in samples], _ENCODER.encode(process_id)))
 
 
 def unpack_metrics_steps(data: bytes, names: Container[str] | None = None) -> Generator[None, None, MetricsResponse]:

@@ -50,6 +50,9 @@ class Wire:
         assert not self.closed
         self.written += data
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def pause_reading(self) -> None: ...
 
     def resume_reading(self) -> None: ...

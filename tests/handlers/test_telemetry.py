@@ -12,8 +12,10 @@ from uuid import UUID
 import pytest
 
 from app.core.errors import ErrorCode
+from app.handlers.apis import firn_api
 from app.metadata.image.records import CLIENT_METRICS_LEVEL
 from app.records.compression import Codec, compress
+from app.telemetry.series import HELP
 from app.wire.apikeys import ApiKey
 from app.wire.apis import incremental_alter_configs as incremental
 from app.wire.apis.api_versions import ApiVersionsRequest
@@ -21,6 +23,7 @@ from app.wire.apis.describe_configs import DescribeConfigsRequest, DescribeConfi
 from app.wire.apis.get_telemetry_subscriptions import GetTelemetrySubscriptionsRequest
 from app.wire.apis.list_config_resources import ListConfigResourcesRequest
 from app.wire.apis.push_telemetry import PushTelemetryRequest
+from app.wire.private import MetricsRequest, MetricsResponse, pack, pack_samples, unpack
 from app.wire.schema import ZERO_UUID as NOBODY
 from tests.handlers.conversation import Talk, talk
 from tests.support.broker import RunningBroker, running_broker
@@ -87,6 +90,37 @@ async def test_a_client_is_told_what_to_push_and_its_metrics_are_shown(tmp_path:
         }
         assert pushed(broker) == [("kafka_client_producer_record_send_rate", labels, 2.5)]
         assert await push(client, told, PUSHED) == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+
+
+async def test_the_series_of_a_push_are_packed_once_for_all_that_ask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed: list[str] = []
+
+    def counted(samples: Any) -> Any:
+        packed.extend(one[0] for one in samples if one[0].startswith("kafka_client_"))
+        return pack_samples(samples)
+
+    monkeypatch.setattr(firn_api, "pack_samples", counted)
+
+    async def told_samples(client: Talk) -> list[tuple[str, str, float]]:
+        data = await client.ask(ApiKey.FIRN_METRICS, 0, pack(MetricsRequest()))
+        samples = [one for one in unpack(MetricsResponse, data).samples if one.family.startswith("kafka_client_")]
+        assert all(("process", "broker") in one.labels for one in samples)
+        return [(one.family.removeprefix("kafka_client_producer_record_"), one.help, one.value) for one in samples]
+
+    async with subscribed(tmp_path) as (_, client):
+        first, second = await subscription(client), await subscription(client)
+        long = {f"label-{number}": "v" * 200 for number in range(10)}
+        for told, labels in ((first, {"topic": "t"}), (second, long)):
+            assert await push(client, told, metrics_data([Pushed(NAME, 1, labels)])) == ErrorCode.NONE
+        for _ in range(3):
+            assert await told_samples(client) == [("send_rate", HELP, 1), ("send_rate", HELP, 1)]
+        assert len(packed) == 4, "long samples are not kept twice"
+        more = metrics_data([Pushed(NAME, value, {"topic": f"t-{value}"}) for value in (2, 3)])
+        assert await push(client, first, more, terminating=True) == ErrorCode.NONE
+        expected = [("send_rate", HELP, 2), ("send_rate", "", 3), ("send_rate", HELP, 1)]
+        assert sorted(await told_samples(client)) == sorted(expected)
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])

@@ -43,7 +43,7 @@ def refused(clients: PushingClients, asked: Asked, now_s: float, **more: int) ->
 
 
 def families(clients: PushingClients) -> list[str]:
-    return [one.family for one in clients.samples()]
+    return [one.family for block in clients.shown() for one in block.samples()]
 
 
 def test_the_wanted_metrics_are_those_of_all_subscriptions_that_match() -> None:

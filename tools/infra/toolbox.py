@@ -113,7 +113,12 @@ def _build(
     command: Sequence[str | Path], what: str, *, cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> None:
     print(f"==> {what}", file=sys.stderr, flush=True)
-    done = run(command, cwd=cwd, env=env, timeout_s=BUILD_TIMEOUT_S)
+    try:
+        done = run(command, cwd=cwd, env=env, timeout_s=BUILD_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        raise ToolMissing(
+            f"{what} was not done after {BUILD_TIMEOUT_S // 60} minutes. Start it again: Go and pip keep the parts that are done."
+        ) from None
     if done.code != 0:
         raise ToolMissing(f"{what} failed: {done.told[-1500:]}.")
 

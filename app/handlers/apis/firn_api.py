@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from uuid import UUID
 
 from app.core.errors import (
@@ -20,7 +21,7 @@ from app.core.errors import (
     clause,
     kafka_code,
 )
-from app.core.metrics import Registry, Sample
+from app.core.metrics import PackedSamples, Registry, Sample, SampleBlock
 from app.core.turns import Portion, ordered, run
 from app.core.units import Offset, SegmentId, TopicIdPartition
 from app.handlers.base.api import Api, ApiTable
@@ -40,6 +41,7 @@ from app.wire.private import (
     LEFT_PER_ANSWER_MAX,
     NOT_TIERED,
     OFFLINE,
+    SAMPLES_A_STEP,
     SEGMENTS_PER_ANSWER_MAX,
     BackTopic,
     DrainKept,
@@ -59,7 +61,7 @@ from app.wire.private import (
     TierStatusResponse,
     pack,
     pack_metrics,
-    pack_sample,
+    pack_samples,
     unpack,
 )
 
@@ -69,6 +71,12 @@ if TYPE_CHECKING:
 ROOM: Final = frozenset({"firn_log_dir_free_bytes", "firn_log_dir_size_bytes", "firn_log_dir_free_bytes_min"})
 """Names of samples that the disk is asked for."""
 SEGMENT_ID_BYTES: Final = 16
+Label: TypeAlias = tuple[str, str]
+PROCESS: Final = "process"
+BROKER: Final[Label] = PROCESS, "broker"
+STORE: Final[Label] = PROCESS, "store"
+KEPT_SAMPLE_BYTES: Final = 512
+"""Packed samples of a block are kept if they have no more bytes on average. Those of Kafka's clients have about 250."""
 OFFSET_MAX: Final = 2**63 - 1
 _OFFSETS_AND_BYTES: Final = (
     "log_start_offset",
@@ -91,19 +99,17 @@ async def handle_metrics(context: OperatorView, request: Request, message: bytes
     del request
     names = frozenset(unpack(MetricsRequest, message).names)
     pieces = await _collected(context.registry, names)
-    more = []
     if not names or not names.isdisjoint(ROOM):
-        more += [
-            _packed(sample, "broker") for sample in await room_samples(context) if not names or sample.name in names
-        ]
+        room = await room_samples(context)
+        pieces.append(_packed([sample for sample in room if not names or sample.name in names], BROKER))
     if context.store_samples is not None:
         try:
             found = await context.store_samples()
-            more += [_packed(sample, "store") for sample in found if not names or sample.name in names]
+            pieces.append(_packed([sample for sample in found if not names or sample.name in names], STORE))
         except StorageUnavailable as error:
             sentence = f"metrics without those of the store process: {error}"
             context.faults.met("metrics of", "the store process", sentence)
-    return pack_metrics(context.config.node_id, context.image.cluster_id, pieces + more, process_id=os.getpid())
+    return pack_metrics(context.config.node_id, context.image.cluster_id, pieces, process_id=os.getpid())
 
 
 async def room_samples(context: OperatorView) -> list[Sample]:
@@ -123,27 +129,53 @@ async def room_samples(context: OperatorView) -> list[Sample]:
     return [room, size, Sample("firn_log_dir_free_bytes_min", "gauge", text, "firn_log_dir_free_bytes_min", (), least)]
 
 
-async def _collected(registry: Registry, names: frozenset[str]) -> list[bytes]:
+async def _collected(registry: Registry, names: frozenset[str]) -> list[PackedSamples]:
     """The wanted samples, packed, by pieces: with many partitions and groups it takes longer than the loop may be held."""
-    found: list[bytes] = []
+    found: list[PackedSamples] = []
     told: set[str] = set()
+    some: list[Sample] = []
     portion = Portion()
-    for sample in registry.steps(names):
+    for sample in registry.own_steps(names):
         if sample is not None:
-            if sample.family in told:
-                sample = sample._replace(help="")
+            some.append(sample._replace(help="") if sample.family in told else sample)
             told.add(sample.family)
-            found.append(_packed(sample, "broker"))
+            if len(some) >= SAMPLES_A_STEP:
+                found.append(_packed(some, BROKER))
+                some.clear()
+        if portion.spent():
+            await portion.rest()
+    found.append(_packed(some, BROKER))
+    for block in registry.blocks(names):
+        if names:
+            found.append(_packed([one for one in block.samples() if one.name in names], BROKER))
+        else:
+            found += block.packed or await _packed_block(block, portion)
         if portion.spent():
             await portion.rest()
     return found
 
 
-def _packed(sample: Sample, process: str) -> bytes:
-    labels = sample.labels
-    if not any(name == "process" for name, _ in labels):
-        labels = (*labels, ("process", process))
-    return pack_sample(sample.family, sample.kind, sample.help, sample.name, labels, sample.value)
+async def _packed_block(block: SampleBlock, portion: Portion) -> list[PackedSamples]:
+    """The samples of a block, which keeps them for the next time if they are short."""
+    found = []
+    samples = block.samples()
+    while some := list(islice(samples, SAMPLES_A_STEP)):
+        found.append(_packed(some, BROKER))
+        if portion.spent():
+            await portion.rest()
+    if sum([len(one.data) for one in found]) <= KEPT_SAMPLE_BYTES * sum([one.number for one in found]):
+        block.packed = found
+    return found
+
+
+def _packed(samples: Iterable[Sample], process: Label) -> PackedSamples:
+    """The samples, packed, with the label ``process``. One that has such a label keeps it."""
+    return pack_samples(
+        [
+            one if any(name == PROCESS for name, _ in one.labels) else (*one[:-2], (*one.labels, process), one.value)
+            for one in samples
+        ]
+    )
 
 
 def handle_place(context: OperatorView, request: Request, message: bytes) -> bytes:

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from app.handlers.base.api import Api
     from app.handlers.clients.client import Service
     from app.handlers.state.metrics import ApiMeter
+    from app.transport.sending import Parts
 
 FRAME_HEAD: Final = Struct(">ihhi")
 """Size prefix, API key, API version, correlation id: common to every request header."""
@@ -140,7 +141,7 @@ class Session(Client):
                             continue
                     elif self.gathered:
                         gathering.flush(self)
-                    parts = serve_produce(self, api_version, correlation_id, view[position + 4 : frame_end])
+                    parts = self._serve_decoded(api_version, correlation_id, view[position + 4 : frame_end])
                     refusal = context.refusal or self.held
                     if parts is not None:
                         self.answer(parts)
@@ -172,6 +173,10 @@ class Session(Client):
                 meter.response_bytes.value += answered_bytes
                 meter.observe(server.loop.time() - self.started_s, produced - later)
         return position
+
+    def _serve_decoded(self, api_version: int, correlation_id: int, frame: memoryview) -> Parts:
+        """Serve a Produce that is decoded in full. Returns and raises: as ``serve_produce``."""
+        return serve_produce(self, api_version, correlation_id, frame)
 
     def _serve_one(self, api_key: int, api_version: int, correlation_id: int, frame: memoryview) -> None:
         """Serve one request other than Produce. Raises: ProtocolError."""

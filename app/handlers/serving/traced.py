@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial
 from struct import Struct
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 from app.core.errors import ProtocolError
 from app.core.tracing import CURRENT, Kind, SpanContext, Tracer, parse_traceparent
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
 HEAD: Final = Struct(">ihhih")
 """Size of a frame, API key, version, correlation id, and length of the client id: no frame is shorter."""
+CLIENT_ID_BYTES: Final = Struct(">h")
+CLIENT_ID_START: Final = HEAD.size - FRAME_SIZE.size - CLIENT_ID_BYTES.size
+"""The place of the client id's length in a frame without its size."""
 PRODUCE_TAGS: Final = FLEXIBLE_FIRST[PRODUCE]
 FETCH_TAGS: Final = FLEXIBLE_FIRST[FETCH]
 """The first versions whose headers have tagged fields."""
@@ -66,18 +69,6 @@ class Asked(NamedTuple):
     """Whether reads of the object store that it causes become children."""
 
 
-class Chosen(NamedTuple):
-    """A request that is sampled, in the bytes that a client sent."""
-
-    start: int
-    """-1 if there is none."""
-    end: int
-    passed: int
-    """Produce and Fetch requests before it that count down to the next sample."""
-    caller: SpanContext | None = None
-    """The span of the client that sampled it; None if this broker did."""
-
-
 class Begun(NamedTuple):
     """A sampled request that has a trace."""
 
@@ -98,11 +89,15 @@ class Waiting(NamedTuple):
     """When its wait began."""
 
 
+T = TypeVar("T")
 Traced: TypeAlias = "dict[Slot, Waiting]"
 
 
 class TracedSession(Session):
-    """A connection whose requests may be sampled. ``serve`` finds whole frames by their sizes alone.
+    """A connection whose requests may be sampled, by this broker or by their clients.
+
+    Without a sampled request, a call costs one comparison. The place of the request that this broker samples is found by the sizes
+    of whole frames. Requests that their clients have sampled are decoded by ``_serve_decoded`` and ``_serve_one`` anyway.
 
     A call that goes on behind the frames that it serves first serves them out of a slice of ``view``. So the gathered ones are
     appended at once: the buffer is not set aside, which would give it to another user with the next flush."""
@@ -115,69 +110,114 @@ class TracedSession(Session):
     """The sampled request at the front, if its turn has not come yet."""
 
     def serve(self, view: memoryview, position: int, end: int) -> int:
-        tracer = self.server.tracer
-        if not self._begun and not tracer.has_room():
-            return self._serve_untraced(view, position, end)
-        while True:
-            if not self._begun:
-                chosen = _find(view, position, end, tracer.left)
-            else:
-                frame_end = position + FRAME_SIZE.size + FRAME_SIZE.unpack_from(view, position)[0]
-                chosen = Chosen(position, frame_end, 0)
-            if chosen.start >= 0 and not self._begun and not tracer.has_room():
-                return self._serve_untraced(view, position, end)
-            if chosen.start < 0:
-                served = super().serve(view, position, end)
-                tracer.left -= chosen.passed if served == end else _find(view, position, served, chosen.passed).passed
-                return served
-            if chosen.start > position:
-                served = super().serve(view[:], position, chosen.start)
-                whole = served == chosen.start
-                tracer.left -= chosen.passed if whole else _find(view, position, served, chosen.passed).passed
-                if not whole or self.ending is not None or self.logging_in:
-                    return served
-            served = self._serve_sampled(tracer, view, chosen)
-            if served < chosen.end or chosen.end == end or self.ending is not None or self.logging_in:
-                return served
-            position = chosen.end
-
-    def _serve_untraced(self, view: memoryview, position: int, end: int) -> int:
-        """Serve frames without a look at each, because no trace may begin. Their number is that of the meters. Returns: as
-        ``serve``."""
         server = self.server
-        produced, fetched = server.produce_meter.requests, server.fetch_meter.requests
-        before = produced.value + fetched.value
-        served = super().serve(view, position, end)
-        server.tracer.pass_over(int(produced.value + fetched.value - before))
-        return served
+        if server.produced.value + server.fetched.value < server.due and not self._begun:
+            return super().serve(view, position, end)
+        return self._serve_due(view, position, end)
 
-    def _serve_sampled(self, tracer: Tracer, view: memoryview, chosen: Chosen) -> int:
-        """Serve one frame, and keep its spans. Returns: as ``serve``."""
-        start, end, _, caller = chosen
+    def _serve_due(self, view: memoryview, position: int, end: int) -> int:
+        """Serve frames of which one may be sampled. Returns: as ``serve``."""
+        server = self.server
+        while self._begun or server.requests() >= server.due:
+            if self._begun:
+                start, frame_end = position, position + FRAME_SIZE.size + FRAME_SIZE.unpack_from(view, position)[0]
+            elif not server.tracer.has_room():
+                served = super().serve(view, position, end)
+                server.pass_over()
+                return served
+            else:
+                start, frame_end = _find(view, position, end, server.passing())
+                if start < 0:
+                    return super().serve(view, position, end)
+            if start > position:
+                served = super().serve(view[:], position, start)
+                if served < start or self.ending is not None or self.logging_in:
+                    return served
+            served = self._serve_sampled(view, start, frame_end)
+            if served < frame_end or frame_end == end or self.ending is not None or self.logging_in:
+                return served
+            position = frame_end
+        return super().serve(view, position, end)
+
+    def _serve_sampled(self, view: memoryview, start: int, end: int) -> int:
+        """Serve one frame that this broker samples, and keep its spans. Returns: as ``serve``."""
         if self.gathered:
             self.server.gathering.flush(self)  # so that only this request is timed
         if self._begun:
-            begun = self._begun.pop()
+            begun: Begun | None = self._begun.pop()
         else:
-            if caller is None:
-                tracer.draw()
-            asked = self._describe(view[start + 4 : end])
-            context = None if asked is None else tracer.begin(caller)
-            if asked is None or context is None:
-                return super().serve(view[:], start, end)
-            begun = Begun(asked, context, caller, tracer.elapsed_s())
+            self.server.draw()
+            _, api_key, version, _, _ = HEAD.unpack_from(view, start)
+            frame = view[start + FRAME_SIZE.size : end]
+            by_client = self._caller_of(version, FETCH_TAGS if api_key else PRODUCE_TAGS, frame)
+            begun = None if by_client is not None else self._begin(frame, None)
+        if begun is None:
+            return super().serve(view[:], start, end)
+        serve = super().serve
+        return self._timed(begun, lambda: serve(view[:], start, end), left=lambda served: served < end)
+
+    def _serve_decoded(self, api_version: int, correlation_id: int, frame: memoryview) -> Parts:
+        caller = self._caller_of(api_version, PRODUCE_TAGS, frame)
+        begun = None if caller is None else self._begin(frame, caller)
+        if begun is None:
+            return super()._serve_decoded(api_version, correlation_id, frame)
+        serve = super()._serve_decoded
+        return self._timed(begun, lambda: serve(api_version, correlation_id, frame), size=_size_of)
+
+    def _serve_one(self, api_key: int, api_version: int, correlation_id: int, frame: memoryview) -> None:
+        caller = self._caller_of(api_version, FETCH_TAGS, frame) if api_key == FETCH else None
+        begun = None if caller is None else self._begin(frame, caller)
+        if begun is None:
+            super()._serve_one(api_key, api_version, correlation_id, frame)
+            return
+        serve = super()._serve_one
+        self._timed(begun, lambda: serve(api_key, api_version, correlation_id, frame))
+
+    def _caller_of(self, version: int, tags_from: int, frame: memoryview) -> SpanContext | None:
+        """The span of the client that has sampled the request in ``frame``, which is without its size. ``tags_from``: the first
+        version with tagged fields."""
+        if version < tags_from or len(frame) < HEAD.size - FRAME_SIZE.size:
+            return None
+        tags = HEAD.size - FRAME_SIZE.size + max(CLIENT_ID_BYTES.unpack_from(frame, CLIENT_ID_START)[0], 0)
+        if tags >= len(frame) or not frame[tags]:
+            return None
+        told = traceparent_of(frame, 0, len(frame))
+        caller = None if told is None else parse_traceparent(told)
+        return caller.context if caller is not None and caller.sampled else None
+
+    def _begin(self, frame: memoryview, caller: SpanContext | None) -> Begun | None:
+        """Begin the trace of a request; None if there is no room for it, or if it is not traced."""
+        tracer = self.server.tracer
+        if not tracer.has_room():
+            tracer.skip()
+            return None
+        asked = self._describe(frame)
+        context = None if asked is None else tracer.begin(caller)
+        return None if asked is None or context is None else Begun(asked, context, caller, tracer.elapsed_s())
+
+    def _timed(
+        self,
+        begun: Begun,
+        serve: Callable[[], T],
+        *,
+        left: Callable[[T], bool] = lambda _: False,
+        size: Callable[[T], int] = lambda _: 0,
+    ) -> T:
+        """Serve a request, and keep its spans. ``left``: whether it is served later, by the result of ``serve``. ``size``: bytes of
+        a response in the result, which is not given to the connection yet."""
+        tracer = self.server.tracer
         asked, context = begun.asked, begun.context
         slots, out_bytes = len(self._slots), self._answered_bytes()
         log_ends = [log.log_end_offset for log in asked.logs]
         served_s = tracer.elapsed_s()
         token = CURRENT.set(context) if asked.follows_reads else None
         try:
-            served = super().serve(view[:], start, end)
+            served = serve()
         finally:
             if token is not None:
                 CURRENT.reset(token)
-        if served < end:
-            self._begun.append(begun)  # it is served later, and keeps its trace
+        if left(served):
+            self._begun.append(begun)  # it keeps its trace
             return served
         parked_s = tracer.elapsed_s()
         for log, offset in zip(asked.logs, log_ends, strict=True):
@@ -188,7 +228,7 @@ class TracedSession(Session):
         if slot is not None and not slot.done:
             self._traced[slot] = waiting
         else:
-            asked.attributes["firn.response_bytes"] = self._answered_bytes() - out_bytes
+            asked.attributes["firn.response_bytes"] = self._answered_bytes() - out_bytes + size(served)
             self._keep_spans(waiting, parked_s)
         return served
 
@@ -260,11 +300,8 @@ class TracedSession(Session):
     def _end_done(self) -> None:
         for slot in [one for one in self._traced if one.done]:
             waiting = self._traced.pop(slot)
-            parts = slot.parts
-            if parts is not None:
-                whole = [parts] if isinstance(parts, bytes) else parts
-                size = sum(len(one) if isinstance(one, bytes) else one.length for one in whole)
-                waiting.begun.asked.attributes["firn.response_bytes"] = size
+            if slot.parts is not None:
+                waiting.begun.asked.attributes["firn.response_bytes"] = _size_of(slot.parts)
             self._keep_spans(waiting, self.server.tracer.elapsed_s())
 
     def _keep_spans(self, waiting: Waiting, now_s: float, error: str = "") -> None:
@@ -296,31 +333,26 @@ def _keep_request(tracer: Tracer, begun: Begun, now_s: float, error: str) -> Non
     )
 
 
-def _find(view: memoryview, position: int, end: int, left: int) -> Chosen:
-    """Walk over whole frames until ``left`` Produce and Fetch requests have passed, or until one that its client has sampled."""
-    passed = 0
+def _find(view: memoryview, position: int, end: int, left: int) -> tuple[int, int]:
+    """Walk over whole frames until ``left`` Produce and Fetch requests have passed. Returns: start and end of the next one; -1, -1
+    if it is not there."""
     while end - position >= HEAD.size:
-        size, api_key, version, _, client_id_bytes = HEAD.unpack_from(view, position)
-        frame_end = position + 4 + size
+        size, api_key, _, _, _ = HEAD.unpack_from(view, position)
+        frame_end = position + FRAME_SIZE.size + size
         if size < REQUEST_BYTES_MIN or frame_end > end:
             break
         if api_key in (PRODUCE, FETCH):
-            if version >= (FETCH_TAGS if api_key else PRODUCE_TAGS):
-                tags = position + HEAD.size + (client_id_bytes if client_id_bytes > 0 else 0)
-                if tags < frame_end and view[tags] and (caller := _caller_of(view, position, frame_end)) is not None:
-                    return Chosen(position, frame_end, passed, caller)
-            if passed == left:
-                return Chosen(position, frame_end, passed)
-            passed += 1
+            if not left:
+                return position, frame_end
+            left -= 1
         position = frame_end
-    return Chosen(-1, -1, passed)
+    return -1, -1
 
 
-def _caller_of(view: memoryview, position: int, end: int) -> SpanContext | None:
-    """The span of the client that has sampled the request in a frame with tagged fields."""
-    told = traceparent_of(view, position + FRAME_SIZE.size, end)
-    caller = None if told is None else parse_traceparent(told)
-    return caller.context if caller is not None and caller.sampled else None
+def _size_of(parts: Parts) -> int:
+    """Bytes of a response."""
+    whole = [parts] if isinstance(parts, bytes) else parts or ()
+    return sum(len(one) if isinstance(one, bytes) else one.length for one in whole)
 
 
 def _begins_with(frame: memoryview, prefix: bytes) -> bool:
@@ -368,7 +400,37 @@ class TracedServer(KafkaServer):
     def __init__(self, context: Context, apis: Mapping[int, Api], *, connections_max: int, tracer: Tracer) -> None:
         super().__init__(context, apis, connections_max=connections_max)
         self.tracer = tracer
-        self.fetch_meter = context.metrics.meter(FETCH)
+        self.produced = context.metrics.meter(PRODUCE).requests
+        self.fetched = context.metrics.meter(FETCH).requests
+        self.drawn = int(self.requests()) + tracer.distance()
+        """Requests that were served before the one that was drawn."""
+        self.due = self.drawn
+        """Requests that are served before the one that is sampled."""
+
+    def requests(self) -> float:
+        """Produce and Fetch requests that were served."""
+        return self.produced.value + self.fetched.value
+
+    def passing(self) -> int:
+        """How many requests pass before the sampled one. A call that is served without a look at its requests may have had it. Then
+        the request at the same place behind this call is sampled, so that none is more likely for its place."""
+        count = int(self.requests())
+        if count > self.due:
+            self.due = count + (count - self.due)
+        return self.due - count
+
+    def draw(self) -> None:
+        """The next request is sampled: draw another one behind that."""
+        self.drawn += self.tracer.distance() + 1
+        self.due = max(self.drawn, int(self.requests()) + 1)
+
+    def pass_over(self) -> None:
+        """Count the drawn requests among those that were served without a look at them, because no trace may begin."""
+        count = self.requests()
+        while self.drawn < count:
+            self.tracer.skip()
+            self.drawn += self.tracer.distance() + 1
+        self.due = self.drawn
 
     def new_session(self, listener: str) -> Session:
         return TracedPlainSession(self, listener)

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 from app.configs import BrokerConfig
 from app.core.loop_time import loop_time_s
-from app.core.metrics import Labels, Registry, Sample
+from app.core.metrics import Labels, Registry, SampleBlock
 from app.telemetry.clients import PushingClients
+from app.telemetry.series import PREFIX
 
 
 class Telemetry:
@@ -45,13 +46,13 @@ class Telemetry:
         registry.describe("firn_telemetry_points_dropped_total", "counter", text)
         registry.describe("firn_telemetry_pushes_total", "counter", "Pushes of clients' metrics, by outcome.")
         registry.source(self._counts)
-        registry.foreign(self._of_clients)
+        registry.foreign(self._of_clients, PREFIX)
 
     def _counts(self) -> Iterator[tuple[str, Labels, float]]:
         yield "firn_telemetry_points_dropped_total", (), float(self.clients.dropped_points)
         for outcome, count in self.clients.pushes.items():
             yield "firn_telemetry_pushes_total", (("outcome", outcome),), float(count)
 
-    def _of_clients(self) -> Iterator[Sample]:
+    def _of_clients(self) -> Iterator[SampleBlock]:
         self.clients.expire(loop_time_s())
-        yield from self.clients.samples()
+        yield from self.clients.shown()
