@@ -7,16 +7,34 @@ measures a sample, with a seed that it prints.
 from __future__ import annotations
 
 import ast
+import asyncio
+import builtins
 import importlib.util
+import os
 import random
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tools import planted_faults
+from tools.fault_server import ENTERED, marked
 from tools.named_tests import found_tests
-from tools.planted_faults import FAULTS_MAX, Copy, Outcome, Report, add_to_list, drawn, faults_of, measure, read_list
+from tools.planted_faults import (
+    FAULTS_MAX,
+    Copy,
+    Fault,
+    Measuring,
+    Outcome,
+    Report,
+    add_to_list,
+    drawn,
+    faults_of,
+    measure,
+    read_list,
+)
 
 ROOT = Path(__file__).parents[1]
 LIST = ROOT / "tests" / "modules_without_found_faults.toml"
@@ -55,12 +73,12 @@ def listed() -> Mapping[str, list[str]]:
 
 
 def test_every_kind_of_fault_is_planted_once_at_each_place() -> None:
-    found = [(fault.line, fault.kind) for fault in faults_of(SOURCE)]
-    assert sorted(found) == [
-        (6, "a condition negated"),
-        (9, "a comparison turned"),
-        (9, "a return left out"),
-        (12, "a constant shifted"),
+    found = [(fault.line, fault.kind, fault.function) for fault in faults_of(SOURCE)]
+    assert found == [
+        (6, "a condition negated", 0),
+        (9, "a return left out", 0),
+        (9, "a comparison turned", 0),
+        (12, "a constant shifted", None),
     ]
 
 
@@ -95,6 +113,44 @@ def test_no_fault_is_planted_in_patterns() -> None:
         ast.parse(fault.text)
 
 
+NESTED = '''
+if True:
+    class Outer:
+        limit = 1
+
+        def method(self, least=2):
+            """Documented."""
+            return [self.inner() for _ in range(3)]
+
+        async def other(self):
+            def inner():
+                return 4
+            return inner
+
+later = lambda: 5
+'''
+
+
+def test_a_fault_knows_the_outermost_function_that_runs_it() -> None:
+    shifted = [fault for fault in faults_of(NESTED) if fault.kind == "a constant shifted"]
+    assert [(fault.line, fault.function) for fault in shifted] == [(4, None), (6, None), (8, 0), (12, 1), (15, None)]
+
+
+def test_marked_functions_tell_their_number_and_stay_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    entered: list[int] = []
+    monkeypatch.setattr(builtins, ENTERED, entered.append, raising=False)
+    names: dict[str, Any] = {}
+    exec(compile(marked(NESTED), "nested.py", "exec"), names)
+    outer = names["Outer"]()
+    outer.inner = lambda: 7
+    assert entered == []
+    assert outer.method() == [7, 7, 7]
+    assert outer.method.__doc__ == "Documented."
+    assert entered == [0]
+    assert asyncio.run(outer.other())() == 4
+    assert entered == [0, 1, 1]
+
+
 def test_the_same_seed_draws_the_same_faults_and_each_kind_before_a_second_of_one() -> None:
     faults = faults_of(SOURCE * 3)
     first = drawn(faults, 8, 1, "app/small.py")
@@ -103,12 +159,12 @@ def test_the_same_seed_draws_the_same_faults_and_each_kind_before_a_second_of_on
     assert drawn(faults, 100, 2, "app/small.py") != drawn(faults, 100, 1, "app/small.py")
 
 
-def small_tree(folder: Path, test: str) -> Copy:
+def small_tree(folder: Path, test: str, source: str = SOURCE) -> Copy:
     root = folder / "tree"
     (root / "app").mkdir(parents=True)
     (root / "tests").mkdir()
     (root / "app" / "__init__.py").touch()
-    (root / "app" / "small.py").write_text(SOURCE)
+    (root / "app" / "small.py").write_text(source)
     (root / "tests" / "test_small.py").write_text(test)
     (root / "pyproject.toml").write_text(
         '[tool.pytest.ini_options]\npythonpath = ["."]\nmarkers = ["slow: s", "interop: i", "faults: f"]\n'
@@ -134,6 +190,79 @@ def test_a_module_is_judged_by_its_tests_and_the_tree_is_left_alone(
     assert report.outcome is outcome, report
     assert (tmp_path / "tree" / "app" / "small.py").read_text() == SOURCE
     assert (copy.root / "app" / "small.py").read_text() == SOURCE
+
+
+COUNTING = """import subprocess
+import sys
+import threading
+
+LIMIT = 3
+
+
+def count() -> int:
+    return LIMIT
+
+
+def unused() -> int:
+    return 1
+
+
+def wait() -> None:
+    "Nothing to wait for."
+"""
+COUNTING_TEST = """import subprocess
+import sys
+
+from app.small import LIMIT, count, wait
+
+
+def test_counting() -> None:
+    assert count() == 3
+
+
+def test_counting_elsewhere() -> None:
+    assert subprocess.check_output([sys.executable, "-c", "from app.small import unused; print(unused())"]) == b"1\\n"
+
+
+def test_waiting() -> None:
+    wait()
+"""
+ENDLESS = 'while True: "Nothing ends it."'
+LEFT_BEHIND = """left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    open("left", "w").write(str(left.pid))
+    return 4"""
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("line", "changed", "function", "detail"),
+    [
+        ("    return LIMIT", "    return 4", 0, "test_counting: "),
+        ("    return LIMIT", f"    {LEFT_BEHIND}", 0, "test_counting: "),
+        ("    return LIMIT", "    import os; os._exit(3)", 0, "test_counting: its process ended with 3"),
+        ("    return LIMIT", f"    {ENDLESS}", 0, "s of CPU"),
+        ('    "Nothing to wait for."', "    threading.Event().wait()", 2, "test_waiting: it waits without an end"),
+        ("    return 1", "    return 2", 1, "test_counting_elsewhere: "),
+        ("LIMIT = 3", "LIMIT = 4", None, "test_counting: "),
+        ("LIMIT = 3", "LIMIT", None, "tests/test_small.py: "),
+    ],
+)
+def test_faults_are_found_that_end_a_process_or_never_end_or_act_at_the_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, changed: str, function: int | None, detail: str
+) -> None:
+    monkeypatch.setattr(planted_faults, "CPU_S_MIN", 0.2)
+    monkeypatch.setattr(planted_faults, "IDLE_S_MAX", 3.0)
+    fault = Fault(1, "a fault", COUNTING.replace(line, changed), function)
+    with small_tree(tmp_path, COUNTING_TEST, COUNTING) as copy:
+        copy.collect(["tests/test_small.py"])
+        report = Measuring(copy, "app/small.py", ["tests/test_small.py"], [fault], 1).report()
+    assert report.outcome is Outcome.FOUND, report
+    assert detail in report.detail
+    assert (copy.root / "app" / "small.py").read_text() == COUNTING
+    left = copy.root / "left"
+    if left.exists():
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(left.read_text()), 0)
 
 
 def test_results_are_added_to_the_list_and_broken_modules_stay_to_be_measured(tmp_path: Path) -> None:

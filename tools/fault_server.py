@@ -172,6 +172,7 @@ class Server:
         return True
 
     def _fork(self, items: Sequence[pytest.Item], request: dict[str, Any]) -> End:
+        gc.collect()  # a test would fail by garbage of this process
         reader, writer = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -219,6 +220,7 @@ class Server:
         _tell(writer, [item.nodeid, cpu_s])
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         failed = [report for report in self._reports if report.failed]
+        sys.stderr.writelines(report.longreprtext for report in failed)
         told = next((report.longreprtext.strip().splitlines()[-1] for report in failed if report.longrepr), "")
         ran = Ran(
             item.nodeid,
@@ -310,9 +312,9 @@ class IdleTime:
 def _tasks(pid: int) -> Iterator[str]:
     """The folders of the threads of a process and of its descendants."""
     with contextlib.suppress(OSError):  # it has ended
-        for task in os.scandir(f"/proc/{pid}/task"):
-            yield task.path
-            for child in Path(task.path, "children").read_text().split():
+        for task in os.listdir(f"/proc/{pid}/task"):
+            yield f"/proc/{pid}/task/{task}"
+            for child in Path(f"/proc/{pid}/task/{task}/children").read_text().split():
                 yield from _tasks(int(child))
 
 
