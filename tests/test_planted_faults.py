@@ -242,15 +242,15 @@ LEFT_BEHIND = """left = subprocess.Popen([sys.executable, "-c", "import time; ti
         ("    return LIMIT", "    import os; os._exit(3)", 0, "test_counting: its process ended with 3"),
         ("    return LIMIT", f"    {ENDLESS}", 0, "s of CPU"),
         ('    "Nothing to wait for."', "    threading.Event().wait()", 2, "test_waiting: it waits without an end"),
-        ("    return 1", "    return 2", 1, "test_counting_elsewhere: "),
-        ("LIMIT = 3", "LIMIT = 4", None, "test_counting: "),
-        ("LIMIT = 3", "LIMIT", None, "tests/test_small.py: "),
+        ("    return 1", "    return 2", 1, "::test_counting_elsewhere"),
+        ("LIMIT = 3", "LIMIT = 4", None, "::test_counting"),
+        ("LIMIT = 3", "LIMIT", None, "ERROR tests/test_small.py"),
     ],
 )
 def test_faults_are_found_that_end_a_process_or_never_end_or_act_at_the_import(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, changed: str, function: int | None, detail: str
 ) -> None:
-    monkeypatch.setattr(planted_faults, "CPU_S_MIN", 0.2)
+    monkeypatch.setattr(planted_faults, "CPU_S_MIN", 0.6)
     monkeypatch.setattr(planted_faults, "IDLE_S_MAX", 3.0)
     fault = Fault(1, "a fault", COUNTING.replace(line, changed), function)
     with small_tree(tmp_path, COUNTING_TEST, COUNTING) as copy:

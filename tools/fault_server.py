@@ -8,9 +8,12 @@ output. A request is a dict:
     source      its source text
     fault       the source text that its functions get; without one, they tell when they are entered
     wanted      functions of the module
+    word        if parameters of some of the tests have this word, only these run
     enough      a run ends after the test by which so many of them were entered; 0: only after the last one
     cpu_s_max   CPU of a run at most
     idle_s_max  seconds that a test may wait without work of any process
+
+Or a dict of a command in place of tests, which runs in a new process: ``command``, ``output`` (a path), and the two limits.
 
 The response is an ``End`` as a dict. A function is known by the number of its outermost function in the module, in the order of
 the text.
@@ -28,6 +31,7 @@ import ctypes
 import gc
 import json
 import os
+import re
 import resource
 import select
 import signal
@@ -38,7 +42,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import pytest
 
@@ -166,7 +170,9 @@ class Server:
             items.sort(key=lambda item: item.get_closest_marker("ci") is not None)
         for line in self._requests:
             request = json.loads(line)
-            items = [item for name in request["tests"] for item in by_name.get(name, ())]
+            items = [item for name in request.get("tests", ()) for item in by_name.get(name, ())]
+            about = re.compile(rf"[\[-]{request.get('word', '')}[-\]]")
+            items = [item for item in items if about.search(item.nodeid)] or items
             self._responses.write(json.dumps(asdict(self._fork(items, request))) + "\n")
             self._responses.flush()
         return True
@@ -179,6 +185,9 @@ class Server:
             code = FAILED
             try:
                 os.close(reader)
+                _limit(request["cpu_s_max"])
+                if "command" in request:
+                    _replace_process(request["command"], request["output"])
                 self._run(items, request, writer)
                 code = 0
             except BaseException:
@@ -196,9 +205,6 @@ class Server:
 
     def _run(self, items: Sequence[pytest.Item], request: dict[str, Any], writer: int) -> None:
         """Run tests until one fails, in the forked process."""
-        os.setsid()
-        resource.setrlimit(resource.RLIMIT_CPU, (request["cpu_s_max"], request["cpu_s_max"]))
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX, MEMORY_MAX))
         entered: set[int] = set()
         setattr(builtins, ENTERED, entered.add)
         source, fault = request["source"], request["fault"]
@@ -234,6 +240,19 @@ class Server:
         return not failed
 
 
+def _limit(cpu_s_max: int) -> None:
+    os.setsid()
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s_max, cpu_s_max))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX, MEMORY_MAX))
+
+
+def _replace_process(command: Sequence[str], output: str) -> NoReturn:
+    told = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(told, 1)
+    os.dup2(told, 2)
+    os.execv(command[0], command)
+
+
 def _cpu_s() -> float:
     """CPU of this process and of those that it waited for."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -253,8 +272,9 @@ def watched(pid: int, reader: int, idle_s_max: float) -> End:
     buffer = b""
     begun_cpu_s = 0.0
     ended = os.pidfd_open(pid)  # the pipe may stay open in processes that a test left behind
+    waited = [reader, ended]
     while True:
-        readable, _, _ = select.select([reader, ended], [], [], 1.0)
+        readable, _, _ = select.select(waited, [], [], 1.0)
         if reader not in readable:
             if ended in readable:
                 break
@@ -264,7 +284,7 @@ def watched(pid: int, reader: int, idle_s_max: float) -> End:
             continue
         raw = os.read(reader, 1 << 16)
         if not raw:
-            break
+            waited = [ended]
         *lines, buffer = (buffer + raw).split(b"\n")
         for line in lines:
             idle.begin()
@@ -283,7 +303,7 @@ def watched(pid: int, reader: int, idle_s_max: float) -> End:
 
 
 class IdleTime:
-    """Seconds in which a process and its descendants neither ran nor waited for a CPU."""
+    """How long a process and its descendants have neither run nor waited for a CPU."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -295,7 +315,7 @@ class IdleTime:
         self._asked = time.monotonic()
 
     def seconds(self) -> float:
-        """Seconds since ``begin``. To be asked about each second: a time counts as idle if less than half of it was work."""
+        """Seconds without a break. To be asked about each second: a time counts as idle if less than half of it was work."""
         now = time.monotonic()
         busy = {}
         for task in _tasks(self._pid):
@@ -303,8 +323,8 @@ class IdleTime:
                 ran, waited, _ = Path(task, "schedstat").read_text().split()
                 busy[task] = int(ran) + int(waited)
         worked_s = sum(ns - self._busy.get(task, 0) for task, ns in busy.items()) / 1e9
-        if self._busy and worked_s < (now - self._asked) / 2:
-            self._seconds += now - self._asked
+        is_idle = bool(self._busy) and worked_s < (now - self._asked) / 2
+        self._seconds = self._seconds + now - self._asked if is_idle else 0.0
         self._busy, self._asked = busy, now
         return self._seconds
 

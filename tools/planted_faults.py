@@ -14,7 +14,8 @@ How a module is measured, with as little work as its tests allow:
 1. Its tests run without a fault until they entered some of its functions (``ENOUGH``). They must pass.
 2. Faults are planted in these functions. Only the tests that entered the function run, the shortest first.
 3. When none fails, all tests run without a fault, and step 2 is done for the other functions.
-4. Faults outside of the functions that the tests entered are planted in the file, and all tests run in a new process.
+4. Faults outside of the functions that the tests entered are planted in the file, and all tests run in a new process. If a module
+   has no function, the tests come first whose parameters name it.
 
 The faults are planted in a copy of the tree, never in the tree itself. ``tools/fault_server.py`` imports and collects the tests of
 the copy once, and runs them in forked processes. A test fails as well when it takes five times the CPU or the time of its
@@ -35,7 +36,6 @@ import json
 import os
 import queue
 import random
-import resource
 import shutil
 import signal
 import subprocess
@@ -70,8 +70,6 @@ CPU_S_MIN: Final = 5.0
 """A test with a fault may take so much CPU in any case."""
 IDLE_S_MAX: Final = 30.0
 """A test may wait so long while none of its processes works. Time without a CPU does not count."""
-WAIT_S_MAX: Final = 600.0
-"""A run in a new process that takes longer is ended, and says nothing."""
 LIST: Final = ROOT / "tests" / "modules_without_found_faults.toml"
 COPIED: Final = ("app", "firn_broker", "pyspark_firn", "tests", "tools", "loadtests", "infra", "docs")
 LEFT_OUT: Final = shutil.ignore_patterns(".git", ".terraform", "target")
@@ -109,6 +107,8 @@ class Report(NamedTuple):
     tried: int = 0
     """Faults that were planted."""
     detail: str = ""
+    cpu_s: float = 0.0
+    """CPU of its runs."""
 
 
 TURNED: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
@@ -211,17 +211,6 @@ def drawn(faults: Sequence[Fault], count: int, seed: int, module: str) -> list[F
 OUT_OF_CPU: Final = (-signal.SIGXCPU, -signal.SIGKILL)
 
 
-class NewRun(NamedTuple):
-    """The end of a run of tests in a new process."""
-
-    code: int | None
-    """pytest's exit code; negative if a signal ended it; None if it took too long."""
-    failed: str
-    """The test or the file of tests that failed."""
-    last: str
-    """Its last line."""
-
-
 class Copy:
     """A copy of the tree, in which faults are planted, and the server that has collected its tests. A context manager.
 
@@ -241,6 +230,8 @@ class Copy:
             if path.is_file():
                 shutil.copy2(path, self.root / path.name)
         self._server: subprocess.Popen[str] | None = None
+        self.cpu_s = 0.0
+        """CPU of all runs so far, without imports and collecting."""
         self._collected: set[str] = set()
 
     def __enter__(self) -> Self:
@@ -281,20 +272,38 @@ class Copy:
         fault: str = "",
         wanted: Sequence[int] = (),
         enough: int = 0,
+        word: str = "",
         cpu_s_max: int,
     ) -> End:
         """Run collected tests until one fails: node ids, or files. ``tools/fault_server.py`` describes the arguments."""
+        limits = {"cpu_s_max": cpu_s_max, "idle_s_max": IDLE_S_MAX}
+        which = {"tests": tests, "word": word, "wanted": wanted, "enough": enough}
+        return self._ask({"module": module, "source": source, "fault": fault} | which | limits)
+
+    def run_anew(self, tests: Sequence[str], cpu_s_max: int) -> tuple[End, str]:
+        """Run tests in a new process, which imports everything, until one fails. Returns the last line of its output, too."""
+        output = self._log.with_name("output")
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            *PYTEST,
+            "-x",
+            "-rfE",
+            "--basetemp",
+            f"{self._temporary}",
+            "--",
+            *tests,
+        ]
+        end = self._ask({"command": command, "output": str(output), "cpu_s_max": cpu_s_max, "idle_s_max": IDLE_S_MAX})
+        lines = [line for line in output.read_text(errors="replace").splitlines() if line.strip()]
+        failed = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
+        return end, (failed or lines or [""])[-1]
+
+    def _ask(self, request: dict[str, object]) -> End:
         assert self._server is not None
         assert self._server.stdin is not None
         assert self._server.stdout is not None
-        request: dict[str, object] = {
-            "tests": tests,
-            "module": module,
-            "source": source,
-            "fault": fault,
-            "wanted": wanted,
-        }
-        request |= {"enough": enough, "cpu_s_max": cpu_s_max, "idle_s_max": IDLE_S_MAX}
         self._server.stdin.write(json.dumps(request) + "\n")
         self._server.stdin.flush()
         line = self._server.stdout.readline()
@@ -304,22 +313,8 @@ class Copy:
         end = End(**told | {"ran": [Ran(**ran) for ran in told["ran"]]})
         if end.code == FAILED:
             raise RuntimeError(f"A run of tests failed by itself: {self._log.read_text()[-2000:]}")
+        self.cpu_s += end.cpu_s
         return end
-
-    def run_anew(self, tests: Sequence[str], cpu_s_max: int) -> NewRun:
-        """Run files of tests in a new process, which imports everything, until the first one fails."""
-        command = [sys.executable, "-m", "pytest", *PYTEST, "-x", "-rfE", "--basetemp", str(self._temporary)]
-        process = self._start([*command, "--", *tests], subprocess.STDOUT)
-        resource.prlimit(process.pid, resource.RLIMIT_CPU, (cpu_s_max, cpu_s_max))
-        try:
-            told, _ = process.communicate(timeout=WAIT_S_MAX)
-        except subprocess.TimeoutExpired:
-            return NewRun(None, "", f"no end within {WAIT_S_MAX:.0f} s")
-        finally:
-            _end_group(process)
-        lines = [line for line in told.splitlines() if line.strip()]
-        failed = next((line.split()[1] for line in lines if line.startswith(("FAILED ", "ERROR "))), "")
-        return NewRun(process.returncode, failed, lines[-1] if lines else "")
 
     def _start(self, command: Sequence[str], log: IO[str] | int) -> subprocess.Popen[str]:
         environment = os.environ | {"PYTHONPATH": str(self.root), "CI": "true"}
@@ -364,13 +359,16 @@ class Measuring:
         self._faults = list(faults)
         self._count = count
         self._source = (copy.root / module).read_text()
+        self._cpu_s = copy.cpu_s
         self._passed: dict[str, Ran] = {}
         self._tried: list[Fault] = []
 
     def report(self) -> Report:
         """Measure. The module has its own text again afterwards."""
-        for enough in (ENOUGH, 0):
-            end = self._run_clean(enough)
+        in_functions = any(fault.function is not None for fault in self._faults)
+        for enough, word in ((ENOUGH, ""), (0, "")) if in_functions else ((0, Path(self._module).stem), (0, "")):
+            self._tried.clear()
+            end = self._run_clean(enough, word)
             if end.ran and not end.ran[-1].passed:
                 return self._report(Outcome.BROKEN, f"{end.ran[-1].node}: {end.ran[-1].told}")
             if end.unfinished and not end.idle and end.code not in OUT_OF_CPU:
@@ -378,16 +376,18 @@ class Measuring:
             if not end.ran and not end.unfinished:
                 return self._report(Outcome.LEFT_OUT)
             found = self._plant_in_entered()
+            if found is None and not enough and not end.unfinished:
+                found = self._plant_in_file([ran.node for ran in end.ran] if word else self._tests)
             if found is not None:
                 return found
             if end.unfinished:
                 return self._report(Outcome.TOO_LONG, end.unfinished)
-        return self._plant_in_file() or self._report(Outcome.NOT_FOUND, ", ".join(map(_told, self._tried)))
+        return self._report(Outcome.NOT_FOUND, ", ".join(map(_told, self._tried)))
 
     def _report(self, outcome: Outcome, detail: str = "") -> Report:
-        return Report(self._module, outcome, len(self._tried), detail)
+        return Report(self._module, outcome, len(self._tried), detail, self._copy.cpu_s - self._cpu_s)
 
-    def _run_clean(self, enough: int) -> End:
+    def _run_clean(self, enough: int, word: str) -> End:
         wanted = {fault.function for fault in self._faults if fault.function is not None}
         end = self._copy.run(
             self._module,
@@ -395,6 +395,7 @@ class Measuring:
             source=self._source,
             wanted=sorted(wanted),
             enough=min(enough, len(wanted)),
+            word=word,
             cpu_s_max=CPU_S_MAX,
         )
         self._passed |= {ran.node: ran for ran in end.ran if ran.passed}
@@ -441,16 +442,16 @@ class Measuring:
                 return f"{end.unfinished}: its process ended with {end.code}"
         return ""
 
-    def _plant_in_file(self) -> Report | None:
-        """Plant faults outside of the entered functions. All tests have passed without a fault before."""
+    def _plant_in_file(self, tests: Sequence[str]) -> Report | None:
+        """Plant faults outside of the entered functions. The tests have passed without a fault before."""
         cpu_s_max = int(TIMES * (CPU_S_MIN + sum(ran.cpu_s for ran in self._passed.values())))
+        waits = TIMES * max(ran.wall_s for ran in self._passed.values()) >= IDLE_S_MAX
         for fault in self._next(lambda _: True):
             with self._planted(fault):
-                run = self._copy.run_anew(self._tests, cpu_s_max)
-            if run.code not in (0, None):
-                assert not run.failed or any(node.startswith(run.failed) for node in self._passed), run
-                last = run.last if run.code > 0 else f"more than {cpu_s_max} s of CPU"
-                return self._report(Outcome.FOUND, f"{_told(fault)}: {run.failed}: {last}")
+                end, last = self._copy.run_anew(tests, cpu_s_max)
+            if end.code != 0 and not (end.idle and waits):
+                told = "it waits without an end" if end.idle else last if end.code > 0 else f"{end.cpu_s:.0f} s of CPU"
+                return self._report(Outcome.FOUND, f"{_told(fault)}: {told}")
         return None
 
     @contextlib.contextmanager
@@ -567,7 +568,7 @@ def add_to_list(path: Path, report: Report) -> None:
 
 def _tell(report: Report) -> None:
     detail = f" ({report.detail})" if report.detail else ""
-    sys.stdout.write(f"{report.module}: {report.outcome.value}{detail}\n")
+    sys.stdout.write(f"{report.module}: {report.outcome.value}, {report.cpu_s:.1f} s{detail}\n")
     sys.stdout.flush()
 
 
