@@ -53,6 +53,8 @@ MEMORY_MAX: Final = 12 << 30
 """Address space of a run: a fault can make an endless list."""
 FAILED: Final = 70
 """Exit code of a run that failed by itself."""
+WORKING: Final = "RD"
+"""States of threads that run, or wait for a CPU or a disk."""
 PR_SET_CHILD_SUBREAPER: Final = 36
 
 
@@ -303,7 +305,7 @@ def watched(pid: int, reader: int, idle_s_max: float) -> End:
 
 
 class IdleTime:
-    """How long a process and its descendants have neither run nor waited for a CPU."""
+    """How long a process and its descendants have neither run nor waited for a CPU or a disk."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -318,12 +320,14 @@ class IdleTime:
         """Seconds without a break. To be asked about each second: a time counts as idle if less than half of it was work."""
         now = time.monotonic()
         busy = {}
+        works = False
         for task in _tasks(self._pid):
             with contextlib.suppress(OSError):  # it has ended
                 ran, waited, _ = Path(task, "schedstat").read_text().split()
                 busy[task] = int(ran) + int(waited)
+                works |= Path(task, "stat").read_text().rpartition(")")[2].split()[0] in WORKING
         worked_s = sum(ns - self._busy.get(task, 0) for task, ns in busy.items()) / 1e9
-        is_idle = bool(self._busy) and worked_s < (now - self._asked) / 2
+        is_idle = bool(self._busy) and not works and worked_s < (now - self._asked) / 2
         self._seconds = self._seconds + now - self._asked if is_idle else 0.0
         self._busy, self._asked = busy, now
         return self._seconds

@@ -281,7 +281,7 @@ class Copy:
         return self._ask({"module": module, "source": source, "fault": fault} | which | limits)
 
     def run_anew(self, tests: Sequence[str], cpu_s_max: int) -> tuple[End, str]:
-        """Run tests in a new process, which imports everything, until one fails. Returns the last line of its output, too."""
+        """Run tests in a new process, which imports everything, until one fails. Returns its end, and the test that failed."""
         output = self._log.with_name("output")
         command = [
             sys.executable,
@@ -296,9 +296,8 @@ class Copy:
             *tests,
         ]
         end = self._ask({"command": command, "output": str(output), "cpu_s_max": cpu_s_max, "idle_s_max": IDLE_S_MAX})
-        lines = [line for line in output.read_text(errors="replace").splitlines() if line.strip()]
-        failed = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
-        return end, (failed or lines or [""])[-1]
+        lines = output.read_text(errors="replace").splitlines()
+        return end, next((line for line in lines if line.startswith(("FAILED ", "ERROR "))), "")
 
     def _ask(self, request: dict[str, object]) -> End:
         assert self._server is not None
@@ -376,12 +375,16 @@ class Measuring:
             if not end.ran and not end.unfinished:
                 return self._report(Outcome.LEFT_OUT)
             found = self._plant_in_entered()
-            if found is None and not enough and not end.unfinished:
-                found = self._plant_in_file([ran.node for ran in end.ran] if word else self._tests)
             if found is not None:
                 return found
             if end.unfinished:
                 return self._report(Outcome.TOO_LONG, end.unfinished)
+            named = [ran.node for ran in end.ran if word and word in ran.node.partition("[")[2]]
+            found = None if enough else self._plant_in_file(named or self._tests)
+            if found is not None:
+                return found
+            if word and not named:
+                break  # all tests ran
         return self._report(Outcome.NOT_FOUND, ", ".join(map(_told, self._tried)))
 
     def _report(self, outcome: Outcome, detail: str = "") -> Report:
@@ -448,10 +451,13 @@ class Measuring:
         waits = TIMES * max(ran.wall_s for ran in self._passed.values()) >= IDLE_S_MAX
         for fault in self._next(lambda _: True):
             with self._planted(fault):
-                end, last = self._copy.run_anew(tests, cpu_s_max)
-            if end.code != 0 and not (end.idle and waits):
-                told = "it waits without an end" if end.idle else last if end.code > 0 else f"{end.cpu_s:.0f} s of CPU"
-                return self._report(Outcome.FOUND, f"{_told(fault)}: {told}")
+                end, failed = self._copy.run_anew(tests, cpu_s_max)
+            if end.idle:
+                failed = "" if waits else "it waits without an end"
+            elif end.code in OUT_OF_CPU:
+                failed = f"{end.cpu_s:.0f} s of CPU"
+            if failed:
+                return self._report(Outcome.FOUND, f"{_told(fault)}: {failed}")
         return None
 
     @contextlib.contextmanager
