@@ -213,7 +213,14 @@ def wait() -> None:
 COUNTING_TEST = """import subprocess
 import sys
 
+import pytest
+
 from app.small import LIMIT, count, wait
+
+
+@pytest.mark.parametrize("name", ["-", "small"])
+def test_the_limit(name: str) -> None:
+    assert LIMIT == 3
 
 
 def test_counting() -> None:
@@ -243,7 +250,7 @@ LEFT_BEHIND = """left = subprocess.Popen([sys.executable, "-c", "import time; ti
         ("    return LIMIT", f"    {ENDLESS}", 0, "s of CPU"),
         ('    "Nothing to wait for."', "    threading.Event().wait()", 2, "test_waiting: it waits without an end"),
         ("    return 1", "    return 2", 1, "::test_counting_elsewhere"),
-        ("LIMIT = 3", "LIMIT = 4", None, "::test_counting"),
+        ("LIMIT = 3", "LIMIT = 4", None, "::test_the_limit[small]"),
         ("LIMIT = 3", "LIMIT", None, "ERROR tests/test_small.py"),
     ],
 )

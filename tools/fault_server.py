@@ -173,8 +173,9 @@ class Server:
         for line in self._requests:
             request = json.loads(line)
             items = [item for name in request.get("tests", ()) for item in by_name.get(name, ())]
-            about = re.compile(rf"[\[-]{request.get('word', '')}[-\]]")
-            items = [item for item in items if about.search(item.nodeid)] or items
+            if word := request.get("word"):
+                about = re.compile(rf"[\[-]{word}[-\]]")
+                items = [item for item in items if about.search(item.nodeid)] or items
             self._responses.write(json.dumps(asdict(self._fork(items, request))) + "\n")
             self._responses.flush()
         return True
