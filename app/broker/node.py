@@ -12,7 +12,7 @@ it with others. The parts come into being in stages (``composing/``), and nothin
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -35,6 +35,7 @@ from app.core.units import BrokerId, TopicIdPartition
 from app.handlers.base.context import Context
 from app.handlers.serving.server import KafkaServer
 from app.hot.checkpoints import MetaProperties
+from app.hot.log import PartitionLog
 from app.hot.manager import LoadReport, LogManager
 from app.hot.unreadable import UnreadableBatch
 from app.metadata.image.records import Endpoint
@@ -292,6 +293,10 @@ class Node:
         self.load_report = await load(local, cluster)
         for problem in self.load_report.problems:
             self._log_line(Event.LOG_DIRECTORY_PROBLEM.line(problem))
+        if self.load_report.lacking:
+            self._tell_what_is_missing(self.load_report.lacking)
+            if cluster.member is not None:
+                cluster.member.lacks_records()
         if meta is None:
             owner = MetaProperties(cluster.view.image.cluster_id, BrokerId(config.node_id), directory.directory_id)
             local.logs.write_meta(owner)
@@ -432,6 +437,18 @@ class Node:
     async def _until_led(self) -> None:
         await self.partitions.report.until_led(new_directory=self._cluster.directory.is_new)
         self._note_what_is_back()
+
+    def _tell_what_is_missing(self, logs: Iterable[PartitionLog]) -> None:
+        for log in logs:
+            self._log_line(
+                Event.LOG_SEGMENTS_MISSING.line(
+                    f"{log.path} lacks the segment files of offsets {', '.join(map(str, log.lost))}: reads of them fail here,"
+                    " unless the object store has them or the leader sends them again. If nothing has them, delete the"
+                    f" records before offset {log.lost[-1].end} (firn topic delete-records)",
+                    topic=log.topic,
+                    partition=int(log.partition),
+                )
+            )
 
     def _note_what_is_back(self) -> None:
         self.context.back = [(one.name, len(one.ends), one.offsets) for one in self.partitions.report.back]

@@ -156,6 +156,7 @@ class Event(Enum):
         Level.ERROR,
         "The data directory was lost; the line names the lost and the recovered offsets",
     )
+    LOG_SEGMENTS_MISSING = "log.segments_missing", Level.ERROR, "Segment files are missing in the middle of a log"
     LOG_DIRECTORY_PROBLEM = "log_directory.problem", Level.WARNING, "The start found a problem in the data directory"
     DISK_FULL = "disk.full", Level.ERROR, "The disk has not enough space"
     DISK_HAS_SPACE = "disk.has_space", Level.INFO, "The disk has enough space again; producers are served"

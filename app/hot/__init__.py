@@ -20,7 +20,8 @@ The parts of a log:
 
 Start, stop and files:
 
-- ``recovery``: opens a log; ``state_file``: state of all logs after a clean stop; ``checkpoints``, ``high_watermarks``: small files
+- ``recovery``: opens a log; ``missing``: segment files that it lacks; ``state_file``: state of all logs after a clean stop
+- ``checkpoints``, ``high_watermarks``: small files
 - ``descriptors``: open files; ``freeing``: frees the bytes of deleted files
 
 ``cleaning/`` compacts logs.

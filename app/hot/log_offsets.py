@@ -74,6 +74,7 @@ class LogOffsets:
         "cleaned_end_offset",
         "config",
         "leader_epoch",
+        "lost",
         "on_stored",
         "partition",
         "path",
@@ -148,6 +149,8 @@ class LogOffsets:
         self._writer = SegmentWriter(self._directory, self.path, self._files, self.config)
         self._epochs = loaded.epochs
         self._producers = loaded.producers
+        self.lost = loaded.lost
+        """Offsets whose segment files are missing between others, oldest first. Reads of them raise CorruptionError."""
         self._log_start_offset = loaded.log_start_offset
         self._end_offset: int = loaded.end_offset
         self._snapshots = ProducerSnapshots(self._directory.fs, self.path, self._producers, self._segments)
@@ -159,6 +162,7 @@ class LogOffsets:
             self._bases,
             self.config.index_interval_bytes,
             self._durability.request_checkpoint,
+            self.lost,
         )
         self._noted_epoch: int = self._epochs.latest
 

@@ -110,6 +110,8 @@ class LoadReport:
     """Sentences for the operator: losses and repairs."""
     differing: set[TopicPartition] = field(default_factory=set)
     """Logs whose files differ from the state that a clean stop left."""
+    lacking: list[PartitionLog] = field(default_factory=list)
+    """Logs that lack segment files in their middle."""
 
 
 class _Unread(NamedTuple):
@@ -402,9 +404,10 @@ class LogManager:
             # taken for compacted.
             await run_to_end(self._pool, self._plan_checkpoint())
         report.logs = len(self._logs)
+        report.lacking = [log for log in self._logs.values() if log.lost]
         metrics = self.log_directory.metrics
         metrics.truncated_bytes.value += report.truncated_bytes
-        metrics.problems.value += len(report.problems)
+        metrics.problems.value += len(report.problems) + sum(len(log.lost) for log in report.lacking)
         return report
 
     def _restore(
@@ -412,7 +415,8 @@ class LogManager:
     ) -> bool:
         """Open a log from the state of a clean stop. False if its files differ from that state. Raises: OSError."""
         path = f"{self.data_dir}/{key.topic}-{key.partition}"
-        restored = restore_log(self._fs, self.log_directory.descriptors, path, state.log)
+        gaps = config.compacted or cleaned_end_offset is not None
+        restored = restore_log(self._fs, self.log_directory.descriptors, path, state.log, gaps=gaps)
         if restored is None:
             return False
         topic_id = TopicId(uuid.UUID(bytes=state.topic_id))

@@ -10,7 +10,7 @@ Tests: ``tests/hot/test_reads.py``.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, NoReturn, TypeVar
 
 from app.core.errors import CorruptionError
@@ -18,6 +18,7 @@ from app.core.limits import KIB
 from app.core.units import Offset, TimestampMs
 from app.hot.directory import LogDirectory
 from app.hot.indexes import AbortedTransaction, SegmentIndex
+from app.hot.missing import LostRange
 from app.hot.reads import WARM_TAIL_BYTES, LocalRead, PageMiss
 from app.hot.recovery import read_aborted, read_index
 from app.hot.segments import TRANSACTION_INDEX_SUFFIX, Segment, build_index, walk
@@ -50,6 +51,7 @@ class LogReader:
         "_request_checkpoint",
         "_segments",
         "_window",
+        "lost",
     )
 
     def __init__(
@@ -60,6 +62,7 @@ class LogReader:
         bases: list[int],
         index_interval_bytes: int,
         request_checkpoint: Callable[[], None],
+        lost: Sequence[LostRange] = (),
     ) -> None:
         """``place`` is the topic and the partition; ``bases`` are the segments' base offsets; ``request_checkpoint`` is called when
         an index was rebuilt."""
@@ -69,6 +72,8 @@ class LogReader:
         self._bases = bases
         self._index_interval_bytes = index_interval_bytes
         self._request_checkpoint = request_checkpoint
+        self.lost = lost
+        """Offsets whose segment files are missing. The log changes them."""
         self._cursors: dict[int, tuple[Segment, int]] = {}
         self._window: tuple[Segment, int, bytes | bytearray] | None = None
 
@@ -130,8 +135,14 @@ class LogReader:
     def _find(self, offset: int) -> tuple[Segment, int, int]:
         """Segment, position and base offset of the batch that contains ``offset``, or of the next batch. ``offset`` is in the log.
 
-        Raises: PageMiss; CorruptionError if the log has lost its last batches (compaction always keeps them).
+        Raises: PageMiss; CorruptionError if the log has lost its last batches (compaction always keeps them), or this offset.
         """
+        for lost in self.lost:
+            if lost.start <= offset < lost.end:
+                # No reader may skip it, or none would notice the loss.
+                raise CorruptionError(
+                    f"Offsets {lost} of {self._place} are lost on this disk: the segment files are missing."
+                )
         number = bisect_right(self._bases, offset) - 1
         segment = self._segments[number]
         wanted = offset

@@ -36,6 +36,7 @@ from app.hot.checkpoints import (
 from app.hot.descriptors import DescriptorCache, FileHandle
 from app.hot.epochs import LeaderEpochs
 from app.hot.indexes import TIME_ENTRY_BYTES, AbortedTransaction, SegmentIndex, parse_aborted
+from app.hot.missing import LostRange, bases_without_log, end_in_file, without_ended
 from app.hot.producers import ProducerEntry, ProducerStates, aborted_entry, encode_snapshot, parse_snapshot
 from app.hot.segments import (
     DELETED_SUFFIX,
@@ -90,6 +91,8 @@ class LoadedLog:
     """Whether the log start is where the local segments begin for want of a checkpoint, and may be in the tier."""
     unsure_from: Offset | None = None
     """Where offsets begin to be missing above the recovery point: compaction has left them out, or a loss of power has."""
+    lost: tuple[LostRange, ...] = ()
+    """Offsets between segments whose files are missing, oldest first. The segment before ends where they start."""
     truncated_bytes: int = 0
     problems: list[str] = field(default_factory=list)
     """Sentences for the operator about losses and repairs."""
@@ -201,6 +204,7 @@ def load_log(
         loaded.recovery_point = start
         loaded.epochs.replace(())
     loaded.log_start_offset = start
+    loaded.lost = without_ended(loaded.lost, start)
     loaded.start_is_assumed = log_start_offset is None and config.tiered and start > 0
     loaded.epochs.truncate_from_end(loaded.end_offset)
     entries, on_disk = loaded.epochs.entries(), loaded.epochs_on_disk
@@ -259,6 +263,9 @@ class _Loader:
         self._problems: list[str] = []
         self._truncated_bytes = 0
         self._unsure_from: Offset | None = None
+        self._without_log: list[int] = []
+        """Bases of which files are left, but no log file, if the log may not have gaps."""
+        self._lost: list[LostRange] = []
 
     def load(self) -> LoadedLog:
         try:
@@ -279,6 +286,8 @@ class _Loader:
             else:
                 self._names.add(name)
         segments = self._list_segments()
+        if len(segments) > 1 and not self._gaps:
+            self._without_log = bases_without_log(self._names)
         if self._recovery_point < FOR_EVER and self._config.firn_durability is Durability.DISK:
             # Records found here count as stored from now on, so the names of the files must not get lost either.
             fs.fsync_dir(directory)
@@ -298,6 +307,7 @@ class _Loader:
             recovery_point=min(self._recovery_point, end),
             epochs_on_disk=on_disk,
             unsure_from=self._unsure_from,
+            lost=tuple(one for one in self._lost if one.end < end),
             truncated_bytes=self._truncated_bytes,
             problems=self._problems,
         )
@@ -363,6 +373,7 @@ class _Loader:
             try:
                 if not last and segment.end_offset <= self._recovery_point:
                     self._trust(segment)
+                    self._find_missing(segment, segments[number + 1].base_offset)
                     continue
                 self._check(segment, last)
             except CorruptionError as error:
@@ -415,6 +426,20 @@ class _Loader:
                 segment.max_timestamp_offset = segment.base_offset + relative
                 return
         self._reindex(segment)
+
+    def _find_missing(self, segment: Segment, follower_base: Offset) -> None:
+        """End a trusted segment where its file ends, if files show that another segment was between it and the next one."""
+        place = bisect_right(self._without_log, segment.base_offset)
+        if place == len(self._without_log) or self._without_log[place] >= follower_base:
+            return
+        try:
+            index = read_index(self._fs, segment)
+        except (CorruptionError, FileNotFoundError):
+            index = SegmentIndex()
+        end = end_in_file(segment, self._file_of(segment), index)
+        if any(end <= base < follower_base for base in self._without_log[place:]):
+            self._lost.append(LostRange(end, follower_base))
+            segment.end_offset = end
 
     def _reindex(self, segment: Segment, *, verify: bool = False) -> None:
         """Rebuild a complete segment's indexes. Raises: CorruptionError, after it has cut off the damage."""
@@ -616,8 +641,14 @@ class _Loader:
         bases = {segment.base_offset for segment in segments}
         newest = max((offset for offset in snapshots if offset <= end), default=newest_base)
         for offset in snapshots:
-            if offset not in bases and offset != newest:
-                self._remove_snapshot(offset)
+            if (
+                offset not in bases
+                and offset != newest
+                and not any(one.start <= offset < one.end for one in self._lost)
+            ):
+                self._remove_snapshot(
+                    offset
+                )  # that of a missing segment stays: it shows the next start what is missing
         return producers
 
     def _correct(self, producers: ProducerStates, offset: Offset, snapshots: set[Offset]) -> None:
@@ -750,10 +781,12 @@ class _Loader:
             self._names.add(file_name(offset, SNAPSHOT_SUFFIX))
 
 
-def restore_log(fs: FileSystem, descriptors: DescriptorCache, directory: str, state: LogState) -> LoadedLog | None:
+def restore_log(
+    fs: FileSystem, descriptors: DescriptorCache, directory: str, state: LogState, *, gaps: bool = False
+) -> LoadedLog | None:
     """The log as it was at a clean stop. None if its active segment has changed since: then the log is read from its files.
 
-    Raises: OSError.
+    ``gaps``: the log is compacted, so offsets between segments may be missing without a loss. Raises: OSError.
     """
     segments = []
     for saved in state.segments:
@@ -797,6 +830,16 @@ def restore_log(fs: FileSystem, descriptors: DescriptorCache, directory: str, st
         producers=producers,
         log_start_offset=Offset(state.log_start_offset),
         recovery_point=Offset(segments[-1].end_offset),
+        lost=()
+        if gaps
+        else without_ended(
+            [
+                LostRange(Offset(segment.end_offset), follower.base_offset)
+                for segment, follower in pairwise(segments)
+                if segment.end_offset < follower.base_offset
+            ],
+            state.log_start_offset,
+        ),
     )
 
 

@@ -17,6 +17,7 @@ from app.hot.acceptance import LogWork
 from app.hot.checkpoints import EpochStart
 from app.hot.epochs import LeaderEpochs
 from app.hot.log_offsets import LogOffsets
+from app.hot.missing import without_ended
 from app.hot.producers import ProducerStates, parse_snapshot
 from app.hot.recovery import FOR_EVER, LoadedLog, create_file, load_log, new_segment
 from app.hot.segments import TRANSACTION_INDEX_SUFFIX, Segment, SegmentView
@@ -51,6 +52,7 @@ class TruncatedLog(LogOffsets):
         try:
             self._snapshots.write_pending(first)
             self._files.discard_oldest(count)
+            self.lost = self._reader.lost = without_ended(self.lost, first)
             self._snapshots.delete_below(first)
         except OSError as error:
             raise storage_error(error, f"Cannot delete segments of {self.topic}-{self.partition}") from error

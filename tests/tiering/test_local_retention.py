@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from app.core.units import TimestampMs
+from app.core.units import Offset, TimestampMs
+from app.hot.missing import LostRange
 from app.tiering.upload.local_retention import drop_local
 
 NOW = TimestampMs(1_000_000)
@@ -34,6 +35,8 @@ class Log:
             local_retention_bytes_effective=keep_bytes,
         )
         self.dropped_to = 0
+        self.local_log_start_offset = 0
+        self.lost: tuple[LostRange, ...] = ()
 
     def segments(self) -> list[Any]:
         return [segment(0, 10), segment(10, 20), segment(20, 30), segment(30, 35, active=True)]
@@ -95,3 +98,23 @@ def test_the_only_copies_of_a_topic_that_is_not_tiered_stay() -> None:
     log: Any = Log(35, tiered=False)
     assert drop_local(log, manifest((0, 35)), now_ms=NOW) is None
     assert log.dropped_to == 0
+
+
+@pytest.mark.parametrize(
+    ("high_watermark", "ranges", "dropped_to"),
+    [
+        (35, [(0, 10), (10, 20), (20, 30)], 20),
+        (35, [(0, 10), (10, 20)], 20),
+        (35, [(0, 10)], 0),
+        (19, [(0, 10), (10, 20)], 0),
+        (35, [(10, 20)], 0),
+        (35, [], 0),
+    ],
+)
+def test_a_log_begins_above_lost_segments_once_the_store_has_all_records_before(
+    high_watermark: int, ranges: list[tuple[int, int]], dropped_to: int
+) -> None:
+    log = Log(high_watermark, keep_bytes=1_000_000)
+    log.lost = (LostRange(Offset(10), Offset(20)),)
+    drop_local(log, manifest(*ranges), now_ms=NOW)  # type: ignore[arg-type]
+    assert log.dropped_to == dropped_to

@@ -93,6 +93,10 @@ REFUSED: Final = frozenset(
 """Errors that end by themselves when both brokers have the same image."""
 
 
+HISTORY_DIFFERS: Final = "its leader's history differs"
+"""Why a log is cut back."""
+
+
 class FetchLink(Protocol):
     """The connections to leaders."""
 
@@ -251,6 +255,8 @@ class _Fetcher:
         self._dirty: dict[_Followed, None] = {}
         """Partitions whose position may differ from the one in the session. The others cost a request nothing."""
         self._resting: dict[_Followed, None] = {}
+        self._lacking: dict[_Followed, None] = {}
+        """Partitions whose log lacks segment files. They rest until it was cut back to before the loss (A6)."""
         self._to_scan: list[_Followed] = []
         self._forgotten: dict[TopicIdPartition, None] = {}
         self._in_session: dict[TopicIdPartition, None] = {}
@@ -266,7 +272,11 @@ class _Fetcher:
                 return
             self._let_go(found)
         followed = self._followed[key] = _Followed(key, partition, partition.leader_epoch)
-        self._dirty[followed] = None
+        if partition.log.lost:
+            self._lacking[followed] = None
+            self._rest(followed, math.inf)
+        else:
+            self._dirty[followed] = None
         self._changed.set()
 
     def follows(self, key: TopicIdPartition) -> bool:
@@ -287,6 +297,7 @@ class _Fetcher:
     def _let_go(self, followed: _Followed) -> None:
         self._dirty.pop(followed, None)
         self._resting.pop(followed, None)
+        self._lacking.pop(followed, None)
 
     def lag_max(self) -> int:
         return max((followed.lag for followed in self._followed.values()), default=0)
@@ -306,6 +317,8 @@ class _Fetcher:
                 if not self._session_id:
                     # A request that names thousands of partitions is not made for a leader that is dead.
                     await self._owner.link.reach(to)
+                if self._lacking:
+                    await self._cut_lacking()
                 request, pause_s = self._request()
                 if request is None:
                     with suppress(TimeoutError):
@@ -472,17 +485,17 @@ class _Fetcher:
                 if log_start > log.log_start_offset:
                     log.advance_log_start(min(log_start, log.high_watermark))
             case Truncate(offset, 0):
-                self._cut(followed, offset)
+                self._cut(followed, offset, HISTORY_DIFFERS)
             case Truncate(offset, committed):
                 asked = followed.asked
                 if not await self._owner.lower_high_watermark(partition.key, offset):
                     self._rest(followed, PAUSE_S)
                 elif partition.role is Role.FOLLOWER and followed.now() == asked:
-                    given_up = (
-                        f". {committed} offsets of them were committed: the unclean election of leader epoch"
+                    why = (
+                        f"{HISTORY_DIFFERS}. {committed} offsets of them were committed: the unclean election of leader epoch"
                         f" {partition.unclean_epoch} has given them up"
                     )
-                    if self._cut(followed, offset, given_up):
+                    if self._cut(followed, offset, why, given_up=True):
                         self._owner.table.given_up += committed
             case StartAt(offset):
                 try:
@@ -530,8 +543,34 @@ class _Fetcher:
         self._rest(followed, pause_s)
         self._changed.set()
 
-    def _cut(self, followed: _Followed, offset: int, given_up: str = "") -> bool:
-        """Cut a log back to ``offset``. ``given_up`` says why committed records go, too.
+    async def _cut_lacking(self) -> None:
+        """Cut logs that lack segment files back to before the first loss, and fetch what follows again (A6).
+
+        Never before the image has this broker out of the in-sync and the eligible set, and before the first fetch: a leader that
+        saw its old end could take it back into the set. Others have all committed records then.
+        """
+        for followed in tuple(self._lacking):
+            partition, log = followed.partition, followed.partition.log
+            image = self._owner.image().partition(followed.key.topic_id, followed.key.partition)
+            if image is None or self._owner.broker_id in (*image.isr, *image.eligible):
+                continue
+            if log.lost:
+                lost, before = log.lost[0], followed.now()
+                if not await self._owner.lower_high_watermark(partition.key, min(lost.start, log.high_watermark)):
+                    continue
+                if followed not in self._lacking or partition.role is not Role.FOLLOWER or followed.now() != before:
+                    continue
+                why = f"segment files of offsets {lost} are missing: it fetches the records again"
+                try:
+                    self._cut(followed, lost.start, why, given_up=True)
+                except FirnError as error:
+                    self._tell(followed, error)
+            if not log.lost:
+                del self._lacking[followed]
+                self._rest(followed, 0.0)
+
+    def _cut(self, followed: _Followed, offset: int, why: str, *, given_up: bool = False) -> bool:
+        """Cut a log back to ``offset``. ``why`` follows "where" in the log. ``given_up``: committed records may go, too.
 
         Returns: False if nothing was cut: there was nothing to cut, or a sync is under way, and the leader is asked again after it.
         Raises: CorruptionError, StorageUnavailable.
@@ -539,15 +578,14 @@ class _Fetcher:
         partition = followed.partition
         log, end = partition.log, partition.log.log_end_offset
         try:
-            if not log.truncate_to(offset, given_up=bool(given_up)):
+            if not log.truncate_to(offset, given_up=given_up):
                 return False
         except ConflictError:
-            self._rest(followed, PAUSE_S)
+            self._rest(followed, math.inf if followed in self._lacking else PAUSE_S)
             return False
         self._owner.log_line(
             Event.PARTITION_TRUNCATED.line(
-                f"{partition.topic}-{partition.index} is cut back from {end} to {offset}, where its "
-                f"leader's history differs{given_up}",
+                f"{partition.topic}-{partition.index} is cut back from {end} to {offset}, where {why}",
                 topic=partition.topic,
                 partition=int(partition.index),
             )

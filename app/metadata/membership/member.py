@@ -566,6 +566,11 @@ class ClusterMember(Elsewhere):
             self._wal_store or MAIN_STORE,
         )
 
+    def lacks_records(self) -> None:
+        """Records of the last run are missing on the disk: this broker is to leave the in-sync sets at its registration (M4).
+        Call it before ``run``."""
+        self._last_run = (-1, False, "")
+
     # --- running ------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:

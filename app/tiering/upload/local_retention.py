@@ -27,6 +27,7 @@ def drop_local(log: TieredLog, manifest: SegmentManifest, *, now_ms: TimestampMs
     """
     if log.config.stays_local:
         return None
+    _leave_to_store(log, manifest)
     uncovered: str | None = None
     spans = []
     end_max = min(manifest.tiered_end, log.high_watermark)
@@ -48,6 +49,16 @@ def drop_local(log: TieredLog, manifest: SegmentManifest, *, now_ms: TimestampMs
     if end is not None:
         log.delete_local_before(end)
     return uncovered
+
+
+def _leave_to_store(log: TieredLog, manifest: SegmentManifest) -> None:
+    """Let the log begin here above every range whose segment files are missing and whose records the store has, as it has all
+    records before them. Then the range is read there. Raises: as ``drop_local``."""
+    for lost in reversed(log.lost):
+        if lost.end <= min(manifest.tiered_end, log.high_watermark):
+            if is_covered(manifest, log.local_log_start_offset, lost.end):
+                log.delete_local_before(lost.end)
+            return
 
 
 def span_of(segment: LocalSegment) -> Span:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from app.configs import TopicConfig
 from app.core.units import LeaderEpoch, Offset, PartitionIndex, ProducerId, TimestampMs, TopicId
+from app.hot.missing import LostRange
 from app.hot.segment_holds import LogCleaning
 from app.hot.segments import SegmentHold
 
@@ -82,6 +83,8 @@ class TieredLog(Protocol):
     def synced_end_offset(self) -> Offset: ...
     @property
     def size_bytes(self) -> int: ...
+    @property
+    def lost(self) -> Sequence[LostRange]: ...
 
     def segments(self) -> Sequence[LocalSegment]: ...
     def leader_epochs(self) -> Sequence[EpochLike]: ...

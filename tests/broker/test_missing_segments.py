@@ -1,0 +1,215 @@
+"""Segment files that are missing in the middle of a log when a broker starts: read from the store, fetched again, or told."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from app.broker.replication.followers import _Fetcher
+from app.configs import TopicConfig
+from app.core.errors import ErrorCode
+from app.core.units import TopicIdPartition
+from app.hot.checkpoints import CLEAN_SHUTDOWN_FILE
+from app.hot.log import PartitionLog
+from app.hot.state_file import STATE_FILE
+from app.metadata.membership.member import ClusterMember
+from app.replication.roles import Role
+from app.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
+from tests.handlers.conversation import batch, talk
+from tests.hot.helpers import NOW, manager_over, new_log, sim
+from tests.hot.helpers import batch as record
+from tests.support.broker import RunningBroker
+from tests.support.several import member, unfenced
+from tests.support.talking import fetch_all, headers, produce, tier_everything
+from tests.support.waiting import until
+
+BATCHES = 12
+"""Of ten records each; a segment holds three."""
+END = BATCHES * 10
+SETTINGS: dict[str, Any] = {
+    "replica_lag_time_max_ms": 600_000,
+    "broker_session_timeout_ms": 600_000,
+    "remote_log_manager_task_interval_ms": 50,
+}
+"""No follower leaves the in-sync set because it is slow or away."""
+
+
+async def fill(broker: RunningBroker, first: int = 0, count: int = BATCHES) -> None:
+    async with talk(broker.port) as client:
+        await produce(client, "t", *[batch(10, value=b"%d" % n * 30_000) for n in range(first, first + count)])
+
+
+async def bases(broker: RunningBroker, start: int = 0, end: int = END) -> list[int]:
+    async with talk(broker.port) as client:
+        return [one.base_offset for one in headers(await fetch_all(client, "t", start=start, end=end))]
+
+
+def lose_the_second_segment(data_dir: Path) -> tuple[int, int]:
+    """Let a stop in order look like a kill, and the log of ``t`` lack a file. Returns: the range that is lost."""
+    for name in (CLEAN_SHUTDOWN_FILE, STATE_FILE):
+        (data_dir / name).unlink(missing_ok=True)
+    logs = sorted((data_dir / "t-0").glob("*.log"))
+    assert len(logs) > 3
+    logs[1].unlink()
+    return int(logs[1].stem), int(logs[2].stem)
+
+
+async def code_at(broker: RunningBroker, offset: int) -> ErrorCode:
+    async with talk(broker.port) as client:
+        client.correlation_id += 1
+        request = FetchRequest(max_wait_ms=1000, topics=[("t", [FetchPartition(0, -1, offset)])])
+        client.writer.write(encode_fetch_request(12, client.correlation_id, "test", request))
+        _, answer = await client.answer(1, 12)
+        return ErrorCode(answer.responses[0].partitions[0].error_code)
+
+
+async def stored(broker: RunningBroker) -> bytes:
+    """All records on the disk of a broker."""
+    log, data, offset = broker.log("t"), bytearray(), 0
+    while offset < END:
+        read = await log.read_when_ready(offset, 1 << 20, end_offset=END)
+        found = read.try_read_now()
+        data += await read.read_bytes() if found is None else found
+        offset = read.end_offset
+    return bytes(data)
+
+
+@pytest.mark.ci
+async def test_lost_records_that_nothing_has_are_an_error_and_the_others_are_served(tmp_path: Path) -> None:
+    async with member(tmp_path, 1) as broker:
+        await broker.create_topic("t", segment_bytes="1048576", remote_storage_enable="false")
+        await fill(broker)
+    start, end = lose_the_second_segment(tmp_path / "broker-1" / "data")
+    async with member(tmp_path, 1) as broker:
+        assert [line for line in broker.lines if f"lacks the segment files of offsets [{start}, {end})" in line]
+        assert await bases(broker, end=start) == list(range(0, start, 10))
+        assert {await code_at(broker, lost) for lost in (start, end - 1)} == {ErrorCode.KAFKA_STORAGE_ERROR}
+        await fill(broker, BATCHES, 1)
+        assert await bases(broker, end, END + 10) == list(range(end, END + 10, 10))
+    async with member(tmp_path, 1) as broker:
+        assert [line for line in broker.lines if "lacks the segment files" in line], "after a stop in order, too"
+
+
+@pytest.mark.ci
+async def test_lost_records_that_the_store_has_are_read_there(tmp_path: Path) -> None:
+    async with member(tmp_path, 1, **SETTINGS) as broker:
+        await broker.create_topic("t", segment_bytes="1048576", remote_storage_enable="true", retention_ms="-1")
+        await fill(broker)
+        await tier_everything(broker, "t")
+        assert broker.log("t").local_log_start_offset == 0
+    start, end = lose_the_second_segment(tmp_path / "broker-1" / "data")
+    assert start < end
+    async with member(tmp_path, 1, **SETTINGS) as broker:
+        await until(lambda: not broker.log("t").lost)
+        assert broker.log("t").local_log_start_offset == end
+        assert await bases(broker) == list(range(0, END, 10))
+
+
+async def two_brokers(path: Path, stack: AsyncExitStack) -> RunningBroker:
+    """A leader and a follower of ``t`` that was killed. Returns: the leader."""
+    leader = await stack.enter_async_context(member(path, 1, **SETTINGS))
+    async with member(path, 2, **SETTINGS) as follower:
+        await until(lambda: unfenced(leader) == unfenced(follower) == [1, 2])
+        await leader.node.membership.controller.create_topic(
+            "t",
+            configs={"segment.bytes": "1048576", "min.insync.replicas": "1", "remote.storage.enable": "false"},
+            assignments={0: [1, 2]},
+        )
+        await until(lambda: follower.node.logs.get("t", 0) is not None and leader.node.logs.get("t", 0) is not None)
+        await fill(leader)
+        await until(lambda: follower.log("t").high_watermark == END)
+        await follower.log("t").flush()
+        await follower.kill()
+    return leader
+
+
+def in_sync(broker: RunningBroker) -> list[int]:
+    return sorted(broker.node.cluster.image.topics_by_name["t"].partitions[0].isr)
+
+
+@pytest.mark.ci
+async def test_a_follower_leaves_the_in_sync_set_and_fetches_lost_records_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[ClusterMember] = []
+    lacks_records = ClusterMember.lacks_records
+    monkeypatch.setattr(ClusterMember, "lacks_records", lambda self: [asked.append(self), lacks_records(self)])
+    async with AsyncExitStack() as stack:
+        leader = await two_brokers(tmp_path, stack)
+        start, _ = lose_the_second_segment(tmp_path / "broker-2" / "data")
+        follower = await stack.enter_async_context(member(tmp_path, 2, **SETTINGS))
+        await until(lambda: not follower.log("t").lost and follower.log("t").log_end_offset == END)
+        await until(lambda: in_sync(leader) == [1, 2])
+        assert [line for line in follower.lines if f"cut back from {END} to {start}, where segment files" in line]
+        assert asked == [follower.node.membership.member]
+        assert await stored(follower) == await stored(leader)
+
+
+async def lacking_log() -> PartitionLog:
+    """A log of ten records that lacks the offsets from 3 to 6."""
+    fs = sim()
+    manager = manager_over(fs)
+    await manager.load_all()
+    size = len(record())
+    log = new_log(manager, segment_bytes=3 * size, index_interval_bytes=size)
+    for _ in range(10):
+        log.append_as_leader(record(), now_ms=NOW)
+    await log.flush()
+    await manager.checkpoint()
+    fs.unlink(f"{log.path}/00000000000000000003.log")
+    fs.kill()
+    manager = manager_over(fs)
+    await manager.load_all(lambda _: TopicConfig(segment_bytes=3 * size))
+    found = manager.get("t", 0)
+    assert found is not None
+    assert found.lost == ((3, 6),)
+    found.commit_alone(False)
+    return found
+
+
+class OneFollowed:
+    """A fetcher that follows one partition, by an image that the test changes. The leader cannot be reached."""
+
+    def __init__(self, log: PartitionLog, **image: tuple[int, ...]) -> None:
+        self.image = SimpleNamespace(**{"isr": (1,), "eligible": ()} | image)
+        self.lowered: list[int] = []
+        self.may_lower = True
+        self.lines: list[str] = []
+        key = TopicIdPartition(log.topic_id, log.partition)
+        partition: Any = SimpleNamespace(
+            key=key, log=log, role=Role.FOLLOWER, leader_epoch=1, topic="t", index=log.partition
+        )
+        whole = SimpleNamespace(partition=lambda topic_id, index: self.image)
+        owner: Any = SimpleNamespace(
+            broker_id=2, image=lambda: whole, lower_high_watermark=self._lower, log_line=self.lines.append
+        )
+        self.fetcher = _Fetcher(owner, 1)
+        self.fetcher.follow(key, partition)
+
+    async def _lower(self, key: object, offset: int) -> bool:
+        self.lowered.append(offset)
+        return self.may_lower
+
+
+@pytest.mark.parametrize("image", [{"isr": (1, 2)}, {"eligible": (2,)}])
+async def test_a_follower_that_others_count_on_is_not_cut(image: dict[str, tuple[int, ...]]) -> None:
+    log = await lacking_log()
+    one = OneFollowed(log, **image)
+    await one.fetcher._cut_lacking()
+    assert (log.log_end_offset, len(log.lost), one.lowered) == (10, 1, [])
+    one.image.isr, one.image.eligible = (1,), ()
+    await one.fetcher._cut_lacking()
+    assert (log.log_end_offset, log.lost, one.lowered) == (3, (), [3])
+    assert len(one.lines) == 1
+
+
+async def test_a_follower_is_not_cut_before_its_lower_high_watermark_is_durable() -> None:
+    log = await lacking_log()
+    one = OneFollowed(log)
+    one.may_lower = False
+    await one.fetcher._cut_lacking()
+    assert (log.log_end_offset, len(log.lost)) == (10, 1)

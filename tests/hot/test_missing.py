@@ -1,0 +1,202 @@
+"""Segment files that a start finds missing between others."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.configs import TopicConfig
+from app.core.errors import CorruptionError
+from app.core.units import Offset
+from app.hot.descriptors import DescriptorCache, FileHandle
+from app.hot.indexes import SegmentIndex
+from app.hot.log import PartitionLog
+from app.hot.manager import LoadReport, LogManager
+from app.hot.missing import LostRange, bases_without_log, end_in_file
+from app.hot.segments import Segment
+from tests.hot.helpers import DATA, NOW, batch, headers, idempotent, manager_over, new_log, read_all, sim
+from tests.support.simfs import SimFileSystem
+
+SIZE = len(idempotent(0))
+SETTINGS = {"segment_bytes": 5 * SIZE, "index_interval_bytes": SIZE}
+SECOND = f"{DATA}/t-0/00000000000000000005"
+THIRD = f"{DATA}/t-0/00000000000000000010"
+SIDES = (".index", ".timeindex", ".snapshot")
+
+
+async def synced(fs: SimFileSystem, count: int = 23, **settings: object) -> tuple[LogManager, PartitionLog]:
+    """A log of five records a segment, all of it below its recovery point."""
+    manager = manager_over(fs)
+    await manager.load_all()
+    log = new_log(manager, **{**SETTINGS, **settings})
+    for sequence in range(count):
+        log.append_as_leader(idempotent(sequence, timestamp=NOW), now_ms=NOW)
+    await log.flush()
+    await manager.checkpoint()
+    return manager, log
+
+
+async def started(fs: SimFileSystem, **settings: object) -> tuple[LogManager, PartitionLog, LoadReport]:
+    manager = manager_over(fs)
+    report = await manager.load_all(lambda _: TopicConfig(**{**SETTINGS, **settings}))  # type: ignore[arg-type]
+    log = manager.get("t", 0)
+    assert log is not None
+    return manager, log, report
+
+
+async def after_a_kill(fs: SimFileSystem, **settings: object) -> tuple[LogManager, PartitionLog, LoadReport]:
+    fs.kill()
+    return await started(fs, **settings)
+
+
+def test_only_side_files_without_a_log_file_show_a_loss() -> None:
+    names = [
+        "0.log",
+        "0.index",
+        "5.index",
+        "7.snapshot",
+        "9.timeindex",
+        "9.log",
+        "leader-epoch-checkpoint",
+        "11.log.deleted",
+    ]
+    assert bases_without_log(names) == [5, 7]
+
+
+@pytest.mark.parametrize("left", SIDES)
+async def test_a_missing_segment_is_found_by_each_name_that_it_leaves(left: str) -> None:
+    fs = sim()
+    await synced(fs)
+    for suffix in (".log", *SIDES):
+        if suffix != left:
+            fs.unlink(SECOND + suffix)
+    _, log, report = await after_a_kill(fs)
+    assert log.lost == (LostRange(5, 10),)
+    assert report.lacking == [log]
+    assert log.log_end_offset == 23
+
+
+async def test_records_around_missing_ones_are_read_and_the_missing_ones_are_an_error() -> None:
+    fs = sim()
+    await synced(fs)
+    fs.unlink(f"{SECOND}.log")
+    fs.unlink(f"{THIRD}.log")
+    _, log, _ = await after_a_kill(fs)
+    first = await log.read_when_ready(0, 1 << 20, end_offset=log.high_watermark)
+    assert first.end_offset == 5  # or the next read would begin behind the loss
+    for offset in (5, 9, 14):
+        with pytest.raises(CorruptionError, match=r"Offsets \[5, 15\) of t-0 are lost"):
+            log.plan_read(offset, 1 << 20, end_offset=23)
+    assert [header.base_offset for header in headers(await read_all(log, 15))] == list(range(15, 23))
+
+
+async def test_an_append_continues_a_log_that_lacks_a_segment() -> None:
+    fs = sim()
+    await synced(fs)
+    fs.unlink(f"{SECOND}.log")
+    _, log, _ = await after_a_kill(fs)
+    assert log.append_as_leader(idempotent(23), now_ms=NOW).base_offset == 23
+
+
+async def test_a_loss_is_known_at_every_later_start() -> None:
+    fs = sim()
+    await synced(fs)
+    fs.unlink(f"{SECOND}.log")
+    for suffix in (".index", ".timeindex"):
+        fs.unlink(SECOND + suffix)
+    manager, _, _ = await after_a_kill(fs)
+    manager, log, report = await after_a_kill(fs)
+    assert log.lost == (LostRange(5, 10),)
+    await manager.close()
+    manager, log, report = await started(fs)
+    assert (report.clean, report.scanned, log.lost) == (True, 0, (LostRange(5, 10),))
+    assert report.lacking == [log]
+
+
+async def test_a_truncation_behind_a_loss_keeps_it_and_one_at_its_start_ends_it() -> None:
+    fs = sim()
+    await synced(fs)
+    fs.unlink(f"{SECOND}.log")
+    _, log, _ = await after_a_kill(fs)
+    log.truncate_to(17)
+    assert (log.log_end_offset, log.lost) == (17, (LostRange(5, 10),))
+    log.truncate_to(5)
+    assert (log.log_end_offset, log.lost) == (5, ())
+
+
+async def test_deleting_the_records_before_its_end_gives_a_loss_up() -> None:
+    fs = sim()
+    await synced(fs)
+    fs.unlink(f"{SECOND}.log")
+    _, log, _ = await after_a_kill(fs)
+    log.advance_log_start(10)
+    assert (log.lost, log.local_log_start_offset) == ((), 10)
+    assert len(headers(await read_all(log))) == 13
+
+
+async def test_files_that_an_interrupted_truncation_left_are_no_loss() -> None:
+    fs = sim()
+    manager, log = await synced(fs, 9)
+    log.truncate_to(8)
+    await log.flush()
+    for suffix in SIDES:
+        fs.open(f"{DATA}/t-0/00000000000000000007{suffix}", create=True).close()  # a cut segment's, which a kill left
+    for sequence in range(8, 14):
+        log.append_as_leader(idempotent(sequence), now_ms=NOW)
+    await log.flush()
+    await manager.checkpoint()
+    _, log, report = await after_a_kill(fs)
+    assert (log.lost, report.lacking, report.problems) == ((), [], [])
+
+
+@pytest.mark.parametrize("compacted", [True, False])
+async def test_a_compacted_log_is_not_looked_at(compacted: bool) -> None:
+    fs = sim()
+    await synced(fs)
+    fs.unlink(f"{SECOND}.log")
+    _, log, _ = await after_a_kill(fs, cleanup_policy=frozenset({"compact"}) if compacted else frozenset({"delete"}))
+    assert log.lost == (() if compacted else (LostRange(5, 10),))
+
+
+async def test_a_usual_log_is_not_read_more_than_before() -> None:
+    fs = sim()
+    await synced(fs)
+    opened: list[str] = []
+    fs.kill()
+    real = fs.open
+
+    def open_and_note(path: str, **options: bool):  # type: ignore[no-untyped-def]
+        opened.append(path.rsplit("/", 1)[1])
+        return real(path, **options)
+
+    fs.open = open_and_note  # type: ignore[method-assign]
+    await started(fs)
+    read = {int(name.partition(".")[0]) for name in opened if name.endswith(".index")}
+    assert read == {0, 20}  # where the first and the last leader epoch are compared
+
+
+@pytest.mark.parametrize(("position", "end"), [(2 * SIZE, 3), (SIZE + 7, 3), (0, 3)])
+async def test_an_index_that_does_not_fit_hides_no_end(position: int, end: int) -> None:
+    fs = sim()
+    await synced(fs, 3)
+    path = f"{DATA}/t-0/00000000000000000000.log"
+    segment = Segment(Offset(0), FileHandle(DescriptorCache(fs, 8), path))
+    segment.size_bytes = fs.file_size(path)
+    index = SegmentIndex()
+    index.offsets.append(0)
+    index.positions.append(position)
+    assert end_in_file(segment, fs.open(path), index) == end
+
+
+async def test_a_log_without_producers_tells_a_loss_as_well() -> None:
+    fs = sim()
+    manager = manager_over(fs)
+    await manager.load_all()
+    size = len(batch())
+    log = new_log(manager, segment_bytes=5 * size, index_interval_bytes=size)
+    for _ in range(13):
+        log.append_as_leader(batch(), now_ms=NOW)
+    await log.flush()
+    await manager.checkpoint()
+    fs.unlink(f"{SECOND}.log")
+    _, log, _ = await after_a_kill(fs)
+    assert log.lost == (LostRange(5, 10),)
