@@ -39,6 +39,7 @@ NOT_WHOLE: Final = 3
 """Exit code of ``firn cluster wait`` if a replica or a leader was still missing when the time was up."""
 LOOK_S: Final = 1.0
 """Between two looks of ``firn cluster wait``."""
+NO_BROKER: Final = -1
 LOOK_S_MIN: Final = 5.0
 """The last look has so long at least."""
 
@@ -162,6 +163,16 @@ def wait(
         float | None,
         typer.Option("--timeout", "-t", metavar="SECONDS", min=0, help="End with code 3 after this time. [no limit]"),
     ] = None,
+    leaving: Annotated[
+        int | None,
+        typer.Option(
+            "--leaving",
+            metavar="BROKER",
+            min=0,
+            help="The broker that is to stop: a replica of it that is out of sync does not count, because its stop takes no"
+            " replica in sync away. [none]",
+        ),
+    ] = None,
     bootstrap: Bootstrap = BOOTSTRAP_DEFAULT,
     as_json: Json = False,
 ) -> int:
@@ -169,7 +180,8 @@ def wait(
 
     Exit code 0 if so, 3 if that took longer than --timeout.
     """
-    return run_async(lambda: _wait(bootstrap, steady_s, timeout_s, as_json=as_json))
+    broker = NO_BROKER if leaving is None else leaving
+    return run_async(lambda: _wait(bootstrap, steady_s, timeout_s, broker, as_json=as_json))
 
 
 @app.command()
@@ -339,7 +351,7 @@ async def _stored(url: str) -> ClusterResponse:
     )
 
 
-async def _wait(bootstrap: str, steady_s: float, timeout_s: float | None, *, as_json: bool) -> int:
+async def _wait(bootstrap: str, steady_s: float, timeout_s: float | None, leaving: int, *, as_json: bool) -> int:
     """The command ``firn cluster wait``. For a cluster that does not answer it waits, too."""
     import asyncio
 
@@ -347,7 +359,8 @@ async def _wait(bootstrap: str, steady_s: float, timeout_s: float | None, *, as_
     told = ""
     in_sync_since_s: float | None = None
     while True:
-        missing = await _look_in_time(bootstrap, None if timeout_s is None else begun_s + timeout_s - time.monotonic())
+        left_s = None if timeout_s is None else begun_s + timeout_s - time.monotonic()
+        missing = await _look_in_time(bootstrap, left_s, leaving)
         now_s = time.monotonic()
         if missing:
             in_sync_since_s = None
@@ -365,17 +378,18 @@ async def _wait(bootstrap: str, steady_s: float, timeout_s: float | None, *, as_
                 )
             return NOT_WHOLE
         await asyncio.sleep(LOOK_S)
-    _tell_wait("Every partition has a leader and all of its replicas in sync.", True, as_json=as_json)
+    but = "" if leaving < 0 else f", but perhaps those of broker {leaving}"
+    _tell_wait(f"Every partition has a leader and all of its replicas in sync{but}.", True, as_json=as_json)
     return 0
 
 
-async def _look_in_time(bootstrap: str, left_s: float | None) -> str:
+async def _look_in_time(bootstrap: str, left_s: float | None, leaving: int) -> str:
     """As ``what_is_missing``, within the time that is left, or ``LOOK_S_MIN`` at least."""
     import asyncio
 
     try:
         async with asyncio.timeout(None if left_s is None else max(left_s, LOOK_S_MIN)):
-            return await what_is_missing(bootstrap)
+            return await what_is_missing(bootstrap, leaving)
     except TimeoutError:
         return "The cluster does not answer in time."
 
@@ -387,8 +401,9 @@ def _tell_wait(text: str, in_sync: bool, *, as_json: bool) -> None:
         say(text)
 
 
-async def what_is_missing(bootstrap: str) -> str:
-    """A sentence that names the partitions without a leader or with missing replicas; empty if there are none.
+async def what_is_missing(bootstrap: str, leaving: int = NO_BROKER) -> str:
+    """A sentence that names the partitions without a leader or with missing replicas; empty if there are none. Replicas of
+    ``leaving`` may be missing (O8).
 
     Raises: FirnError if a later look would not help.
     """
@@ -396,7 +411,7 @@ async def what_is_missing(bootstrap: str) -> str:
 
     try:
         async with connected(bootstrap) as cluster:
-            found = await AdminClient(cluster).cluster_standing()
+            found = await AdminClient(cluster).cluster_standing(leaving=leaving)
     except NotTrusted:
         raise
     except BrokerUnavailable as error:

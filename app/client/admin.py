@@ -644,22 +644,27 @@ class AdminClient:
 
         return await self._retrying(ask)
 
-    async def cluster_standing(self, *, controller_s: float | None = None) -> private.ClusterResponse:
+    async def cluster_standing(
+        self, *, controller_s: float | None = None, leaving: int = -1
+    ) -> private.ClusterResponse:
         """How the cluster stands: by the controller if it responds, within ``controller_s`` seconds if they are given, else by any
-        broker. Raises: BrokerUnavailable, RequestRejected, ProtocolError."""
+        broker. ``leaving``: a broker that is to stop, whose replicas need not be in sync.
+
+        Raises: BrokerUnavailable, RequestRejected, ProtocolError.
+        """
         view = await self._retrying(lambda: self._cluster.refresh([]))
         controller = view.controller
         if controller is not None and controller in view.brokers and not self._cluster.is_silent(controller):
             try:
                 async with asyncio.timeout(controller_s):
-                    return await self.cluster_standing_by(await self._cluster.broker(controller))
+                    return await self.cluster_standing_by(await self._cluster.broker(controller), leaving)
             except (BrokerUnavailable, TimeoutError):
                 pass  # any other knows all but how far the others are
-        return await self.cluster_standing_by(await self._cluster.any_broker())
+        return await self.cluster_standing_by(await self._cluster.any_broker(), leaving)
 
-    async def cluster_standing_by(self, connection: KafkaConnection) -> private.ClusterResponse:
+    async def cluster_standing_by(self, connection: KafkaConnection, leaving: int = -1) -> private.ClusterResponse:
         """The state of the cluster, as one broker knows it. Raises: as ``cluster_standing``."""
-        answer = await connection.request(ApiKey.FIRN_CLUSTER, private.pack(private.ClusterRequest()))
+        answer = await connection.request(ApiKey.FIRN_CLUSTER, private.pack(private.ClusterRequest(leaving)))
         return private.unpack(private.ClusterResponse, answer)
 
     # --- Firn's own -----------------------------------------------------------------------------------------------

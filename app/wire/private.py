@@ -248,6 +248,10 @@ class TierReplaceResponse(msgspec.Struct, array_like=True, frozen=True):
 class ClusterRequest(msgspec.Struct, array_like=True, frozen=True):
     """FirnCluster: how the cluster stands, by the image of the broker that is asked (ADR 0029)."""
 
+    leaving: int = -1
+    """A broker that is about to stop: partitions that lack nothing but its replica are not listed (O8). Brokers of earlier
+    versions list them."""
+
 
 class ClusterBroker(msgspec.Struct, array_like=True, frozen=True):
     """One registered broker."""

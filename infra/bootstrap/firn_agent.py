@@ -10,8 +10,9 @@ heartbeats keep the hook open. Nothing holds a spot machine: the drain gets the 
 A broker without a disk (node id ``auto``) asks for spot notices itself, so the agent of its machine leaves them to it.
 
 If the group wants the machine of one of several brokers away, the agent first waits until all replicas of all partitions are in
-sync. So machines that are ended one after the other lose no replica. Of two that are ended at the same time one usually stops
-first, but nothing guarantees it: the agents do not talk to each other. The wait ends early if the machine's own broker is dead.
+sync. Replicas of the machine's own broker may be missing, because its stop takes no replica in sync away. So machines that are
+ended one after the other lose no replica. Of two that are ended at the same time one usually stops first, but nothing guarantees
+it: the agents do not talk to each other. The wait ends early if the machine's own broker is dead.
 
 Then a broker whose disk goes with the machine is drained. A broker with a volume only stops, and gives its leaders to others: its
 volume outlives the machine, and others have replicas of all topics with more than one.
@@ -45,6 +46,8 @@ RESERVE_S: Final = 10.0
 """Kept back of a spot machine's time for the end of the broker."""
 DRAIN_POLL_S: Final = 0.5
 DRAINED: Final = 0
+USAGE: Final = 2
+"""Exit code of ``firn`` for an option that it does not know."""
 NOT_WHOLE: Final = 3
 """Exit code of ``firn drain`` if something was still on the disk alone when its time was up."""
 FIRN: Final = "/opt/firn/current/bin/firn"
@@ -265,11 +268,13 @@ class Agent:
         """Wait until all replicas are in sync. Returns: how that ended, in a sentence.
 
         A question that fails says nothing of the cluster, so it is asked again. The replicas of a dead broker are missing until its
-        machine is replaced, so the wait ends if the machine's own broker is dead.
+        machine is replaced, so the wait ends if the machine's own broker is dead. A release that does not know ``--leaving``
+        waits for the broker's own replicas, too.
         """
         steady_s = STEADY_S * (1 + self._settings.node_id % STEADY_STEPS)
         begun_s, pulse = self._clock.monotonic_s(), Pulse()
         code: int | None = None
+        leaving: tuple[str, ...] = ("--leaving", str(self._settings.node_id))
         left_s = notice.budget_s - STOP_S
         while left_s > 0 and not pulse.dead:
             how = (
@@ -278,10 +283,13 @@ class Agent:
                 f"{steady_s:.0f}",
                 "--timeout",
                 f"{left_s:.0f}",
+                *leaving,
             )
             code = self._run(notice, (FIRN, "cluster", "wait", *how), left_s + RESERVE_S, lambda: self._dead(pulse))
             if code in (0, NOT_WHOLE, None) or self._dead(pulse):
                 break
+            if code == USAGE:
+                leaving = ()
             self._clock.sleep(LOOK_S)
             left_s = begun_s + notice.budget_s - STOP_S - self._clock.monotonic_s()
         waited_s = self._clock.monotonic_s() - begun_s

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from app.broker.replication.followers import _Fetcher
+from app.broker.replication.followers import Followers
 from app.configs import TopicConfig
 from app.core.errors import ErrorCode
-from app.core.units import TopicIdPartition
+from app.core.faults import Faults
+from app.core.units import BrokerId, TopicIdPartition
 from app.hot.checkpoints import CLEAN_SHUTDOWN_FILE
 from app.hot.log import PartitionLog
 from app.hot.state_file import STATE_FILE
@@ -172,37 +175,79 @@ async def lacking_log() -> PartitionLog:
 
 
 class OneFollowed:
-    """A fetcher that follows one partition, by an image that the test changes. The leader cannot be reached."""
+    """Broker 2 follows one partition of broker 1, by an image that the test changes."""
 
     def __init__(self, log: PartitionLog, **image: tuple[int, ...]) -> None:
         self.image = SimpleNamespace(**{"isr": (1,), "eligible": ()} | image)
         self.lowered: list[int] = []
         self.may_lower = True
         self.lines: list[str] = []
+        self.looks = asyncio.Queue[None]()
+        self.first_fetch = asyncio.get_running_loop().create_future()
         key = TopicIdPartition(log.topic_id, log.partition)
         partition: Any = SimpleNamespace(
             key=key, log=log, role=Role.FOLLOWER, leader_epoch=1, topic="t", index=log.partition
         )
-        whole = SimpleNamespace(partition=lambda topic_id, index: self.image)
-        owner: Any = SimpleNamespace(
-            broker_id=2, image=lambda: whole, lower_high_watermark=self._lower, log_line=self.lines.append
-        )
-        self.fetcher = _Fetcher(owner, 1)
-        self.fetcher.follow(key, partition)
+        whole: Any = SimpleNamespace(brokers={1: None}, partition=lambda topic_id, index: self.image)
+        whole.brokers[1] = whole
+        table: Any = PartitionTableOf(partition)
+        no_start: Any = None
+        throttle: Any = SimpleNamespace(is_exceeded=lambda now_ms: False)
+        clock: Any = None
+        self.followers = Followers(
+            table, self, broker_id=BrokerId(2), broker_epoch=lambda: 1, image=lambda: whole, start_at_tier=no_start,
+            throttle=throttle, clock=clock, faults=Faults(self.lines.append), log_line=self.lines.append,
+            lower_high_watermark=self._lower,
+        )  # fmt: skip
 
     async def _lower(self, key: object, offset: int) -> bool:
         self.lowered.append(offset)
         return self.may_lower
 
+    async def reach(self, to: object) -> None:
+        self.looks.put_nowait(None)
+
+    async def fetch(self, to: object, request: FetchRequest) -> Any:
+        self.first_fetch.set_result(request.topics[0][1][0].fetch_offset)
+        await asyncio.Event().wait()
+
+    async def some_looks(self) -> None:
+        for _ in range(3):
+            await self.looks.get()
+
+
+class PartitionTableOf(list[Any]):
+    on_touched = None
+    lag_ms_max = 30_000
+
+    def __init__(self, partition: object) -> None:
+        super().__init__([partition])
+
+    def leader_to_follow(self, partition: object) -> int:
+        return 1
+
+
+@asynccontextmanager
+async def following(one: OneFollowed) -> AsyncIterator[None]:
+    task = asyncio.create_task(one.followers.run())
+    try:
+        async with asyncio.timeout(60):
+            yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
 
 @pytest.mark.parametrize("image", [{"isr": (1, 2)}, {"eligible": (2,)}])
-async def test_a_follower_that_others_count_on_is_not_cut(image: dict[str, tuple[int, ...]]) -> None:
+async def test_a_follower_that_others_count_on_neither_fetches_nor_is_cut(image: dict[str, tuple[int, ...]]) -> None:
     log = await lacking_log()
     one = OneFollowed(log, **image)
-    await one.fetcher._cut_lacking()
-    assert (log.log_end_offset, len(log.lost), one.lowered) == (10, 1, [])
-    one.image.isr, one.image.eligible = (1,), ()
-    await one.fetcher._cut_lacking()
+    async with following(one):
+        await one.some_looks()
+        assert (log.log_end_offset, len(log.lost), one.lowered) == (10, 1, [])
+        assert not one.first_fetch.done()
+        one.image.isr, one.image.eligible = (1,), ()
+        assert await one.first_fetch == 3
     assert (log.log_end_offset, log.lost, one.lowered) == (3, (), [3])
     assert len(one.lines) == 1
 
@@ -211,5 +256,7 @@ async def test_a_follower_is_not_cut_before_its_lower_high_watermark_is_durable(
     log = await lacking_log()
     one = OneFollowed(log)
     one.may_lower = False
-    await one.fetcher._cut_lacking()
+    async with following(one):
+        await one.some_looks()
+    assert one.lowered
     assert (log.log_end_offset, len(log.lost)) == (10, 1)

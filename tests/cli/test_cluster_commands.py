@@ -140,8 +140,12 @@ async def test_wait_ends_when_all_replicas_are_in_sync_and_not_before(tmp_path: 
             assert await firn(*steady, "--bootstrap", second.bootstrap) == 3
             assert "All replicas have been in sync for less than 3600 s." in capfd.readouterr().err
         await until(lambda: unfenced(first) == [1, 2])
-        assert await firn("cluster", "wait", "--timeout", "0", "--bootstrap", second.bootstrap) == 3
+        at = ("--timeout", "0", "--bootstrap", second.bootstrap)
+        assert await firn("cluster", "wait", *at) == 3
         assert "under-replicated: 1 partition: t-0" in capfd.readouterr().err
+        assert await firn("cluster", "wait", "--leaving", "1", *at) == 3
+        assert await firn("cluster", "wait", "--leaving", "3", *at) == 0
+        assert "in sync, but perhaps those of broker 3." in capfd.readouterr().err
         waiting = asyncio.create_task(firn("cluster", "wait", "--bootstrap", second.bootstrap))
         async with broker_on(tmp_path, "b3"):
             assert await waiting == 0
@@ -156,8 +160,8 @@ async def test_wait_takes_a_cluster_that_does_not_answer_for_one_with_missing_re
 
 
 async def test_wait_ends_in_time_though_a_look_does_not(capfd: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def missing(bootstrap: str) -> str:
-        del bootstrap
+    async def missing(bootstrap: str, leaving: int) -> str:
+        del bootstrap, leaving
         await asyncio.Event().wait()
         return ""
 
@@ -181,8 +185,8 @@ async def test_wait_begins_its_steady_time_anew_after_a_break(monkeypatch: pytes
     looks = iter(["", "", "under-replicated: 1 partition: t-0", "", "", "", "", ""])
     seen: list[str] = []
 
-    async def missing(bootstrap: str) -> str:
-        del bootstrap
+    async def missing(bootstrap: str, leaving: int) -> str:
+        del bootstrap, leaving
         seen.append(next(looks))
         return seen[-1]
 

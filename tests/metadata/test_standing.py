@@ -45,6 +45,46 @@ def test_partitions_that_lack_something_are_counted_and_named() -> None:
     assert (found.under_replicated, found.under_replicated_count) == ([("t", 1)], 1)
 
 
+def one_partition(
+    leader: int, replicas: tuple[int, ...], in_sync: tuple[int, ...], adding: int | None = None
+) -> ClusterImage:
+    image = image_of(1)
+    (topic,) = image.topics_by_name.values()
+    changed = topic.partitions[0]._replace(
+        leader=BrokerId(leader),
+        replicas=tuple(map(BrokerId, replicas)),
+        isr=tuple(map(BrokerId, in_sync)),
+        adding=() if adding is None else (BrokerId(adding),),
+    )
+    topic = replace(topic, partitions=(changed,))
+    return replace(image, topics_by_name={"t": topic}, topics_by_id={topic.topic_id: topic})
+
+
+@pytest.mark.parametrize(
+    ("image", "lacks"),
+    [
+        (one_partition(1, (1, 2, 3), (1, 2)), False),
+        (one_partition(1, (1, 2, 3), (1, 3)), True),
+        (one_partition(1, (1, 2, 3), (1,)), True),
+        (one_partition(3, (1, 2, 3), (3,)), True),
+        (one_partition(-1, (1, 2, 3), (1, 2)), True),
+        (one_partition(-1, (1, 3), (3,)), True),
+        (one_partition(-1, (3,), (3,)), False),
+        (one_partition(-1, (3,), ()), False),
+        (one_partition(-1, (2,), (2,)), True),
+        (one_partition(1, (1, 3, 4), (1, 4), adding=4), False),
+        (one_partition(1, (1, 2, 3, 4), (1, 4), adding=4), True),
+    ],
+)
+def test_a_broker_that_is_to_stop_waits_for_replicas_of_others_and_not_for_its_own(
+    image: ClusterImage, lacks: bool
+) -> None:
+    found = standing(image, BrokerConfig(), 3)
+    assert (found.under_replicated_count + found.offline_count > 0) is lacks
+    whole = standing(image, BrokerConfig())
+    assert whole.under_replicated_count + whole.offline_count > 0
+
+
 def test_a_large_cluster_is_looked_at_in_steps() -> None:
     steps = standing.steps(image_of(10 * PARTITIONS_A_STEP), BrokerConfig())
     assert sum(1 for _ in steps) == 10

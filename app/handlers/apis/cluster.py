@@ -209,8 +209,8 @@ async def list_topic_names(context: MetadataView, request: Request, message: byt
 async def describe_standing(context: MetadataView, request: Request, message: bytes) -> bytes:
     """FirnCluster: how the cluster stands. Only the controller knows how far others are. Raises: ProtocolError."""
     del request
-    unpack(ClusterRequest, message)
-    found = await run(standing.steps(context.image, context.config))
+    asked = unpack(ClusterRequest, message)
+    found = await run(standing.steps(context.image, context.config, asked.leaving))
     desk = context.desk
     return pack(
         ClusterResponse(

@@ -78,8 +78,12 @@ class Standing(NamedTuple):
 
 
 @Stepwise
-def standing(image: ClusterImage, config: BrokerConfig) -> Steps[Standing]:
-    """How the cluster stands. ``config``: the settings of topics without overrides. Lists name ``NAMED_MAX`` partitions at most."""
+def standing(image: ClusterImage, config: BrokerConfig, leaving: int = -1) -> Steps[Standing]:
+    """How the cluster stands. ``config``: the settings of topics without overrides. Lists name ``NAMED_MAX`` partitions at most.
+
+    ``leaving``: a broker that is about to stop. Partitions that lack nothing but its replica are not listed, because its stop
+    takes no replica in sync from them (O8).
+    """
     least = _least_in_sync(image, config)
     leaders: Counter[int] = Counter()
     replicas: Counter[int] = Counter()
@@ -99,11 +103,12 @@ def standing(image: ClusterImage, config: BrokerConfig) -> Steps[Standing]:
             in_sync.update(one.isr)
             moves_now = in_progress(one)
             stays = original(one) if moves_now else one.replicas
-            if len(one.isr) < len(stays) or (moves_now and not set(stays) <= set(one.isr)):
+            lacks = len(one.isr) < len(stays) or (moves_now and not set(stays) <= set(one.isr))
+            if lacks and {*stays} - {*one.isr} != {leaving}:
                 lacking.append((name, index))
             if len(one.isr) < min(wanted, len(one.replicas)):
                 too_few.append((name, index))
-            if one.leader < 0:
+            if one.leader < 0 and stays != (leaving,):
                 leaderless.append((name, index))
             if moves_now:
                 moving_count += 1

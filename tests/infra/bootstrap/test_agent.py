@@ -12,7 +12,7 @@ from typing import Any
 
 import firn_agent
 import pytest
-from firn_agent import DEAD_S, DRAINED, NOT_WHOLE, RESERVE_S, SPOT_S, STOP_S, Agent, SystemSurroundings, main
+from firn_agent import DEAD_S, DRAINED, NOT_WHOLE, RESERVE_S, SPOT_S, STOP_S, USAGE, Agent, SystemSurroundings, main
 from firn_aws import Aws, Metadata, UrllibHttp
 from firn_bootstrap import VOLUME_WAIT_S
 from firn_settings import DRAIN_S_MAX, parse_settings
@@ -277,6 +277,7 @@ def test_one_of_several_brokers_waits_for_replicas_and_then_stops_without_a_drai
     wait, stop = around.commands
     assert wait[1:7] == ("cluster", "wait", "--bootstrap", "127.0.0.1:9092", "--steady", "30")
     assert float(wait[8]) < DRAIN_S_MAX, "time is kept for the stop"
+    assert wait[9:] == ("--leaving", "2"), "its own replicas may be behind"
     assert stop[1:4] == ("stop", "--data-dir", "/var/lib/firn/data")
     assert hooks.done == {("firn-0", "drain", INSTANCE): "CONTINUE"}
     assert ("firn-0", "drain", INSTANCE) in hooks.heartbeats, "the group waits as long as the replicas take"
@@ -323,6 +324,22 @@ def test_a_cluster_that_cannot_be_asked_is_asked_again_and_the_hook_stays_open(
     assert len(around.commands) > 50
     assert around.commands[-1][1] == "stop"
     assert ("firn-0", "drain", INSTANCE) in hooks.heartbeats
+    assert any("All replicas were in sync" in line for line in around.lines)
+
+
+def test_a_release_without_the_option_for_a_leaving_broker_is_asked_without_it(
+    agent_of: Callable[..., Made], metadata: MetadataServer, hooks: LifecycleServer
+) -> None:
+    agent, around, clock = agent_of(advertised=None)
+    hooks.begin("firn-0", "drain", INSTANCE)
+    metadata.instance.lifecycle_state = "Terminated"
+    around.takes = (1.0, USAGE)
+    clock.on_sleep = after_looks(metadata, 5, lambda: setattr(around, "takes", (1.0, 0)))
+    agent.run()
+    first, *later = around.commands[:-1]
+    assert "--leaving" in first
+    assert later
+    assert not any("--leaving" in command for command in later)
     assert any("All replicas were in sync" in line for line in around.lines)
 
 
