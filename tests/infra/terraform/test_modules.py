@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from tools.infra import checks
-from tools.infra.findings import MODULES
+from tools.infra.findings import MODULES, blocks
 from tools.infra.toolbox import ToolMissing
 
 
@@ -32,6 +33,28 @@ def test_modules_pass_the_check_that_needs_no_download(name: str, bench: checks.
 @pytest.mark.parametrize("name", [name for name in checks.NAMES if name not in checks.CHEAP])
 def test_modules_pass_the_check(name: str, bench: checks.Bench) -> None:
     assert found(name, bench) == []
+
+
+BUCKET = (
+    "aws_s3_bucket",
+    "aws_s3_bucket_lifecycle_configuration",
+    "aws_s3_bucket_ownership_controls",
+    "aws_s3_bucket_policy",
+    "aws_s3_bucket_public_access_block",
+    "aws_s3_bucket_server_side_encryption_configuration",
+)
+ONCE = {f"{kind}.{name}[0]" for kind in BUCKET for name in ("this", "wal")} | {"aws_s3_bucket_versioning.this[0]"}
+"""Addresses of buckets in states of earlier versions of the module ``storage``."""
+
+
+def test_no_address_of_a_bucket_of_an_earlier_version_is_left_behind() -> None:
+    storage = MODULES / "modules" / "storage"
+    moved = dict(re.findall(r"from = (\S+)\n +to +=\s(\S+)", (storage / "moved.tf").read_text()))
+    assert moved == {
+        old: old.replace(".this[0]", '.this["cluster"]').replace(".wal[0]", '.this["wal"]') for old in ONCE
+    }
+    resources = {".".join(labels) for labels, _ in blocks((storage / "main.tf").read_text(), "resource")}
+    assert {new.partition("[")[0] for new in moved.values()} <= resources
 
 
 def test_a_check_that_has_nothing_to_look_at_does_not_pass(tmp_path: Path) -> None:

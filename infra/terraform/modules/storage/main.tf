@@ -1,4 +1,4 @@
-# The bucket that holds the cluster, and the key that encrypts it.
+# The bucket that holds the cluster, a second one for write-ahead logs if it is asked for, and the key that encrypts them.
 #
 # Versioning is off by default. Firn writes every object once, by a conditional write, and deletes expired objects. Only heartbeats are
 # overwritten (cluster/heartbeat/, a few hundred bytes every 10 s for each broker). So versioning protects only against a wrong DeleteObject.
@@ -24,10 +24,13 @@ locals {
     : "arn:${var.partition}:s3:::${store.bucket}"
   )])
 
-  # The cluster's bucket and a second one have the same rules. Write-ahead logs have the same keys in both, and lie below the second one's root.
-  roots         = merge({ (local.arn) = local.root }, local.wal_standard ? { (local.wal_arn) = "" } : {})
-  bucket_policy = local.bucket_policies[local.arn]
-  bucket_policies = { for arn, root in local.roots : arn => jsonencode({
+  # Buckets of S3 have the same rules. Write-ahead logs have the same keys in both, and lie below the second one's root.
+  policies = merge({ cluster = { arn = local.arn, root = local.root } }, local.wal_standard ? { wal = { arn = local.wal_arn, root = "" } } : {})
+  buckets = merge(
+    var.create_bucket ? { cluster = { name = var.bucket_name, versioning_days = var.versioning_days } } : {},
+    local.wal_standard ? { wal = { name = var.wal_store.bucket, versioning_days = 0 } } : {},
+  )
+  bucket_policies = { for key, of in local.policies : key => jsonencode({
     Version = "2012-10-17"
     Statement = [
       {
@@ -35,7 +38,7 @@ locals {
         Effect    = "Deny"
         Principal = "*"
         Action    = "s3:*"
-        Resource  = [arn, "${arn}/*"]
+        Resource  = [of.arn, "${of.arn}/*"]
         Condition = { Bool = { "aws:SecureTransport" = "false" } }
       },
       {
@@ -45,7 +48,7 @@ locals {
         Effect    = "Deny"
         Principal = "*"
         Action    = "s3:PutObject"
-        Resource  = [for prefix in local.immutable : "${arn}/${root}${prefix}*"]
+        Resource  = [for prefix in local.immutable : "${of.arn}/${of.root}${prefix}*"]
         Condition = {
           Null = { "s3:if-none-match" = "true" }
           Bool = { "s3:ObjectCreationOperation" = "true" }
@@ -56,7 +59,7 @@ locals {
         Effect    = "Deny"
         Principal = "*"
         Action    = ["s3:PutObject", "s3:DeleteObject", "s3:DeleteObjectVersion"]
-        Resource  = [for prefix in local.prefixes : "${arn}/${root}${prefix}*"]
+        Resource  = [for prefix in local.prefixes : "${of.arn}/${of.root}${prefix}*"]
         Condition = { ArnNotEquals = { "aws:PrincipalArn" = sort(var.writer_role_arns) } }
       },
     ]
@@ -103,24 +106,25 @@ resource "aws_kms_alias" "this" {
   target_key_id = aws_kms_key.this[0].key_id
 }
 
+# Versions are of the cluster's bucket alone: brokers delete write-ahead logs all the time, and versions would keep every record of them.
 resource "aws_s3_bucket" "this" {
-  # checkov:skip=CKV_AWS_144: conditional writes hold in one bucket only, so a replica that lags behind is no cluster to go on with
+  # checkov:skip=CKV_AWS_144: conditional writes hold in one bucket only, so a replica that lags behind is nothing to go on with
   # checkov:skip=CKV_AWS_18: a log of every request is as large as the manifests; CloudTrail data events are a choice of the account
   # checkov:skip=CKV2_AWS_62: nothing waits for objects, brokers know what they wrote
-  count = var.create_bucket ? 1 : 0
+  for_each = local.buckets
 
-  bucket = var.bucket_name
+  bucket = each.value.name
 
-  # All history of all topics. `terraform destroy` stops here; infra/README.md says how to destroy it.
+  # All history of all topics, and records that are not tiered yet. `terraform destroy` stops here; infra/README.md says how to destroy it.
   lifecycle {
     prevent_destroy = true
   }
 }
 
 resource "aws_s3_bucket_public_access_block" "this" {
-  count = var.create_bucket ? 1 : 0
+  for_each = aws_s3_bucket.this
 
-  bucket                  = aws_s3_bucket.this[0].id
+  bucket                  = each.value.id
   block_public_acls       = true
   block_public_policy     = true
   ignore_public_acls      = true
@@ -128,9 +132,9 @@ resource "aws_s3_bucket_public_access_block" "this" {
 }
 
 resource "aws_s3_bucket_ownership_controls" "this" {
-  count = var.create_bucket ? 1 : 0
+  for_each = aws_s3_bucket.this
 
-  bucket = aws_s3_bucket.this[0].id
+  bucket = each.value.id
 
   rule {
     object_ownership = "BucketOwnerEnforced"
@@ -138,9 +142,9 @@ resource "aws_s3_bucket_ownership_controls" "this" {
 }
 
 resource "aws_s3_bucket_server_side_encryption_configuration" "this" {
-  count = var.create_bucket ? 1 : 0
+  for_each = aws_s3_bucket.this
 
-  bucket = aws_s3_bucket.this[0].id
+  bucket = each.value.id
 
   rule {
     bucket_key_enabled = true # one request to KMS for many objects
@@ -153,19 +157,20 @@ resource "aws_s3_bucket_server_side_encryption_configuration" "this" {
 }
 
 resource "aws_s3_bucket_versioning" "this" {
-  count = var.create_bucket && var.versioning_days > 0 ? 1 : 0
+  for_each = { for key, bucket in local.buckets : key => bucket if bucket.versioning_days > 0 }
 
-  bucket = aws_s3_bucket.this[0].id
+  bucket = aws_s3_bucket.this[each.key].id
 
   versioning_configuration {
     status = "Enabled"
   }
 }
 
+# Brokers delete expired objects and write-ahead logs themselves. A rule that did could delete records that are not tiered yet.
 resource "aws_s3_bucket_lifecycle_configuration" "this" {
-  count = var.create_bucket ? 1 : 0
+  for_each = local.buckets
 
-  bucket = aws_s3_bucket.this[0].id
+  bucket = aws_s3_bucket.this[each.key].id
 
   rule {
     id     = "abort-uploads"
@@ -180,7 +185,7 @@ resource "aws_s3_bucket_lifecycle_configuration" "this" {
   }
 
   dynamic "rule" {
-    for_each = var.versioning_days > 0 ? [var.versioning_days] : []
+    for_each = each.value.versioning_days > 0 ? [each.value.versioning_days] : []
 
     content {
       id     = "old-versions"
@@ -202,15 +207,15 @@ resource "aws_s3_bucket_lifecycle_configuration" "this" {
 }
 
 resource "aws_s3_bucket_policy" "this" {
-  count = var.create_bucket ? 1 : 0
+  for_each = aws_s3_bucket.this
 
-  bucket = aws_s3_bucket.this[0].id
-  policy = local.bucket_policy
+  bucket = each.value.id
+  policy = local.bucket_policies[each.key]
 
   depends_on = [aws_s3_bucket_public_access_block.this]
 }
 
-# --- a bucket for write-ahead logs alone ----------------------------------------------------------------------------------------------
+# --- a directory bucket for write-ahead logs ------------------------------------------------------------------------------------------
 
 # S3 Express One Zone: S3's own keys encrypt it, it has neither versions nor objects that a rule could move, and who may make a session may do
 # everything in it.
@@ -256,81 +261,4 @@ resource "aws_s3_bucket_policy" "wal_express" {
       },
     ]
   })
-}
-
-resource "aws_s3_bucket" "wal" {
-  # checkov:skip=CKV_AWS_144: conditional writes hold in one bucket only, so a replica that lags behind is no log to go on with
-  # checkov:skip=CKV_AWS_18: a log of every request is as large as the write-ahead logs; CloudTrail data events are a choice of the account
-  # checkov:skip=CKV_AWS_21: brokers delete write-ahead logs all the time, and versions would keep every record of them
-  # checkov:skip=CKV2_AWS_62: nothing waits for objects, brokers know what they wrote
-  count = local.wal_standard ? 1 : 0
-
-  bucket = var.wal_store.bucket
-
-  # Records that are not tiered yet.
-  lifecycle {
-    prevent_destroy = true
-  }
-}
-
-resource "aws_s3_bucket_public_access_block" "wal" {
-  count = local.wal_standard ? 1 : 0
-
-  bucket                  = aws_s3_bucket.wal[0].id
-  block_public_acls       = true
-  block_public_policy     = true
-  ignore_public_acls      = true
-  restrict_public_buckets = true
-}
-
-resource "aws_s3_bucket_ownership_controls" "wal" {
-  count = local.wal_standard ? 1 : 0
-
-  bucket = aws_s3_bucket.wal[0].id
-
-  rule {
-    object_ownership = "BucketOwnerEnforced"
-  }
-}
-
-resource "aws_s3_bucket_server_side_encryption_configuration" "wal" {
-  count = local.wal_standard ? 1 : 0
-
-  bucket = aws_s3_bucket.wal[0].id
-
-  rule {
-    bucket_key_enabled = true # one request to KMS for many objects
-
-    apply_server_side_encryption_by_default {
-      sse_algorithm     = "aws:kms"
-      kms_master_key_id = local.kms_key
-    }
-  }
-}
-
-# Brokers delete write-ahead logs themselves. A rule that did could delete records that are not tiered yet.
-resource "aws_s3_bucket_lifecycle_configuration" "wal" {
-  count = local.wal_standard ? 1 : 0
-
-  bucket = aws_s3_bucket.wal[0].id
-
-  rule {
-    id     = "abort-uploads"
-    status = "Enabled"
-
-    filter {}
-
-    abort_incomplete_multipart_upload {
-      days_after_initiation = 7
-    }
-  }
-}
-
-resource "aws_s3_bucket_policy" "wal" {
-  count = local.wal_standard ? 1 : 0
-
-  bucket = aws_s3_bucket.wal[0].id
-  policy = local.bucket_policies[local.wal_arn]
-
-  depends_on = [aws_s3_bucket_public_access_block.wal]
 }

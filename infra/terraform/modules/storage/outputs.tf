@@ -1,6 +1,6 @@
 output "bucket" {
   description = "Name of the bucket; known when the bucket exists."
-  value       = var.create_bucket ? aws_s3_bucket.this[0].bucket : var.bucket_name
+  value       = var.create_bucket ? aws_s3_bucket.this["cluster"].bucket : var.bucket_name
 }
 
 output "bucket_arn" {
@@ -10,7 +10,7 @@ output "bucket_arn" {
 
 output "bucket_policy" {
   description = "The policy of the bucket. For an existing bucket: the statements that its policy should contain."
-  value       = local.bucket_policy
+  value       = local.bucket_policies["cluster"]
 }
 
 output "kms_key_arn" {
@@ -20,7 +20,7 @@ output "kms_key_arn" {
 
 output "store_url" {
   description = "The store, as `firn serve --store` takes it."
-  value       = "s3://${var.create_bucket ? aws_s3_bucket.this[0].bucket : var.bucket_name}${var.prefix == "" ? "" : "/${var.prefix}"}?region=${var.region}"
+  value       = "s3://${var.create_bucket ? aws_s3_bucket.this["cluster"].bucket : var.bucket_name}${var.prefix == "" ? "" : "/${var.prefix}"}?region=${var.region}"
 }
 
 output "wal_store" {
@@ -30,5 +30,5 @@ output "wal_store" {
 
 output "wal_store_url" {
   description = "The store of write-ahead logs, as `firn serve --wal-store` takes it; null without one."
-  value       = one([for store in var.wal_store[*] : "s3://${coalesce(one(aws_s3_directory_bucket.wal[*].bucket), one(aws_s3_bucket.wal[*].bucket))}?region=${var.region}"])
+  value       = one([for store in var.wal_store[*] : "s3://${coalesce(one(aws_s3_directory_bucket.wal[*].bucket), try(aws_s3_bucket.this["wal"].bucket, null))}?region=${var.region}"])
 }

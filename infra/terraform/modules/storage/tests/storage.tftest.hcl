@@ -27,12 +27,12 @@ run "nobody_reads_the_bucket_from_outside" {
   command = plan
 
   assert {
-    condition     = aws_s3_bucket_public_access_block.this[0].block_public_acls && aws_s3_bucket_public_access_block.this[0].block_public_policy && aws_s3_bucket_public_access_block.this[0].ignore_public_acls && aws_s3_bucket_public_access_block.this[0].restrict_public_buckets
+    condition     = aws_s3_bucket_public_access_block.this["cluster"].block_public_acls && aws_s3_bucket_public_access_block.this["cluster"].block_public_policy && aws_s3_bucket_public_access_block.this["cluster"].ignore_public_acls && aws_s3_bucket_public_access_block.this["cluster"].restrict_public_buckets
     error_message = "The bucket could be made public."
   }
 
   assert {
-    condition     = aws_s3_bucket_ownership_controls.this[0].rule[0].object_ownership == "BucketOwnerEnforced"
+    condition     = aws_s3_bucket_ownership_controls.this["cluster"].rule[0].object_ownership == "BucketOwnerEnforced"
     error_message = "Objects could have access lists of their own."
   }
 }
@@ -41,7 +41,7 @@ run "objects_are_encrypted_by_the_clusters_key" {
   command = plan
 
   assert {
-    condition     = one(one(aws_s3_bucket_server_side_encryption_configuration.this[0].rule).apply_server_side_encryption_by_default).kms_master_key_id == "arn:aws:kms:eu-central-1:123456789012:key/11111111-2222-3333-4444-555555555555"
+    condition     = one(one(aws_s3_bucket_server_side_encryption_configuration.this["cluster"].rule).apply_server_side_encryption_by_default).kms_master_key_id == "arn:aws:kms:eu-central-1:123456789012:key/11111111-2222-3333-4444-555555555555"
     error_message = "The bucket is encrypted by another key."
   }
 
@@ -55,12 +55,12 @@ run "the_lifecycle_ends_uploads_and_nothing_else" {
   command = plan
 
   assert {
-    condition     = [for rule in aws_s3_bucket_lifecycle_configuration.this[0].rule : rule.id] == ["abort-uploads"]
+    condition     = [for rule in aws_s3_bucket_lifecycle_configuration.this["cluster"].rule : rule.id] == ["abort-uploads"]
     error_message = "There are other lifecycle rules than that for uploads."
   }
 
   assert {
-    condition     = alltrue([for rule in aws_s3_bucket_lifecycle_configuration.this[0].rule : length(rule.transition) == 0 && length(rule.expiration) == 0 && length(rule.noncurrent_version_expiration) == 0])
+    condition     = alltrue([for rule in aws_s3_bucket_lifecycle_configuration.this["cluster"].rule : length(rule.transition) == 0 && length(rule.expiration) == 0 && length(rule.noncurrent_version_expiration) == 0])
     error_message = "A lifecycle rule moves or expires objects, from under the manifests."
   }
 
@@ -78,12 +78,12 @@ run "versioning_expires_old_versions_and_no_others" {
   }
 
   assert {
-    condition     = toset([for rule in aws_s3_bucket_lifecycle_configuration.this[0].rule : rule.id]) == toset(["abort-uploads", "old-versions"])
+    condition     = toset([for rule in aws_s3_bucket_lifecycle_configuration.this["cluster"].rule : rule.id]) == toset(["abort-uploads", "old-versions"])
     error_message = "The rules are not those for uploads and old versions."
   }
 
   assert {
-    condition     = alltrue([for rule in aws_s3_bucket_lifecycle_configuration.this[0].rule : alltrue([for expiration in rule.expiration : expiration.expired_object_delete_marker && expiration.days == 0])])
+    condition     = alltrue([for rule in aws_s3_bucket_lifecycle_configuration.this["cluster"].rule : alltrue([for expiration in rule.expiration : expiration.expired_object_delete_marker && expiration.days == 0])])
     error_message = "A rule expires objects that are in use."
   }
 }
@@ -124,7 +124,7 @@ run "a_bucket_of_s3_express_for_write_ahead_logs_gives_sessions_to_brokers_alone
   }
 
   assert {
-    condition     = length(aws_s3_bucket.wal) == 0 && length(aws_s3_bucket_lifecycle_configuration.wal) == 0
+    condition     = toset(keys(aws_s3_bucket.this)) == toset(["cluster"]) && toset(keys(aws_s3_bucket_lifecycle_configuration.this)) == toset(["cluster"])
     error_message = "There is a second bucket of S3 besides."
   }
 }
@@ -138,22 +138,22 @@ run "a_second_bucket_for_write_ahead_logs_is_kept_as_the_first_one" {
   }
 
   assert {
-    condition     = [for statement in jsondecode(aws_s3_bucket_policy.wal[0].policy).Statement : statement.Sid] == ["TlsOnly", "WriteOnce", "BrokersWrite"]
-    error_message = "The second bucket's policy is ${aws_s3_bucket_policy.wal[0].policy}"
+    condition     = [for statement in jsondecode(aws_s3_bucket_policy.this["wal"].policy).Statement : statement.Sid] == ["TlsOnly", "WriteOnce", "BrokersWrite"]
+    error_message = "The second bucket's policy is ${aws_s3_bucket_policy.this["wal"].policy}"
   }
 
   assert {
-    condition     = contains(jsondecode(aws_s3_bucket_policy.wal[0].policy).Statement[1].Resource, "arn:aws:s3:::prod-wal/wal/*")
-    error_message = "Write-ahead logs may be overwritten: ${aws_s3_bucket_policy.wal[0].policy}"
+    condition     = contains(jsondecode(aws_s3_bucket_policy.this["wal"].policy).Statement[1].Resource, "arn:aws:s3:::prod-wal/wal/*")
+    error_message = "Write-ahead logs may be overwritten: ${aws_s3_bucket_policy.this["wal"].policy}"
   }
 
   assert {
-    condition     = aws_s3_bucket_public_access_block.wal[0].restrict_public_buckets && one(one(aws_s3_bucket_server_side_encryption_configuration.wal[0].rule).apply_server_side_encryption_by_default).sse_algorithm == "aws:kms" && length(aws_s3_directory_bucket.wal) == 0
+    condition     = aws_s3_bucket_public_access_block.this["wal"].restrict_public_buckets && one(one(aws_s3_bucket_server_side_encryption_configuration.this["wal"].rule).apply_server_side_encryption_by_default).sse_algorithm == "aws:kms" && length(aws_s3_directory_bucket.wal) == 0
     error_message = "The second bucket could be made public, or is not encrypted by the cluster's key."
   }
 
   assert {
-    condition     = alltrue([for rule in aws_s3_bucket_lifecycle_configuration.wal[0].rule : length(rule.expiration) == 0 && length(rule.transition) == 0])
+    condition     = alltrue([for rule in aws_s3_bucket_lifecycle_configuration.this["wal"].rule : length(rule.expiration) == 0 && length(rule.transition) == 0])
     error_message = "A rule deletes or moves write-ahead logs."
   }
 }
