@@ -290,9 +290,10 @@ PRIVATE_APIS = {
     ),
     ApiKey.FIRN_CLUSTER: Private(
         private.ClusterRequest,
-        {},
+        {"leaving": "compared with node ids; only partitions that lack nothing else are left out"},
         (
             NO_REQUEST,
+            "metadata/test_standing.py::test_a_broker_that_is_to_stop_waits_for_replicas_of_others_and_not_for_its_own",
             "cli/test_cluster_commands.py::test_status_and_brokers_are_the_same_by_any_broker_and_by_the_store",
         ),
     ),
