@@ -57,7 +57,7 @@ SCREENS: Final = {
     "phone": Screen(390, 844),
     "phone-dark": Screen(390, 844, dark=True),
 }
-SETTLED_S: Final = 4.5
+SETTLED_S: Final = 7.0
 """Until a page with numbers that move has shown two rates."""
 
 

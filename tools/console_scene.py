@@ -66,8 +66,8 @@ def _place(topic: str, partition: int) -> TopicPartition:
 
 
 async def _groups(groups: GroupClient) -> None:
-    await groups.commit("delays", {_place(FLIGHTS, index): 60_000 + 5_000 * index for index in range(4)})
-    await groups.commit("board", {_place(FLIGHTS, index): 80_000 for index in range(2)})
+    await groups.commit("delays", {_place(FLIGHTS, index): 20_000 - 500 * index for index in range(4)})
+    await groups.commit("board", {_place(FLIGHTS, index): 70_000 for index in range(2)})
     await groups.commit("billing", {_place("payments.settled", index): 1 for index in range(12)})
     await groups.commit("fraud", {_place("payments.settled", index): index % 3 for index in range(12)})
     await groups.commit("warehouse.of.a.team.with.a.long.name", {_place("orders", index): 1 for index in range(6)})

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from app.cli.session import parse_moment
 from app.core.units import Offset, TimestampMs
 from app.http.console.texts.command_lines import (
     PRODUCED_BYTES_MAX,
@@ -14,6 +15,7 @@ from app.http.console.texts.command_lines import (
     producing,
     reaching,
     reading,
+    reset_line,
 )
 from app.records.record import Record
 
@@ -127,3 +129,28 @@ def test_hidden_characters_of_a_message_show_in_its_line() -> None:
 def test_a_long_message_has_no_line(value: bytes, headers: tuple[tuple[str, bytes | None], ...]) -> None:
     record = Record(Offset(1), TimestampMs(5), None, value, headers)
     assert producing("t", 2, record, base="http://h/", cluster_id="c", user="").command == ""
+
+
+@pytest.mark.parametrize(
+    ("asked", "line"),
+    [
+        ({}, "firn group reset team --all-topics --to earliest"),
+        ({"to": "latest", "at": "5"}, "firn group reset team --all-topics --to latest"),
+        ({"topic": "t", "to": "offset", "at": "5"}, "firn group reset team --topic t --to 5"),
+        ({"topic": "t", "partition": "3", "to": "earliest"}, "firn group reset team --topic t:3 --to earliest"),
+        ({"to": "time", "at": "2024-05-06"}, "firn group reset team --all-topics --to 2024-05-06"),
+        ({"to": "time", "at": "2024-05-06T07:08"}, "firn group reset team --all-topics --to 2024-05-06T07:08Z"),
+        ({"to": "time", "at": "2024-05-06T07:08Z"}, "firn group reset team --all-topics --to 2024-05-06T07:08Z"),
+        (
+            {"to": "time", "at": "2024-05-06T07:08+02:00"},
+            "firn group reset team --all-topics --to 2024-05-06T07:08+02:00",
+        ),
+        ({"topic": "t", "to": "offset", "at": "--execute"}, ""),
+    ],
+)
+def test_the_line_of_a_reset_is_that_of_its_form(asked: dict[str, str], line: str) -> None:
+    given = dict.fromkeys(("topic", "partition", "to", "at"), "") | asked
+    assert reset_line("team", **given) == line
+    where = line.rpartition(" ")[2]
+    if where[:4] == "2024":
+        parse_moment(where, "--to", 0)

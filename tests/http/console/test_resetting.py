@@ -93,6 +93,7 @@ async def test_a_preview_says_what_the_group_reads_by_it(http: httpx.AsyncClient
     cells = re.findall(r'<td class="full" data-label="The group reads">(?:<span class="quiet">)?([^<]+)<', text)
     assert cells == ["1 offset left out", "2 offsets again", "begins there"]
     assert "nothing has changed yet" in text
+    assert " --topic t --to 3 " in text
     assert Change("t", 0, 7, 7).effect == "stays"
 
 

@@ -27,6 +27,7 @@ from app.http.console.asking import changed_by, of_broker, soon, together
 from app.http.console.forms import done_token, form_of
 from app.http.console.pages.messages import OFFSET_MAX, moment_of
 from app.http.console.rendering import GUARDED, ConsoleRoute, page
+from app.http.console.texts.command_lines import reset_line
 from app.http.errors import RestError
 from app.http.gateway import Gateway
 from app.http.rest_v3.groups import present
@@ -217,6 +218,7 @@ async def _page(
         "changes": changes,
         "plan": msgspec.json.encode(changes or []).decode(),
         "message": message,
+        "command": reset_line(view.group_id, **asked),
     }
     return await page(request, "group_reset", status_code=status, section="groups", **values)
 

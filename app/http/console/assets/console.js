@@ -52,8 +52,8 @@ document.addEventListener("keydown", (event) => {
   }
 })
 
-// On a phone the pages stand in a row that may be longer than the screen.
-document.querySelector("nav a[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" })
+// On a phone the pages stand in a row that may be longer than the screen, and so do the tabs.
+for (const link of document.querySelectorAll("nav a[aria-current]")) link.scrollIntoView({ block: "nearest", inline: "center" })
 
 // --- buttons that copy
 

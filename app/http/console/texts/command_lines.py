@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import binascii
 import json
+import re
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
@@ -18,6 +19,8 @@ from app.core.limits import KIB
 from app.http.console.texts.formats import shell
 from app.records.record import Record
 
+_ZONED: Final = re.compile(r"T.*[+-]\d\d:?\d\d$")
+"""A time with its distance from UTC."""
 PRODUCED_BYTES_MAX: Final = 4 * KIB
 """Of a message that a line produces."""
 PRODUCED_HEADERS_MAX: Final = 20
@@ -125,3 +128,16 @@ def _part(data: bytes) -> dict[str, str]:
 
 def _base64(data: bytes | None) -> str | None:
     return None if data is None else binascii.b2a_base64(data, newline=False).decode()
+
+
+def reset_line(group: str, *, topic: str, partition: str, to: str, at: str) -> str:
+    """The line that previews the reset of a form: of all topics without a ``topic``, to ``earliest`` without a place ``to``.
+
+    Empty if a name cannot be shown.
+    """
+    where = at if to in ("time", "offset") else to or "earliest"
+    if to == "time" and "T" in at and at[-1:].isdigit() and not _ZONED.search(at):
+        where += "Z"  # times of forms are in UTC
+    if not topic:
+        return shell("firn group reset {} --all-topics --to {}", group, where)
+    return shell("firn group reset {} --topic {} --to {}", group, f"{topic}:{partition}" if partition else topic, where)
