@@ -289,7 +289,7 @@ async def list_topics(request: Request) -> Response:
         internal=asked.internal,
         columns={name: text for name, text in COLUMNS.items() if name != "cost" or counted is not None},
         shown=asked.columns,
-        live=asked.query(asked.after, begin=asked.begin) if numbers is not None and asked.columns & _MOVING else "",
+        live=asked.query(asked.after, begin=asked.begin) if numbers is not None and asked.columns & _MOVING else None,
         following=listed.following,
         begun=asked.query() if listed.before else None,
         sort=asked.sort,
