@@ -2,10 +2,12 @@
 
     python -m tools.console_pictures http://127.0.0.1:8080 FOLDER [PATH …]
     python -m tools.console_pictures http://127.0.0.1:8080 --fill
+    python -m tools.console_pictures http://127.0.0.1:8080 --use
     python -m tools.console_pictures http://127.0.0.1:8080 --documents
 
 Without a PATH it takes the pages of ``PATHS``, for the topic with the demo's flights (``firn demo --keep``) and for what ``--fill``
-adds to it (``tools/console_scene.py``). ``--documents`` takes the pictures in ``docs/images``, some minutes after ``--fill``.
+adds to it (``tools/console_scene.py``). ``--use`` writes and reads for some minutes. ``--documents`` takes the
+pictures in ``docs/images``, while ``--use`` goes on.
 It shows all that a page reports to the browser's console, and then ends with 1.
 """
 
@@ -19,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from tools.chromium import Screen, browsing
-from tools.console_scene import fill
+from tools.console_scene import fill, use
 
 PATHS: Final = {
     "overview": "/",
@@ -86,6 +88,9 @@ def main(arguments: list[str]) -> int:
     base = base.rstrip("/")
     if folder == "--fill":
         asyncio.run(fill(base))
+        return 0
+    if folder == "--use":
+        asyncio.run(use(base))
         return 0
     if folder == "--documents":
         shown = {name: PATHS[name] for name in IN_DOCUMENTS}

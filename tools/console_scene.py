@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
 import random
+import time
+from collections.abc import Mapping
 from typing import Final
 
 import httpx
@@ -14,7 +18,7 @@ from app.client.transactional_batches import write_batches
 from app.client.transactions import begin_transaction
 from app.core.units import PartitionIndex, TimestampMs, TopicPartition
 
-TOPICS: Final = {
+TOPICS: Final[Mapping[str, tuple[int, Mapping[str, str]]]] = {
     "orders": (6, {}),
     "orders.dead-letters": (1, {"cleanup.policy": "compact"}),
     "payments.settled": (12, {"retention.ms": "86400000"}),
@@ -26,6 +30,9 @@ RECORDS: Final = 40
 """Of each topic."""
 FLIGHTS: Final = "flights"
 """The topic of the demo."""
+USED_S: Final = 150.0
+READ_EVERY: Final = 5
+PAUSE_S: Final = 0.15
 ID: Final = "settlement"
 TIMEOUT_MS: Final = 900_000
 
@@ -59,6 +66,28 @@ async def fill(base: str) -> None:
         transaction = await begin_transaction(client, ID, timeout_ms=TIMEOUT_MS)
         record = (TimestampMs(1), None, b"open", ())
         await write_batches(client, transaction, {_place("orders", 0): [record]})
+
+
+async def use(base: str) -> None:
+    """Write to the topics and read the flights for ``USED_S``, so that rates, requests and dollars have values."""
+    text = "x" * 2_000
+    async with httpx.AsyncClient(base_url=base, timeout=60) as http:
+        (cluster,) = (await http.get("/v3/clusters")).json()["data"]
+        ends_s = time.monotonic() + USED_S
+        for number in itertools.count():
+            for name, (partitions, _) in TOPICS.items():
+                value = {"type": "JSON", "data": {"number": number, "city": "Łódź", "text": text}}
+                record = {"partition_id": number % partitions, "value": value}
+                if "compact" not in TOPICS[name][1].get("cleanup.policy", ""):  # which takes no record without a key
+                    path = f"/v3/clusters/{cluster['cluster_id']}/topics/{name}/records"
+                    (await http.post(path, json=record)).raise_for_status()
+            if not number % READ_EVERY:
+                offset = number * 977 % 20_000
+                url = f"/console/topics/{FLIGHTS}/messages?offset={offset}"
+                (await http.get(url, headers={"accept": "text/html"})).raise_for_status()
+            if time.monotonic() >= ends_s:
+                return
+            await asyncio.sleep(PAUSE_S)
 
 
 def _place(topic: str, partition: int) -> TopicPartition:
