@@ -234,6 +234,18 @@ async def test_no_client_makes_changes_or_writes_the_topic(tmp_path: Path) -> No
         assert await altered(client, "min.insync.replicas", "1") == 0
 
 
+@pytest.mark.parametrize("configs", [{"retention.ms": "60000"}, {"retention.ms": "-1", "cleanup.policy": "compact"}])
+async def test_a_topic_that_a_client_of_an_older_broker_made_takes_no_keys(
+    tmp_path: Path, configs: dict[str, str]
+) -> None:
+    """Its results would be gone before their retention is over."""
+    async with open_broker(tmp_path) as broker, _talk(broker) as client:
+        await broker.node.membership.controller.create_topic(TOPIC, PARTITIONS, configs)
+        refused = await ask(client, look(b"k"))
+        assert refused.error_code == ErrorCode.POLICY_VIOLATION
+        assert "was not made by Firn" in refused.error
+
+
 async def altered(client: Talk, name: str, value: str) -> int:
     resource = AlterConfigsResource(2, TOPIC, [AlterableConfig(name, 0, value)])
     answer = await client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, IncrementalAlterConfigsRequest([resource]))

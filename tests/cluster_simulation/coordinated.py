@@ -19,7 +19,7 @@ from uuid import UUID
 
 from app.client.connection import KafkaConnection
 from app.configs import Durability
-from app.coordinator.topics import CONSUMER_OFFSETS, INTERNAL, TRANSACTION_STATE, partition_for
+from app.coordinator.topics import CONSUMER_OFFSETS, HTTP_REQUESTS, INTERNAL, TRANSACTION_STATE, partition_for
 from app.core.errors import BrokerUnavailable, ErrorCode, ProtocolError, RequestRejected
 from app.metadata.image.image import ClusterImage
 from app.wire.apikeys import ApiKey
@@ -42,6 +42,7 @@ from tests.simulation.transactions import GROUP_ID, CommittedReader, Transaction
 
 if TYPE_CHECKING:
     from tests.cluster_simulation.conditional import BehindSeen
+    from tests.cluster_simulation.keyed import Keyed
     from tests.cluster_simulation.machine import ClusterMachine
     from tests.cluster_simulation.world import World
 
@@ -422,13 +423,15 @@ class Coordinated:
         """Workers and producers that do what faults have them do."""
         self.behind_seen: BehindSeen | None = None
         """Of runs with callers of conditional appends."""
+        self.keyed: Keyed | None = None
+        """Of runs with keyed requests."""
 
     # --- what is known ------------------------------------------------------------------------------------------------
 
     def changed(self, before: ClusterImage, image: ClusterImage, broker_epochs: dict[int, int]) -> None:
         """An entry of the cluster log is durable."""
         disk = self._world.topic_defaults.firn_durability is Durability.DISK
-        for name in INTERNAL:
+        for name in (*INTERNAL, HTTP_REQUESTS.name):
             topic = image.topic(name)
             if topic is None or topic is before.topic(name):
                 continue
@@ -436,7 +439,7 @@ class Coordinated:
                 index = int(partition.partition_index)
                 history = self.internal.get((topic.topic_id, index))
                 if history is None:
-                    history = ReplicatedHistory(name, topic.topic_id, index, disk, False)
+                    history = ReplicatedHistory(name, topic.topic_id, index, disk or name == HTTP_REQUESTS.name, False)
                     self.internal[topic.topic_id, index] = history
                 self._world.trace("image", history.name, *partition[1:])
                 excused = history.excused
@@ -529,11 +532,19 @@ class Coordinated:
                 self.crowd = [RoutedWorker(world, f"crowd {number}") for number in range(3)]
         if "conditional" in self._actors:
             self.behind_seen = await conditional.begin(world)
+        if "keyed" in self._actors:
+            from tests.cluster_simulation.keyed import (
+                Keyed,
+            )  # it brings the framework of HTTP, which no other run needs
+
+            self.keyed = Keyed(world)
 
     async def finish(self) -> None:
         """Everything has healed. Raises: Violation."""
         if self.behind_seen is not None:
             self.behind_seen.finish()
+        if self.keyed is not None:
+            await self.keyed.finish()
         if "transactions" in self._actors:
             if not self.losses:
                 await self._world.until(self._is_stable, STABLE_S, "the last transactions to end", "INV-9")

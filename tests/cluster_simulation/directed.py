@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from app.coordinator.topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE
+from app.coordinator.topics import CONSUMER_OFFSETS, HTTP_REQUESTS, SHARE_GROUP_STATE
 from app.core.errors import ErrorCode, RequestRejected
 from app.metadata.image.image import PartitionImage
 from app.wire.apikeys import ApiKey
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 FAR_S: Final = (0.02, 0.05)
 """Latency of a message while markers are slow."""
+CUT_OFF_S: Final = 13.0
+"""A client waits for 1.5 s for an answer, and then for 10 s for a new connection."""
 TRANSACTIONAL_ID: Final = 1
 """A type of coordinator."""
 _OF_ACTORS: Final = {
@@ -357,6 +359,31 @@ async def _reassign(world: World, history: ReplicatedHistory, replicas: Iterable
         await world.administrator.ask_any(ApiKey.ALTER_PARTITION_REASSIGNMENTS, request)
 
 
+async def results_move(world: World) -> None:
+    """The partitions with the results of keyed requests get other leaders, one after the other; nobody dies."""
+    for history in list(world.coordinated.internal.values()):
+        if history.topic == HTTP_REQUESTS.name:
+            await move_leader(world, history)
+            await asyncio.sleep(world.rng.uniform(0.0, 0.1))
+
+
+async def http_cut_off(world: World) -> None:
+    """An HTTP process is cut off from all brokers as it asks for the end of a transaction, for longer than it asks again."""
+    keyed = world.coordinated.keyed
+    if keyed is None:
+        return
+    process = world.rng.choice(keyed.processes)
+    await process.next_end()
+    await asyncio.sleep(world.rng.choice((0.0, 0.0005, 0.002)))
+    ways = [way for one in world.machines for way in ((process.name, one.name), (one.name, process.name))]
+    world.trace("cut", process.name)
+    world.network.cut(ways)
+    try:
+        await asyncio.sleep(CUT_OFF_S)
+    finally:
+        world.network.heal(ways)
+
+
 DIRECTED: Final[dict[str, Callable[[World], Awaitable[None]]]] = {
     "coordinator alone": coordinator_alone,
     "coordinator forgets": coordinator_forgets,
@@ -368,5 +395,7 @@ DIRECTED: Final[dict[str, Callable[[World], Awaitable[None]]]] = {
     "leaders move": leaders_move,
     "room at times": room_at_times,
     "workers come together": workers_come_together,
+    "results move": results_move,
+    "http cut off": http_cut_off,
 }
 """By name."""

@@ -670,6 +670,14 @@ def actors_of(seed: int) -> dict[str, Any]:
     return {"actors": actors, "from_0": rng.random() < 0.15}
 
 
+def _chance(seed: int, shape: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
+    if "keyed" not in shape.get("actors", ()):
+        return nullcontext()
+    from tests.cluster_simulation.keyed import chance  # it brings the framework of HTTP, which no other run needs
+
+    return chance(seed)
+
+
 def run_seed(
     seed: int,
     *,
@@ -693,7 +701,7 @@ def run_seed(
         return world
 
     hurry = hurried(seed) if seed >= SEEDS_FROM or (shape or {}).get("objects") else nullcontext()
-    with programs(), hurry, mock.patch.dict(defaults):
+    with programs(), hurry, _chance(seed, shape or {}), mock.patch.dict(defaults):
         world, violation, virtual_s = run_world(seed, make, World.run, stuck="alive")
     return Outcome(
         seed,

@@ -595,3 +595,61 @@ async def test_v2_refuses_a_key_of_another_form_and_an_older_level(tmp_path: Pat
         assert refused.status_code == 400
         assert "firn cluster features" in refused.json()["message"]
         assert await committed(broker) == []
+
+
+# --- what may change between two tries ----------------------------------------------------------------------------------
+
+
+async def test_an_answer_outlives_its_records_and_the_growth_of_its_topic(
+    broker: RunningBroker, process: Process
+) -> None:
+    """The record's key belongs to another partition of the larger topic. A record of 1970 makes its answer no older."""
+    keyed = {"key": {"type": "STRING", "data": "UA"}, "value": {"data": 1}}
+    asked = {"entries": [{"id": "a", "timestamp": 1, **keyed}, {"id": "b", **keyed}]}
+    first = await process.batch("k", asked)
+    assert first.status_code == 207
+    assert len(first.json()["successes"]) == 2
+    await settled(broker)
+    await process.gateway.admin.create_partitions("t", 9)
+    for index in range(2):
+        log = broker.log("t", index)
+        await broker.node.remote_log_manager.advance_log_start(log.topic_id, log.partition, log.log_end_offset)
+    process.gateway.cluster.forget("t")
+    again = await process.batch("k", asked)
+    assert (again.status_code, again.content) == (207, first.content)
+    await settled(broker)
+    assert await committed(broker) == [], "nothing was stored again"
+
+
+async def test_a_batch_of_many_records_has_a_long_answer_and_the_same_one_again(
+    broker: RunningBroker, process: Process
+) -> None:
+    """Offsets of a long answer are not in the result. They follow from a few numbers."""
+    body = {"records": [{"value": n, "partition": n % 2} for n in range(10_000)]}
+    first = await v2(process, "k", body)
+    assert first.status_code == 200
+    assert len(first.content) > 500_000
+    assert (await v2(process, "k", body)).content == first.content
+    await settled(broker)
+    assert len(await committed(broker)) == 10_000
+
+
+async def test_no_transaction_is_open_and_no_key_is_taken_while_a_body_comes(
+    broker: RunningBroker, process: Process
+) -> None:
+    more, body = asyncio.Event(), json.dumps(RECORD).encode()
+
+    async def trickling() -> AsyncIterator[bytes]:
+        yield body[:10]
+        await more.wait()
+        yield body[10:]
+
+    headers = {"idempotency-key": "k", "content-type": "application/json"}
+    slow = asyncio.create_task(process.http.post(f"{process.base}/t/records", content=trickling(), headers=headers))
+    async with process_of(broker) as other:
+        first = await other.post("k")
+        assert first.status_code == 200, "the slow request has taken nothing"
+    await settled(broker)
+    more.set()
+    assert (await slow).content == first.content
+    assert len(await committed(broker)) == 1

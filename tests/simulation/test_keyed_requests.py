@@ -1,0 +1,70 @@
+"""Whole brokers that serve keyed requests of whole HTTP processes' producers, in the simulation of clusters (ADR 0043)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.cluster_simulation.planted_keyed import CUT_OFF, KEYED, PLANTED, markers_of_results_are_lost
+from tests.cluster_simulation.world import Outcome, run_seed
+from tests.sim.planted import assert_found
+from tests.simulation.seeds import describe
+
+KINDS: dict[str, tuple[tuple[str, ...], Mapping[str, Any]]] = {
+    "leaders die": (("kill leader", "restart", "reset"), KEYED),
+    "brokers are cut off": (("isolate", "partition", "pause leader"), KEYED | {"seconds": 15.0}),
+    "clocks jump": (("clock", "clock", "kill leader"), KEYED | {"pause_s": 0.7}),
+    "processes are cut off": (("http cut off",), CUT_OFF),
+    "results move": (("results move", "slow network"), KEYED | {"pause_s": 0.5}),
+}
+SEEDS = 1
+SLOW_SEEDS = range(100, 108)
+LOST_MARKER = "had lost its marker"
+
+
+def check(kind: str, seed: int) -> Outcome:
+    faults, shape = KINDS[kind]
+    outcome = run_seed(seed, faults=faults, shape=shape)
+    assert outcome.violation is None, describe(outcome)
+    return outcome
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_key_is_stored_once_and_answered_alike(kind: str) -> None:
+    outcomes = [check(kind, seed) for seed in range(SEEDS)]
+    assert sum(outcome.acks for outcome in outcomes) > 20
+
+
+@pytest.mark.ci
+def test_a_result_that_has_lost_its_marker_is_decided_by_its_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    markers_of_results_are_lost(monkeypatch)
+    lines: list[str] = []
+    outcome = run_seed(0, faults=("kill leader",), shape=KEYED, keep=lines.append)
+    assert outcome.violation is None, describe(outcome)
+    assert any(LOST_MARKER in line for line in lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_of_many_seeds(kind: str) -> None:
+    for seed in SLOW_SEEDS:
+        check(kind, seed)
+
+
+@pytest.mark.slow
+def test_a_seed_gives_the_same_trace_again() -> None:
+    assert check("leaders die", 1).trace_hash == check("leaders die", 1).trace_hash
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_rule_that_is_taken_back_is_found_by_the_checker_meant_for_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault = PLANTED[name]
+    fault.plant(monkeypatch)
+    seeds = range(fault.first, fault.first + fault.seeds)
+    assert_found(fault.found_by, seeds, lambda seed: run_seed(seed, faults=fault.faults, shape=fault.shape).violation)
