@@ -22,7 +22,8 @@ import psutil
 from tests.support.waiting import block_until
 
 ROOT = Path(__file__).parents[2]
-START_S_MAX = 90.0
+START_S_MAX = 180.0
+"""A machine with 40 runnable processes on two cores needed more than 90 s."""
 STOP_S_MAX = 90.0
 READY = re.compile(r"serves Kafka on \S+?:(\d+),")
 BUG = re.compile(r"Traceback|internal error|this should not happen|never retrieved|AssertionError")
