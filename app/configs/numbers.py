@@ -1,7 +1,4 @@
-"""The greatest values of Kafka's number types, which several of its settings use for "no limit".
-
-Tests: ``tests/test_configs.py``.
-"""
+"""The greatest values of Kafka's number types, which several of its settings use for "no limit"."""
 
 from __future__ import annotations
 

@@ -18,6 +18,11 @@ from tests.metadata.support import on_virtual_time, requests_of, uuid_of
 from tests.support.virtual_loop import VirtualLoop
 
 
+def test_a_broker_that_tells_of_no_records_of_its_own_has_none() -> None:
+    holder = Holder("cluster", 1, uuid_of(1))
+    assert (holder.looks, holder.untiered_bytes, holder.untiered_partitions) == (False, 0, 0)
+
+
 class Asked:
     """Endpoints, and whoever answers there."""
 

@@ -71,7 +71,7 @@ def wait_for_commit(
     correlation_id: int,
     offset_end: int,
     answer: bytes,
-    throttle_time_ms: int = 0,
+    throttle_time_ms: int,
 ) -> None:
     """Send the answer to records that were appended up to ``offset_end``, which are not committed yet, once they are."""
     partition = shape.partition

@@ -263,7 +263,7 @@ class Gathering:
             if shape.partition is None or result[1] <= shape.log.high_watermark:
                 client.answer(answer)
             else:
-                wait_for_commit(client, shape, correlation_id, result[1], answer)
+                wait_for_commit(client, shape, correlation_id, result[1], answer, 0)
                 counts[client] -= 1  # its slot counts it
         sampler = context.sampler
         if sampler is not None:
