@@ -390,12 +390,7 @@ class Producer:
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as group:
             while True:
-                pause_s = self._next_pause()
-                try:
-                    async with asyncio.timeout(pause_s):
-                        await self._wake.wait()
-                except TimeoutError:
-                    pass  # A linger or a back-off has ended.
+                await self._wait_for_work(self._next_pause())
                 self._wake.clear()
                 self._seal_lingered()
                 self._expire()
@@ -403,6 +398,16 @@ class Producer:
                     for portion in _portions(batches):
                         group.create_task(self._deliver(node_id, portion))
                 self._announce()
+
+    async def _wait_for_work(self, pause_s: float | None) -> None:
+        if pause_s is None:
+            await self._wake.wait()
+            return
+        try:
+            async with asyncio.timeout(pause_s):
+                await self._wake.wait()
+        except TimeoutError:
+            pass  # A linger or a back-off has ended.
 
     def _may_send(self, queue: _PartitionQueue) -> bool:
         """Whether the first waiting batch may join those in flight, back-off aside.
@@ -537,7 +542,8 @@ class Producer:
                 self._succeed(queue, batch, part)
             else:
                 self._failed_once(queue, batch, refusal(part.error_code, str(batch.partition), part.error_message))
-        self._wake.set()
+        if any(queue.open is not None or queue.ready for queue, _ in batches):
+            self._wake.set()
         self._announce()
 
     async def _produce(

@@ -189,18 +189,15 @@ async def produce(cluster_id: str, topic_name: str, request: Request) -> Respons
     return Duplex(conversation.talk, message) if record is None else await conversation.answer(record)
 
 
-def _only_record(message: Message, bytes_max: int) -> bytes | None:
+def _only_record(message: Message, bytes_max: int) -> NewRecord | SchemaRecord | None:
     """The record of a body of at most ``bytes_max`` that has come as a whole, and that has no other; None for all other bodies."""
     body: bytes = message.get("body", b"")
     if len(body) > bytes_max or message.get("more_body", False):
         return None
-    splitter = JsonSplitter(bytes_max)
     try:
-        objects = splitter.feed(body)
-        splitter.end()
-    except (ProtocolError, LimitExceeded):
-        return None
-    return objects[0] if len(objects) == 1 else None
+        return decode_record(body)
+    except ProtocolError:
+        return None  # where the fault is, and what stands before it, is found piece by piece
 
 
 class _Conversation:
@@ -228,12 +225,9 @@ class _Conversation:
         self._broken = False
         self._stored_total, self._failed_total = records_counters(gateway.registry)
 
-    async def answer(self, record: bytes) -> Response:
+    async def answer(self, record: NewRecord | SchemaRecord) -> Response:
         """Store the only record of a body, without the tasks that many records need."""
-        outcome = self._accept_at_once(record)
-        if outcome is None or isinstance(outcome, NewRecord | SchemaRecord):
-            outcome = await self._accept(record, outcome)
-        return WholeAnswer(*await self._receipt(outcome))
+        return WholeAnswer(*await self._receipt(self._handed_over(record) or await self._accept(b"", record)))
 
     async def talk(self, receive: Receive, answer: DuplexAnswer) -> None:
         self._outcomes = _Outcomes(self._gateway.settings.receipts_ahead_max)
@@ -298,9 +292,16 @@ class _Conversation:
             return None
         try:
             record = decode_record(data)
-            if isinstance(record, SchemaRecord) or record.headers:
-                return record
-            return self._sent_at_once(record) or record
+        except FirnError as error:
+            return self._answer_of(error)
+        return self._handed_over(record) or record
+
+    def _handed_over(self, record: NewRecord | SchemaRecord) -> _Told | None:
+        """The outcome of a record that need not wait; None for others."""
+        if isinstance(record, SchemaRecord) or record.headers:
+            return None
+        try:
+            return self._sent_at_once(record)
         except FirnError as error:
             return self._answer_of(error)
 
