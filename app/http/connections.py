@@ -309,7 +309,7 @@ class HttpConnection(HttpToolsProtocol):
     # --- the short way of records ---------------------------------------------------------------------------------
 
     def _quick_target(self) -> Target | None:
-        """What a request names whose head has come, if it may go the short way."""
+        """Cluster and topic of a request, if its head lets it go the short way."""
         quick, parser = self.door.quick, self.parser
         if quick is None or not self._has_place or self._under_way or self.flow.write_paused:
             return None

@@ -82,7 +82,7 @@ class JsonSplitter:
                 del buffer[: len(codecs.BOM_UTF8)]
         start = 0
         position = self._scanned
-        quick = True
+        quick = learns = True
         while True:
             if self._in_string:
                 position = _STRING_REST.match(buffer, position).end()  # type: ignore[union-attr]
@@ -114,7 +114,9 @@ class JsonSplitter:
                     position = whole.end()
                     self._take(start, position)
                     start = position
-                    self._note_between(position)
+                    if learns:
+                        self._note_between(position)
+                        learns = quick
                     continue
             found_next = _STRUCTURE.search(buffer, position)
             if found_next is None:

@@ -39,7 +39,7 @@ from app.http.serving import records_counters
 
 METHOD: Final = "POST"
 TARGETS_KEPT: Final = 1_024
-"""Paths that are kept with what they name."""
+"""Paths that are kept with their cluster and topic."""
 _PATH: Final = re.compile(rb"/v3/clusters/([A-Za-z0-9_-]{1,64})/topics/([A-Za-z0-9._-]{1,249})/records")
 _UNREAD: Final = frozenset(
     (b"accept", b"accept-encoding", b"accept-language", b"content-length", b"content-type", b"user-agent")
@@ -52,7 +52,7 @@ _KEEP_ALIVE: Final = b"keep-alive"
 
 
 class Target(NamedTuple):
-    """What a path names."""
+    """The cluster and the topic in a path."""
 
     cluster_id: str
     topic: str
@@ -86,7 +86,7 @@ class QuickRecords:
     def target_of(
         self, path: bytes, headers: list[tuple[bytes, bytes]], server: tuple[str, int | None] | None, scheme: str
     ) -> Target | None:
-        """What a POST names if it may take this way, by its head; else None. ``headers``: names in lower case."""
+        """Cluster and topic of a POST, if its head lets it take this way; else None. ``headers``: names in lower case."""
         try:
             target = self._targets[path]
         except KeyError:

@@ -197,7 +197,7 @@ def _only_record(message: Message, bytes_max: int) -> NewRecord | SchemaRecord |
     try:
         return decode_record(body)
     except ProtocolError:
-        return None  # where the fault is, and what stands before it, is found piece by piece
+        return None  # the splitter finds the fault, and the records before it
 
 
 class _Conversation:
