@@ -129,9 +129,10 @@ async def test_it_exits_at_once_when_its_socket_ends(process: _Process) -> None:
 @pytest.fixture
 def garbage() -> Iterator[None]:
     """The process collects it in its own way."""
-    thresholds = gc.get_threshold()
+    thresholds, frozen = gc.get_threshold(), gc.get_freeze_count()
     yield
-    gc.unfreeze()
+    if frozen == 0:
+        gc.unfreeze()
     gc.set_threshold(*thresholds)
 
 

@@ -9,7 +9,7 @@ import asyncio
 import importlib.util
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -91,7 +91,9 @@ class Console:
         return self._assets.get(name)
 
 
+@cache
 def _load() -> tuple[Mapping[str, Asset], Environment]:
+    """The static files and the compiled templates. They are the same for all consoles of a process, and take a quarter of a second."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup, escape
 

@@ -241,3 +241,8 @@ async def test_without_a_broker_a_page_says_that_none_can_be_reached() -> None:
     assert response.status_code == 503
     assert "No broker can say" in response.text
     assert "content-security-policy" in response.headers
+
+
+async def test_consoles_of_one_process_share_their_compiled_templates() -> None:
+    one, another = Console(SystemClock()), Console(SystemClock())
+    assert await one.environment() is await another.environment()
