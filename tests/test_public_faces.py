@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tools.source_trees import parse
+
 TESTS = Path(__file__).parent
 NOT_PRIVATE = frozenset({"_replace", "_make", "_asdict", "_exit"})
 """Public methods of named tuples, and ``os._exit``."""
@@ -20,9 +22,9 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__") and name not in NOT_PRIVATE
 
 
-def private_uses(source: str) -> Iterator[tuple[int, str]]:
+def private_uses(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """(line, what) of each private name that is called on another object, replaced by its name, or imported from Firn."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Attribute(value=owner, attr=name)) if is_private(name):
                 match owner:
@@ -49,7 +51,7 @@ def test_tests_call_and_replace_no_private_names() -> None:
         f"{path.relative_to(TESTS)}:{line}: {what}"
         for path in sorted(TESTS.rglob("*.py"))
         if path.relative_to(TESTS).parts[0] not in FREE
-        for line, what in private_uses(path.read_text())
+        for line, what in private_uses(parse(path))
     ]
     assert not found, "\n".join(found)
 
@@ -67,4 +69,4 @@ def test_tests_call_and_replace_no_private_names() -> None:
     ],
 )
 def test_a_private_use_is_seen(source: str, what: list[str]) -> None:
-    assert [one for _, one in private_uses(source)] == what
+    assert [one for _, one in private_uses(ast.parse(source))] == what

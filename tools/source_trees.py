@@ -13,7 +13,12 @@ from pathlib import Path
 
 @cache
 def tree_of(path: Path) -> ast.Module:
-    """The tree of a file, parsed once in a process. Callers share it and must not change it. Raises: OSError, SyntaxError.
+    """The tree of a file, parsed once in a process. Callers share it and must not change it. Raises: OSError, SyntaxError."""
+    return parse(path)
+
+
+def parse(path: Path) -> ast.Module:
+    """The tree of a file, for the caller alone. Raises: OSError, SyntaxError.
 
     A tree has thousands of objects and no garbage. With the collector at work, parsing the whole program takes three times as long.
     """

@@ -12,7 +12,6 @@ import msgspec
 import pytest
 
 from app.cli import main
-from app.cli.debug import LOG_BYTES_MAX
 from app.client.admin import AdminClient
 from app.client.cluster import ClusterClient
 from app.core.units import BrokerId
@@ -79,6 +78,15 @@ def test_without_a_broker_a_bundle_has_the_rest_and_says_what_it_lacks(
     assert "It lacks the cluster" in capfd.readouterr().err
 
 
+LOG_BYTES_MAX = 64 * 1024
+"""Of the tests below: a whole log of 4 MiB takes a second."""
+
+
+@pytest.fixture
+def _short_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.cli.debug.LOG_BYTES_MAX", LOG_BYTES_MAX)
+
+
 def bundled_log(tmp_path: Path, text: str) -> str:
     log, bundle = tmp_path / "broker.log", tmp_path / "bundle.tar.gz"
     log.write_text(text)
@@ -86,17 +94,20 @@ def bundled_log(tmp_path: Path, text: str) -> str:
     return files_of(bundle)["logs/1-broker.log"]
 
 
+@pytest.mark.usefixtures("_short_logs")
 def test_a_line_that_the_begin_of_a_log_cuts_is_left_out(tmp_path: Path) -> None:
     rest = "password plain\n" + "x" * 80 + "\n"
     rest += "y" * (LOG_BYTES_MAX - len(rest) - len(PLANTED[0]) - 1)
     assert bundled_log(tmp_path, f"a=1\npassword={PLANTED[0]}\n{rest}") == rest
 
 
+@pytest.mark.usefixtures("_short_logs")
 def test_a_line_that_the_begin_of_a_log_does_not_cut_is_kept(tmp_path: Path) -> None:
     rest = "kept\n" + "y" * (LOG_BYTES_MAX - 5)
     assert bundled_log(tmp_path, f"a=1\n{rest}") == rest
 
 
+@pytest.mark.usefixtures("_short_logs")
 def test_a_private_key_that_the_begin_of_a_log_cuts_is_gone(tmp_path: Path) -> None:
     key = f"-----BEGIN PRIVATE KEY-----\nMIIE\n{PLANTED[3]}+/=\n-----END PRIVATE KEY-----\n"
     rest = "y" * (LOG_BYTES_MAX - len(key) + 10)

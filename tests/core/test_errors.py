@@ -25,6 +25,7 @@ from app.core.errors import (
     kafka_code,
     without_frames,
 )
+from tools.source_trees import tree_of
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ("app", "firn_broker", "pyspark_firn")
@@ -98,7 +99,7 @@ def test_no_error_is_raised_straight_from_an_attribute_or_a_collection() -> None
         f"{path.relative_to(ROOT)}:{node.lineno}: raise {ast.unparse(node.exc)}"
         for package in PROGRAM
         for path in sorted((ROOT / package).rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Raise) and node.exc is not None and is_stored(node.exc)
     ]
     assert found == []

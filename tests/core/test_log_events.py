@@ -15,6 +15,7 @@ import pytest
 from app.core.faults import Faults, Limited
 from app.core.log_events import EVENT_OF_FAULT, Event, Level, Line, longer, of_fault
 from app.objectstore.metered import STORE, WAL_STORE
+from tools.source_trees import tree_of
 
 ROOT: Final = Path(__file__).parents[2]
 ROW: Final = re.compile(r"^\| `(?P<name>[a-z_.]+)` \| (?P<level>\w+) \| (?P<meaning>.+) \|$", re.M)
@@ -35,7 +36,7 @@ def calls() -> list[tuple[Path, ast.Call, str]]:
 
 def _calls() -> Iterator[tuple[Path, ast.Call, str]]:
     for path in sorted((ROOT / "app").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
                 last = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
                 if last in WRITERS or last in FAULTY:

@@ -7,12 +7,14 @@ import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from app.handlers.base import views
 from app.handlers.base.context import Context
+from tools.source_trees import tree_of
 
 HANDLERS = Path(views.__file__).parents[1]
 VIEWS = {name: one for name, one in vars(views).items() if name.endswith("View")}
@@ -39,20 +41,21 @@ def names(tree: ast.Module) -> set[str]:
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
-TREES = [ast.parse(path.read_text()) for path in sorted(HANDLERS.rglob("*.py"))]
-FAST_PATHS = [
-    ast.parse(path.read_text()) for name in ("produce", "fetch", "clients") for path in (HANDLERS / name).glob("*.py")
-]
+@cache
+def uses(path: Path) -> tuple[frozenset[str], frozenset[str]]:
+    """The names of a module, and the parts of a context that it uses."""
+    tree = tree_of(path)
+    return frozenset(names(tree)), frozenset(used_parts(tree))
 
 
 @pytest.mark.parametrize("name", sorted(VIEWS))
 def test_each_part_of_a_view_is_used_where_the_view_is(name: str) -> None:
     view = VIEWS[name]
     below = {other for other, one in VIEWS.items() if view in one.__mro__}
-    trees = [tree for tree in TREES if names(tree) & below]
+    found = [uses(path) for path in HANDLERS.rglob("*.py") if uses(path)[0] & below]
     if "ClientView" in below:  # the fast paths reach it by their connection
-        trees += FAST_PATHS
-    used = {part for tree in trees for part in used_parts(tree)}
+        found += [uses(path) for name in ("produce", "fetch", "clients") for path in (HANDLERS / name).glob("*.py")]
+    used = {part for _, parts in found for part in parts}
     assert own_parts(view) - used == set()
 
 

@@ -18,6 +18,7 @@ from app.http.gateway import HttpSettings
 from app.machine.runtime import SystemClock
 from tests.support.broker import RunningBroker
 from tests.support.metric_rows import documented_metrics
+from tools.source_trees import tree_of
 
 ROOT = Path(__file__).parents[2]
 FROM_WHERE = {"node_id", "process"}
@@ -29,7 +30,7 @@ def in_program() -> dict[str, str]:
     """Type by name of every metric that the source registers, also of those that show only once something has happened."""
     found = {}
     for path in (ROOT / "app").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree_of(path)):
             if not isinstance(node, ast.Call) or len(node.args) < 2:
                 continue
             called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")

@@ -209,6 +209,7 @@ def test_a_static_java_member_returns_to_its_partitions(firn: Served, java: Java
     again.close()
 
 
+@pytest.mark.ci
 def test_a_group_is_rolled_from_the_classic_protocol_to_the_new_one_and_back(firn: Served, java: JavaProgram) -> None:
     create_topic(firn.port, "rolled", 4)
     old: Reader = Librdkafka(firn, "rolled-group", ["rolled"], "classic")

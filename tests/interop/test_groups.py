@@ -333,6 +333,7 @@ def test_the_java_client_reads_in_a_group_and_goes_on(tools: Tools, topic: str) 
     assert tools(CONSUMER, *arguments, "--max-messages", 1).split() == ["777"]
 
 
+@pytest.mark.ci
 def test_consumer_groups_are_listed_described_reset_and_deleted(tools: Tools, topic: str) -> None:
     with member(tools.firn, "tooled", topic, client_id="reader") as reading:
         block_until(lambda: len(reading.values) == RECORDS, "everything is read", DEADLINE_S)
@@ -361,6 +362,7 @@ def test_consumer_groups_are_listed_described_reset_and_deleted(tools: Tools, to
     assert "tooled" not in tools(GROUPS, "--list").split()
 
 
+@pytest.mark.ci
 def test_kafkas_dump_tool_reads_what_the_coordinator_wrote(tools: Tools, topic: str) -> None:
     with member(tools.firn, "dumped", topic, client_id="reader") as reading:
         block_until(lambda: len(reading.values) == RECORDS, "everything is read", DEADLINE_S)

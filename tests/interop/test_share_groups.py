@@ -94,6 +94,7 @@ def test_java_workers_share_every_record_once(firn: Served, java: JavaProgram) -
     other("close")
 
 
+@pytest.mark.ci
 def test_records_that_are_given_back_come_again_until_they_are_rejected(firn: Served, java: JavaProgram) -> None:
     create_topic(firn.port, "retried", 1)
     configure(firn, "retriers", share_auto_offset_reset="earliest")
@@ -107,6 +108,7 @@ def test_records_that_are_given_back_come_again_until_they_are_rejected(firn: Se
     worker("close")
 
 
+@pytest.mark.ci
 def test_aborted_records_are_withheld_where_the_group_says_so(firn: Served, java: JavaProgram) -> None:
     create_topic(firn.port, "decided", 1)
     configure(firn, "careful", share_auto_offset_reset="earliest", share_isolation_level="read_committed")

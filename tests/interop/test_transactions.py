@@ -242,6 +242,7 @@ def test_a_transaction_that_no_coordinator_knows_of_is_found_and_ended_by_kafkas
         assert offset_of(firn.port, "hanging", LATEST) == 4
 
 
+@pytest.mark.ci
 def test_kafkas_tool_reads_the_transaction_log(jvm: JavaProgram, quiet: Served) -> None:
     tools = Tools(jvm, quiet)
     create_topic(quiet.port, "dumptx", 1)

@@ -45,6 +45,7 @@ FOUND = {
 """Runs that once broke an invariant, or a broker."""
 
 
+@pytest.mark.ci  # the default suite has the same seeds in test_gathering.py
 def test_acknowledged_records_of_object_topics_outlive_all_disks(chosen_seed: int | None) -> None:
     if chosen_seed is not None:
         pytest.skip("--seed runs that seed alone")

@@ -12,7 +12,7 @@ import pytest
 from tests.simulation.world import Outcome, run_seed
 
 ROOT = Path(__file__).parents[2]
-SEEDS_AT_ONCE = 15
+SEEDS_AT_ONCE = 5
 SEEDS = 50
 """Of the default suite. The slow ones are run for every change too; ``--seeds`` adds others."""
 COUNTED_SEEDS = 20

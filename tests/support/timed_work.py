@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import app
+from tools.source_trees import tree_of
 
 ONE: Final = "one thing: its own connection, request, partition, task or process"
 FEW: Final = "as many as there are brokers, listeners, subjects of faults or counters, which have limits of their own"
@@ -171,7 +172,7 @@ def functions_that_wait_for_time() -> set[str]:
     for path in sorted(root.rglob("*.py")):
         place = path.relative_to(root).as_posix()
         if not place.startswith(NOT_OF_THE_LOOP):
-            found |= {f"{place}::{name}" for name in _waiting(ast.parse(path.read_text()), (), in_loop=False)}
+            found |= {f"{place}::{name}" for name in _waiting(tree_of(path), (), in_loop=False)}
     return found
 
 

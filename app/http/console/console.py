@@ -93,7 +93,7 @@ class Console:
 
 @cache
 def _load() -> tuple[Mapping[str, Asset], Environment]:
-    """The static files and the compiled templates. They are the same for all consoles of a process, and take a quarter of a second."""
+    """The static files and the compiled templates, which all consoles of a process share: they take a quarter of a second."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup, escape
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -90,9 +91,15 @@ PLACES: Final = {
 """An example for each place of a command that a page leaves open, where its name is none."""
 
 
+@cache
+def commands() -> Any:
+    """All commands of the program."""
+    return application()
+
+
 def parse(words: list[str]) -> None:
     """Read a command line as the program does, without running it. Raises: KeyError, UsageError."""
-    command: Any = application()
+    command: Any = commands()
     while hasattr(command, "commands"):
         command = command.commands[words.pop(0)]
     if words:  # without any, the page speaks of the command
