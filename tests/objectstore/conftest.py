@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from aiobotocore.session import AioSession
-from botocore.loaders import create_loader
 
 from app.machine.rpc import RpcClient, RpcServer
 from app.objectstore import s3
@@ -26,6 +24,7 @@ from app.objectstore.location import S3Location, parse_store_url
 from app.objectstore.memory import MemoryStore
 from app.objectstore.proxy import StoreProxy, store_handlers
 from app.objectstore.s3 import S3Store
+from app.objectstore.s3_models import ServiceModels
 from app.objectstore.split import SplitStore
 
 T = TypeVar("T")
@@ -82,20 +81,18 @@ def moto_endpoint() -> Iterator[str]:
         process.wait()
 
 
-_service_models = create_loader()
+_service_models = ServiceModels(None)
 
 
-def session_with_shared_models() -> AioSession:
-    """Reading the model of S3 takes most of the time that a client needs to be made; once is enough for all tests."""
-    session = AioSession()
-    session.register_component("data_loader", _service_models)
-    return session
+def shared_models(data_path: str | None) -> ServiceModels:
+    """Reading the model of S3 takes a third of the time that a client needs to be made; once is enough for all tests."""
+    return ServiceModels(data_path) if data_path else _service_models
 
 
 @pytest.fixture
 def aws_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Credentials for the server of the tests, and none of the machine's own."""
-    monkeypatch.setattr(s3, "AioSession", session_with_shared_models)
+    monkeypatch.setattr(s3, "ServiceModels", shared_models)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     for name in ("AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL"):

@@ -29,7 +29,7 @@ from app.objectstore.s3 import S3Store
 from app.records.builder import build_batch
 from tests.handlers.conversation import batch, talk
 from tests.infra.iam.callers import BUCKET_POLICY, role_arn
-from tests.objectstore.conftest import NoWait, session_with_shared_models
+from tests.objectstore.conftest import NoWait, shared_models
 from tests.spark.s3 import NOW_MS, read
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.buckets import BucketBuilder
@@ -99,7 +99,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture
 async def server(started: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[Server]:
     """The server with an empty bucket; the caller is ``admin``, who may do everything, until a test says otherwise."""
-    monkeypatch.setattr(s3_adapter, "AioSession", session_with_shared_models)
+    monkeypatch.setattr(s3_adapter, "ServiceModels", shared_models)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     for name in ("AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL"):
         monkeypatch.delenv(name, raising=False)
