@@ -640,6 +640,18 @@ def catalogue() -> Mapping[str, Setting]:
     return MappingProxyType({setting.name: setting for setting in sorted(settings)})
 
 
+def parse_option(what: str, name: str, text: str) -> Any:
+    """The value of a command's option that means the same as the broker's setting ``name``. ``what``: the option.
+
+    Raises: ConfigError, whose sentence does not show ``text``.
+    """
+    try:
+        (value,) = catalogue()[name].parse(text).values()
+    except ValueError as error:
+        raise ConfigError(f"{what} cannot have this value: {clause(error)} ({name}).") from None
+    return value
+
+
 def unknown_name(name: str) -> ConfigError:
     """The error for an unknown name."""
     definition = TOPIC_DEFINITIONS.get(name)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from app.cli.session import BOOTSTRAP_DEFAULT, Bootstrap, client_settings, parse_bootstrap
+from app.configs.broker_definitions import BROKER_DEFINITIONS
 from app.core.addresses import FORWARDED_HEADERS, parse_networks
 from app.core.errors import ConfigError
 from app.core.limits import (
@@ -21,7 +23,7 @@ from app.core.notices import FORMATS, TEXT, use_format
 from app.http.access import parse_hosts, parse_origins
 from app.http.processes.worker import Worker
 from app.http.tls_settings import from_environment, read_tls
-from app.settings import parse_address
+from app.settings import parse_address, parse_option
 
 if TYPE_CHECKING:
     from app.machine.certificates import TlsSettings
@@ -114,6 +116,24 @@ def http(
             "firn.trusted.proxies.",
         ),
     ] = False,
+    tracing_endpoint: Annotated[
+        str,
+        typer.Option(
+            "--tracing-endpoint",
+            metavar="URL",
+            envvar="FIRN_TRACING_ENDPOINT",
+            help="URL to which traces of sampled requests go by OTLP over HTTP, as firn.tracing.endpoint of a broker.",
+        ),
+    ] = "",
+    tracing_sample_ratio: Annotated[
+        str,
+        typer.Option(
+            "--tracing-sample-ratio",
+            metavar="RATIO",
+            envvar="FIRN_TRACING_SAMPLE_RATIO",
+            help="Share of requests without a traceparent that are traced, as firn.tracing.sample.ratio of a broker.",
+        ),
+    ] = str(BROKER_DEFINITIONS["firn.tracing.sample.ratio"].default),
     processes: Annotated[
         int,
         typer.Option(
@@ -177,6 +197,9 @@ def http(
         trusted_proxies=proxies,
         forwarded_header=_header(forwarded_header),
         names_callers=name_callers,
+        tracing_endpoint=parse_option("--tracing-endpoint", "firn.tracing.endpoint", tracing_endpoint),
+        tracing_sample_ratio=parse_option("--tracing-sample-ratio", "firn.tracing.sample.ratio", tracing_sample_ratio),
+        tracing_instance=f"{socket.gethostname()}:{address.port}",
         worker=None if worker is None else Worker.of_argument(worker),
     )
     if processes > 1 and worker is None:

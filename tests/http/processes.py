@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from tests.support.broker import RunningBroker
 from tests.support.ports import free_port
@@ -39,13 +39,15 @@ OPTIONS = ("--http-allowed-hosts", "firn")
 
 
 @contextlib.asynccontextmanager
-async def http_process(broker: RunningBroker, *options: str, port: int = 0) -> AsyncIterator[Http]:
-    """``port``: of one of the broker's listeners; 0 for the one between brokers."""
+async def http_process(
+    broker: RunningBroker, *options: str, port: int = 0, command: Sequence[str] = ("app.http",)
+) -> AsyncIterator[Http]:
+    """``port``: of one of the broker's listeners; 0 for the one between brokers. ``command``: a module, and its arguments."""
     bootstrap = f"127.0.0.1:{port}" if port else broker.bootstrap
     port = free_port()
     ours, theirs = socket.socketpair()
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "app.http", "--bootstrap", bootstrap),
+        *(sys.executable, "-m", *command, "--bootstrap", bootstrap),
         *("--listen", f"127.0.0.1:{port}", "--parent-fd", str(theirs.fileno()), *OPTIONS, *options),
         pass_fds=[theirs.fileno()],
         stderr=asyncio.subprocess.PIPE,

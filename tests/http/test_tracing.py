@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ import pytest
 from fastapi import FastAPI
 
 from app.broker.start.process import http_environment, http_options
+from app.cli import main
 from app.client.cluster import ClusterClient
 from app.client.connection import KafkaConnection
 from app.client.producer import Producer
@@ -249,6 +251,36 @@ async def test_a_process_of_http_gets_the_settings_of_traces_by_its_command(tmp_
             assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
             await until(lambda: bool(collector.named("GET /healthz")), wait_s=30)
             writer.close()
+
+
+async def test_firn_http_traces_by_the_options_that_a_broker_has_as_settings(tmp_path: Path) -> None:
+    async with collecting() as collector, running_broker(tmp_path) as broker:
+        flags = ("--tracing-endpoint", collector.endpoint, "--tracing-sample-ratio", "1")
+        async with http_process(broker, *flags, command=("app.cli", "http")) as process:
+            _, writer = await process.connect()
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await until(lambda: bool(collector.named("GET /healthz")), wait_s=30)
+            writer.close()
+    assert collector.resources[0]["service.name"] == "firn-http"
+    assert collector.resources[0]["service.instance.id"] == f"{socket.gethostname()}:{process.port}/http"
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "why"),
+    [
+        ("--tracing-endpoint", "localhost:4317", "it must be empty, or a URL such as http://localhost:4318/v1/traces"),
+        ("--tracing-endpoint", "http://alice:hunter2@c/", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"),
+        ("--tracing-sample-ratio", "2", "firn.tracing.sample.ratio"),
+    ],
+)
+def test_firn_http_refuses_options_that_a_broker_refuses(
+    flag: str, value: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["http", flag, value]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"firn: {flag} cannot have this value: ")
+    assert why in told
+    assert "hunter2" not in told
 
 
 def test_only_a_broker_that_traces_hands_on_the_login_of_the_collector(monkeypatch: pytest.MonkeyPatch) -> None:
