@@ -140,10 +140,8 @@ async def _of_cluster(bootstrap: str, parts: dict[str, str], missing: dict[str, 
 
 
 async def _standing(admin: AdminClient) -> str:
-    import msgspec
-
     found = await admin.cluster_standing()
-    return _json({name: msgspec.to_builtins(getattr(found, name)) for name in found.__struct_fields__})
+    return _json(found)
 
 
 async def _metrics(cluster: ClusterClient, admin: AdminClient, node_id: BrokerId) -> str:
@@ -161,10 +159,8 @@ async def _metrics(cluster: ClusterClient, admin: AdminClient, node_id: BrokerId
 
 
 async def _tier(admin: AdminClient) -> str:
-    import msgspec
-
     found = await admin.tier_status()
-    return _json([msgspec.structs.asdict(one) for one in found[:TIER_PARTITIONS_MAX]])
+    return _json(found[:TIER_PARTITIONS_MAX])
 
 
 async def _settings(admin: AdminClient, name: str) -> str:
@@ -193,7 +189,15 @@ async def _topics(cluster: ClusterClient, admin: AdminClient) -> str:
 def _json(value: Any) -> str:
     import msgspec
 
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
+    return msgspec.json.format(msgspec.json.encode(_named(value)), indent=2).decode() + "\n"
+
+
+def _named(value: Any) -> Any:
+    """Each structure in a value as a mapping from the names of its fields: on the wire it is a list without names."""
+    names = getattr(value, "__struct_fields__", None)
+    if names is not None:
+        return {name: _named(getattr(value, name)) for name in names}
+    return [_named(one) for one in value] if isinstance(value, list) else value
 
 
 def _write(file: Path, parts: Mapping[str, str]) -> int:

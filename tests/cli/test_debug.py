@@ -54,7 +54,9 @@ async def test_a_bundle_describes_the_cluster_and_has_no_secret(
     assert "missing.txt" not in found
     assert bundle.stat().st_mode & 0o777 == 0o600
     assert json.loads(found["about.json"])["packages"]["numpy"]
-    assert json.loads(found["cluster.json"])["topics"] == 1
+    cluster = json.loads(found["cluster.json"])
+    assert cluster["topics"] == 1
+    assert [(one["node_id"], one["state"]) for one in cluster["brokers"]] == [(1, "alive")]
     assert json.loads(found["topics.json"])["orders"] == {"partitions": 3, "settings": {"retention.ms": "86400000"}}
     assert json.loads(found["brokers/1.json"])["log.retention.check.interval.ms"] == "12345"
     assert 'firn_requests_total{node_id="1"' in found["metrics/1.txt"]
