@@ -189,7 +189,7 @@ output "bill" {
     endpoint           = module.network.interface_endpoint_count
     nat                = var.egress == "nat" ? 1 : 0
     key                = var.kms_key_arn == null ? 1 : 0
-    metric             = length(module.observability.metric_names) * max(1, length(var.brokers)) # those of a fleet are of all its brokers together
+    metric             = module.observability.metric_count
     alarm              = module.observability.alarm_count
     http_machine       = var.http == null ? 0 : var.http.machines * length(var.zones)
     http_load_balancer = var.http == null ? 0 : 1

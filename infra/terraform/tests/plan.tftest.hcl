@@ -475,7 +475,7 @@ run "no_metric_is_of_a_partition" {
   command = plan
 
   assert {
-    condition     = alltrue([for metric in output.metric_names : !contains(["firn_tier_lag_bytes", "firn_log_end_offset", "firn_log_high_watermark", "firn_group_lag_records", "firn_log_local_bytes", "firn_tier_remote_bytes"], metric)]) && length(output.metric_names) <= 20
+    condition     = alltrue([for metric in output.metric_names : !contains(["firn_tier_lag_bytes", "firn_log_end_offset", "firn_log_high_watermark", "firn_group_lag_records", "firn_log_local_bytes", "firn_tier_remote_bytes"], metric)]) && length(output.metric_names) <= 22
     error_message = "CloudWatch would get a metric for each partition: ${join(", ", output.metric_names)}"
   }
 }

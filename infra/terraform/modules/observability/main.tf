@@ -20,6 +20,7 @@ locals {
     "firn_offline_partitions",
     "firn_remote_corruptions_total",
     "firn_remote_missing_objects_total",
+    "firn_store_responds",
     "firn_tier_copied_bytes_total",
     "firn_tier_corrupt_segments_total",
     "firn_tier_coverage_faults_total",
@@ -27,25 +28,57 @@ locals {
     "firn_tier_stalled_uploads_total",
   ]
 
+  # Only of several brokers. They agree on the cluster, and one of them is the controller.
+  several = var.replicated || !var.by_node_id
+  of_several = {
+    metrics = [
+      "firn_broker_isolated",
+      "firn_leaderless_partitions",
+    ]
+    alarms = {
+      "broker-isolated"           = { metric = "firn_broker_isolated", statistic = "Maximum", above = 0, periods = 1, text = "A broker hears neither the other brokers nor the object store, and refuses clients. Look at its network." }
+      "partitions-without-leader" = { metric = "firn_leaderless_partitions", statistic = "Maximum", above = 0, periods = 1, text = "Partitions have no leader, so they can be neither written nor read. `firn cluster status` names them." }
+    }
+  }
+  # Of the cluster, not of each of its brokers.
+  of_cluster = {
+    metrics = [
+      "firn_active_controller",
+    ]
+    alarms = {
+      "no-controller" = { metric = "firn_active_controller", statistic = "Maximum", below = 1, periods = 1, text = "No broker is the controller, so the cluster cannot change." }
+    }
+  }
   # Only of several brokers with volumes: a single broker has no replicas.
   of_replicas = {
     metrics = [
+      "firn_unclean_leader_elections_total",
       "firn_under_min_isr_partitions",
       "firn_under_replicated_partitions",
     ]
     alarms = {
-      "replicas-missing" = { metric = "firn_under_replicated_partitions", statistic = "Maximum", above = 0, periods = 3, text = "Replicas have not been in sync for 15 minutes: a broker is away, or behind. `firn cluster status` names the partitions. End no other machine until they are." }
-      "writes-refused"   = { metric = "firn_under_min_isr_partitions", statistic = "Maximum", above = 0, periods = 1, text = "Producers with acks=all are refused: fewer replicas are in sync than min.insync.replicas. `firn cluster status` names the partitions." }
+      "unclean-election" = { metric = "firn_unclean_leader_elections_total", statistic = "Sum", above = 0, periods = 1, text = "A replica that was not in sync became leader, so acknowledged records may be lost." }
+      "under-min-isr"    = { metric = "firn_under_min_isr_partitions", statistic = "Maximum", above = 0, periods = 1, text = "Producers with acks=all are refused: fewer replicas are in sync than min.insync.replicas. `firn cluster status` names the partitions." }
+      "under-replicated" = { metric = "firn_under_replicated_partitions", statistic = "Maximum", above = 0, periods = 3, text = "Replicas have not been in sync for 15 minutes: a broker is away, or behind. `firn cluster status` names the partitions. End no other machine until they are." }
     }
   }
-  shipped = concat(local.metrics, var.replicated ? local.of_replicas.metrics : [])
+  of_brokers      = concat(local.metrics, local.several ? local.of_several.metrics : [], var.replicated ? local.of_replicas.metrics : [])
+  of_all          = local.several ? local.of_cluster.metrics : []
+  shipped         = concat(local.of_brokers, local.of_all)
+  declared        = { for name, metrics in { of_brokers = local.of_brokers, of_all = local.of_all } : name => metrics if length(metrics) > 0 }
+  dimensions_of   = { of_brokers = concat(["cluster"], var.by_node_id ? ["node_id"] : []), of_all = ["cluster"] }
+  alarms_of_each  = merge(local.alarms, local.several ? local.of_several.alarms : {}, var.replicated ? local.of_replicas.alarms : {})
+  alarms_of_all   = local.several ? local.of_cluster.alarms : {}
+  without_a_value = { below = null, above = null, missing = false }
 
-  # Alarms that alert somebody. `Sum` adds up the increases in a period; the other statistics compare the level.
+  # Alarms that alert somebody. Each has the name of a page of docs/runbooks, and infra/monitoring/README.md says which alerts of
+  # Prometheus have no alarm. `Sum` adds up the increases in a period; the other statistics compare the level.
   alarms = {
     "broker-down"           = { metric = "firn_broker_up", statistic = "Minimum", below = 1, periods = 3, missing = true, text = "The HTTP process gets no response from its broker, or the machine sends no metrics. Look at the machine's journal." }
     "log-directory-offline" = { metric = "firn_log_offline", statistic = "Maximum", above = 0, periods = 1, text = "The data directory is offline: the broker refuses writes. Look at the journal, then at the volume." }
     "partitions-offline"    = { metric = "firn_offline_partitions", statistic = "Maximum", above = 0, periods = 1, text = "Partitions that the broker leads cannot be opened. `firn verify` and the journal say why." }
     "disk-nearly-full"      = { metric = "firn_log_dir_free_bytes", statistic = "Minimum", below = var.disk_free_bytes_min, periods = 3, text = "The data volume is nearly full. Enlarge it (data_disk.size_gib, fleet.disk_gib), or lower local.retention.bytes or local.retention.ms." }
+    "store-unreachable"     = { metric = "firn_store_responds", statistic = "Minimum", below = 1, periods = 1, text = "The object store does not respond. Producers of topics with durability `object` are refused, and history cannot be read." }
     "tiering-fails"         = { metric = "firn_tier_failures_total", statistic = "Sum", above = 0, periods = 3, text = "Uploads have failed for 15 minutes. Records that are not in the bucket are on one disk only. The journal says why uploads fail." }
     "uploads-stall"         = { metric = "firn_tier_stalled_uploads_total", statistic = "Sum", above = 0, periods = 3, text = "Uploads make no progress. Check the network route to S3." }
     "local-corruption"      = { metric = "firn_tier_corrupt_segments_total", statistic = "Sum", above = 0, periods = 1, text = "A local segment is damaged. The journal names it." }
@@ -53,12 +86,19 @@ locals {
     "remote-missing"        = { metric = "firn_remote_missing_objects_total", statistic = "Sum", above = 0, periods = 1, text = "An object that a manifest names is missing in the bucket. Run `firn verify`." }
     "coverage-fault"        = { metric = "firn_tier_coverage_faults_total", statistic = "Sum", above = 0, periods = 1, text = "A check found a gap or an overlap between the tiers. Run `firn verify`." }
   }
-  all_alarms = merge(local.alarms, { for name, alarm in local.of_replicas.alarms : name => alarm if var.replicated })
-  metric_alarms = {
-    for pair in setproduct(keys(var.brokers), keys(local.all_alarms)) : "${pair[0]}-${pair[1]}" => merge(
-      { node_id = pair[0], name = pair[1], below = null, above = null, missing = false }, local.all_alarms[pair[1]],
-    )
-  }
+  metric_alarms = merge(
+    {
+      for pair in setproduct(keys(var.brokers), keys(local.alarms_of_each)) : "${pair[0]}-${pair[1]}" => merge(
+        local.without_a_value, local.alarms_of_each[pair[1]],
+        { name = pair[1], dimensions = local.dimensions[pair[0]], running = var.brokers[pair[0]] },
+      )
+    },
+    {
+      for name, alarm in local.alarms_of_all : name => merge(
+        local.without_a_value, alarm, { name = name, dimensions = { cluster = var.name }, running = true },
+      )
+    },
+  )
 
   prometheus = yamlencode({
     global = { scrape_interval = "60s", scrape_timeout = "30s" }
@@ -98,11 +138,11 @@ locals {
           emf_processor = {
             metric_namespace         = local.namespace
             metric_declaration_dedup = true
-            metric_declaration = [{
+            metric_declaration = [for name, metrics in local.declared : {
               source_labels    = ["cluster"]
               label_matcher    = "^${var.name}$"
-              dimensions       = [concat(["cluster"], var.by_node_id ? ["node_id"] : [])]
-              metric_selectors = [for metric in local.shipped : "^${metric}$"]
+              dimensions       = [local.dimensions_of[name]]
+              metric_selectors = [for metric in metrics : "^${metric}$"]
             }]
           }
         }
@@ -171,16 +211,16 @@ resource "aws_cloudwatch_metric_alarm" "broker" {
   for_each = local.metric_alarms
 
   alarm_name          = "${var.name}-${each.key}"
-  alarm_description   = each.value.text
+  alarm_description   = "${each.value.text} Runbook: docs/runbooks/${each.value.name}.md"
   namespace           = local.namespace
   metric_name         = each.value.metric
-  dimensions          = local.dimensions[each.value.node_id]
+  dimensions          = each.value.dimensions
   statistic           = each.value.statistic
   period              = 300
   evaluation_periods  = each.value.periods
   comparison_operator = each.value.below != null ? "LessThanThreshold" : "GreaterThanThreshold"
   threshold           = each.value.below != null ? each.value.below : each.value.above
-  treat_missing_data  = each.value.missing && var.brokers[each.value.node_id] && !var.scheduled ? "breaching" : "notBreaching"
+  treat_missing_data  = each.value.missing && each.value.running && !var.scheduled ? "breaching" : "notBreaching"
   alarm_actions       = var.alarm_actions
   ok_actions          = var.alarm_actions
 }

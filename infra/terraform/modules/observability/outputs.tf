@@ -28,6 +28,11 @@ output "metric_names" {
   value       = local.shipped
 }
 
+output "metric_count" {
+  description = "How many metrics there are; each is billed by the month."
+  value       = length(local.of_brokers) * max(1, length(var.brokers)) + length(local.of_all)
+}
+
 output "alarm_count" {
   description = "How many alarms there are; each is billed by the month."
   value       = length(aws_cloudwatch_metric_alarm.broker) + length(aws_cloudwatch_metric_alarm.unreachable) + length(aws_cloudwatch_metric_alarm.machine)

@@ -152,7 +152,7 @@ run "missing_replicas_and_refused_writes_of_several_brokers_tell_somebody" {
   }
 
   assert {
-    condition     = aws_cloudwatch_metric_alarm.broker["0-writes-refused"].metric_name == "firn_under_min_isr_partitions" && aws_cloudwatch_metric_alarm.broker["0-replicas-missing"].evaluation_periods == 3
+    condition     = aws_cloudwatch_metric_alarm.broker["0-under-min-isr"].metric_name == "firn_under_min_isr_partitions" && aws_cloudwatch_metric_alarm.broker["0-under-replicated"].evaluation_periods == 3
     error_message = "Nobody is told that replicas are missing."
   }
 
@@ -166,7 +166,63 @@ run "a_single_broker_has_no_alarms_of_replicas" {
   command = plan
 
   assert {
-    condition     = !contains(output.metric_names, "firn_under_min_isr_partitions") && !contains(keys(aws_cloudwatch_metric_alarm.broker), "0-writes-refused")
+    condition     = !contains(output.metric_names, "firn_under_min_isr_partitions") && !contains(output.metric_names, "firn_active_controller") && !contains(keys(aws_cloudwatch_metric_alarm.broker), "0-under-min-isr")
     error_message = "Metrics of replicas are shipped, and paid for, where there are none."
+  }
+}
+
+run "that_no_broker_is_the_controller_is_said_once_for_all_brokers" {
+  command = plan
+
+  variables {
+    replicated = true
+  }
+
+  assert {
+    condition     = aws_cloudwatch_metric_alarm.broker["no-controller"].dimensions == tomap({ cluster = "prod" }) && aws_cloudwatch_metric_alarm.broker["no-controller"].comparison_operator == "LessThanThreshold" && !contains(keys(aws_cloudwatch_metric_alarm.broker), "0-no-controller")
+    error_message = "A broker that is not the controller wakes somebody."
+  }
+
+  assert {
+    condition = [
+      for declared in jsondecode(aws_ssm_parameter.agent.value).logs.metrics_collected.prometheus.emf_processor.metric_declaration :
+      declared.dimensions if contains(declared.metric_selectors, "^firn_active_controller$")
+    ] == [[["cluster"]]]
+    error_message = "The controller is a metric of each broker: ${aws_ssm_parameter.agent.value}"
+  }
+
+  assert {
+    condition     = output.metric_count == 2 * (length(output.metric_names) - 1) + 1
+    error_message = "${output.metric_count} metrics are billed."
+  }
+}
+
+run "brokers_without_volumes_have_the_alarms_of_several" {
+  command = plan
+
+  variables {
+    brokers                   = { fleet = true }
+    by_node_id                = false
+    autoscaling_groups        = { fleet = "prod-fleet" }
+    target_group_arn_suffixes = { fleet = "targetgroup/prod-fleet/0123456789abcdef" }
+  }
+
+  assert {
+    condition     = contains(keys(aws_cloudwatch_metric_alarm.broker), "no-controller") && contains(keys(aws_cloudwatch_metric_alarm.broker), "fleet-broker-isolated") && !contains(keys(aws_cloudwatch_metric_alarm.broker), "fleet-under-min-isr")
+    error_message = "The alarms are ${join(", ", keys(aws_cloudwatch_metric_alarm.broker))}."
+  }
+
+  assert {
+    condition     = output.metric_count == length(output.metric_names)
+    error_message = "${output.metric_count} metrics are billed."
+  }
+}
+
+run "an_alarm_names_its_runbook" {
+  command = plan
+
+  assert {
+    condition     = endswith(aws_cloudwatch_metric_alarm.broker["0-store-unreachable"].alarm_description, " Runbook: docs/runbooks/store-unreachable.md")
+    error_message = "It says ${aws_cloudwatch_metric_alarm.broker["0-store-unreachable"].alarm_description}"
   }
 }
