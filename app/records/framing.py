@@ -8,8 +8,6 @@ variants and clients is in ``docs/compatibility.md``; ``tests/interop/test_codec
     snappy  one stream of xerial's format, or a bare block; not the framing format of the snappy project
     lz4     one frame of version 1 with independent blocks, without a dictionary; not a legacy frame, nor a skippable frame
     zstd    frames with a window of at most 128 MiB, without a dictionary
-
-Tests: ``tests/hot/test_produced_records.py``.
 """
 
 from __future__ import annotations
