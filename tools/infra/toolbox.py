@@ -41,7 +41,7 @@ RUN_TIMEOUT_S: Final = 1800
 
 
 class ToolMissing(Exception):
-    """A program or package that a check needs is not on this machine and cannot be brought. The text says which."""
+    """A program or package that a check needs cannot be brought, or does not end in time. The text says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +62,23 @@ def run(
     env: Mapping[str, str] | None = None,
     timeout_s: float = RUN_TIMEOUT_S,
 ) -> Outcome:
-    """Run a program to its end; every exit code is an outcome."""
-    done = subprocess.run(
-        [str(part) for part in command],
-        cwd=cwd,
-        env=None if env is None else {**os.environ, **env},
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
+    """Run a program to its end; every exit code is an outcome. Raises: ToolMissing if it does not end in time."""
+    try:
+        done = subprocess.run(
+            [str(part) for part in command],
+            cwd=cwd,
+            env=None if env is None else {**os.environ, **env},
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired as error:
+        told = " ".join(str(part) for part in command)
+        raise ToolMissing(
+            f"{told} did not end within {timeout_s:g} s. Run the check again, or on another machine."
+        ) from error
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 

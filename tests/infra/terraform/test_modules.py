@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from tools.infra import checks
 from tools.infra.findings import MODULES, blocks
-from tools.infra.toolbox import ToolMissing
+from tools.infra.toolbox import ToolMissing, run
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +56,11 @@ def test_no_address_of_a_bucket_of_an_earlier_version_is_left_behind() -> None:
     }
     resources = {".".join(labels) for labels, _ in blocks((storage / "main.tf").read_text(), "resource")}
     assert {new.partition("[")[0] for new in moved.values()} <= resources
+
+
+def test_a_program_that_does_not_end_is_told_as_one_that_cannot_be_used() -> None:
+    with pytest.raises(ToolMissing, match=r"tail -f \S+ did not end within 0\.01 s"):
+        run(["tail", "-f", os.devnull], timeout_s=0.01)
 
 
 def test_a_check_that_has_nothing_to_look_at_does_not_pass(tmp_path: Path) -> None:
