@@ -67,7 +67,7 @@ class Caller(threading.Thread):
     """Asks for one key after the other, each until it is answered."""
 
     def __init__(self, port: int, path: str, numbers: list[int], seed: str) -> None:
-        super().__init__()
+        super().__init__(daemon=True)  # a round that fails ends the program
         self._port = port
         self._path = path
         self._numbers = numbers
