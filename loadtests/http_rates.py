@@ -1,6 +1,6 @@
 """Rates of the HTTP process beside bare uvicorn, in turns of one run: their ratio to uvicorn's, and CPU µs of each process.
 
-    python -m loadtests.http_rates [--rounds 5] [--seconds 2] [--only single,lookup] [--set firn.http.processes=2]
+    python -m loadtests.http_rates [--rounds 5] [--seconds 2] [--only single,lookup] [--durability disk] [--set NAME=VALUE]
 
 uvicorn answers a constant and has no application. The hop is uvicorn too, with one awaited Produce request for each request: a
 process that stores each record by a request of its own cannot do without it. Ratios are of neighbouring turns, so a busy machine
@@ -35,6 +35,7 @@ STREAM_RECORDS = 5_000
 BATCH_RECORDS = 500
 KEYED_CONNECTIONS = 50
 HOP_TOPIC = "hop"
+DURABILITIES = ("memory", "disk", "object")
 READERS = 4
 READ_RECORDS = 32_000
 SCHEMA = '{"type":"record","name":"Flight","fields":[{"name":"flight","type":"int"},{"name":"origin","type":"string"}]}'
@@ -113,10 +114,10 @@ def record_of(size: int) -> bytes:
     return json.dumps({"value": {"type": "JSON", "data": data}}, separators=(",", ":")).encode()
 
 
-def cases(peer: System, port: int, bare_port: int, hop_port: int) -> dict[str, Case]:
-    """All cases, with the topics and the schema that they need."""
+def cases(peer: System, port: int, bare_port: int, hop_port: int, durability: str) -> dict[str, Case]:
+    """All cases, with the topics and the schema that they need. ``durability``: of the topic of keyed requests."""
     path = cluster_path(port)
-    for topic in (HOP_TOPIC, "single", "keyed", "stream", "read", "avro"):
+    for topic in (HOP_TOPIC, "single", "stream", "read", "avro"):
         make_topic(peer, topic)
     record = record_of(200)
 
@@ -170,6 +171,7 @@ def cases(peer: System, port: int, bare_port: int, hop_port: int) -> dict[str, C
             receipts,
         ),
     }
+    make_topic(peer, "keyed", firn_durability=durability)
     made |= keyed(port, f"{path}/topics/keyed/records", record)
     filler = record_of(1_000) * (READ_RECORDS // 8)
     for _ in range(8):
@@ -306,6 +308,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--only", default="", help="cases with commas between them; bare uvicorn is always there")
+    parser.add_argument("--durability", choices=DURABILITIES, default="memory", help="of the topic of keyed requests")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the broker")
     options = parser.parse_args()
     wanted = {name for name in options.only.split(",") if name}
@@ -327,7 +330,7 @@ def main() -> None:
             print(f"HTTP processes: {len(servers)}; idle: {', '.join(f'{memory_mb(pid):.1f} MB' for pid in servers)}")
             chosen = {
                 name: case
-                for name, case in cases(peer, port, bare_port, hop_port).items()
+                for name, case in cases(peer, port, bare_port, hop_port, options.durability).items()
                 if not wanted or name in wanted or name == "bare"
             }
             turns: dict[str, list[Turn]] = {name: [] for name in chosen}

@@ -43,7 +43,7 @@ from app.records.batch import (
     rewrite_header,
     stored_batches,
 )
-from app.records.control import ControlType, build_marker, parse_marker
+from app.records.control import ControlType, EndTransactionMarker, build_marker, parse_marker
 
 RUN_BATCHES_MAX: Final = 1000
 """Batches of one write: systems take 1,024 buffers (IOV_MAX of Linux)."""
@@ -529,24 +529,26 @@ class AppendedLog(LogOffsets):
         if self._acceptance.guarded:
             self._check(LogWork.LEAD, 0)  # a marker is small, and a transaction that waits for it holds others up
         base = self._end_offset
+        timestamp = TimestampMs(decided_ms if decision else now_ms)
+        marker = EndTransactionMarker(
+            control_type, coordinator_epoch, producer_id, producer_epoch, Offset(base), timestamp
+        )
+        self._producers.check_marker(marker)
         batch = bytearray(
             build_marker(
                 control_type,
                 producer_id=producer_id,
                 producer_epoch=producer_epoch,
                 coordinator_epoch=coordinator_epoch,
-                timestamp=TimestampMs(decided_ms if decision else now_ms),
+                timestamp=timestamp,
                 base_offset=Offset(base),
                 leader_epoch=self.leader_epoch,
                 decision=decision,
             )
         )
-        marker = parse_marker(batch)
-        assert marker is not None
-        self._producers.check_marker(marker)
         if self.leader_epoch != self._noted_epoch:
             self._note_epoch(self.leader_epoch, Offset(base))
-        self._write(memoryview(batch), [(0, parse_header(batch))], base, base + 1, now_ms, True)
+        self._write(memoryview(batch), [(0, parse_header(batch))], base, base + 1, now_ms, True, marker)
         return AppendResult(Offset(base), Offset(base + 1), NO_TIMESTAMP, False)
 
     # --- writing ----------------------------------------------------------------------------------------------------
@@ -559,10 +561,12 @@ class AppendedLog(LogOffsets):
         end: int,
         now_ms: int,
         placed: bool,
+        marker: EndTransactionMarker | None = None,
     ) -> None:
         """Append checked and patched batches: roll if necessary, write once, then ``_advance``.
 
         ``placed``: the headers were read after the offsets were set; otherwise offsets follow one another from ``base``.
+        ``marker``: what the only batch says, if it is one and that is known.
         """
         length = len(records)
         writer = self._writer
@@ -588,7 +592,7 @@ class AppendedLog(LogOffsets):
             self._durability.dirty_since_ms = now_ms
         if size == 0:
             writer.note_first_append(found[0][1].max_timestamp, now_ms)
-        self._advance(segment, index, found, base, placed, (records,), now_ms)
+        self._advance(segment, index, found, base, placed, (records,), now_ms, marker)
 
     def _advance(
         self,
@@ -599,12 +603,13 @@ class AppendedLog(LogOffsets):
         placed: bool,
         written: Sequence[memoryview],
         now_ms: int,
+        marker: EndTransactionMarker | None = None,
     ) -> None:
         """Apply batches that were just written at the end of ``segment`` to all state of the log. It cannot fail.
 
         ``batches``: at least one, each with the fields of its header. ``placed``: the fields were read after the offsets were set;
         otherwise offsets follow one another from ``base``. ``written``: the bytes of the batches, in one piece; or a piece for each
-        batch of a run, which has no control batches.
+        batch of a run, which has no control batches. ``marker``: as of ``_write``.
         """
         writer = self._writer
         producers = self._producers
@@ -641,7 +646,11 @@ class AppendedLog(LogOffsets):
             if producer_id >= 0:
                 if attributes & CONTROL:
                     assert len(written) == 1, "a run has no control batches"
-                    self._apply_marker(segment, written[0][position - start :])
+                    if marker is None:
+                        marker = parse_marker(written[0][position - start :])
+                    if marker is not None:
+                        self._apply_marker(segment, marker)
+                    marker = None
                 elif (
                     producer_id in entries
                     and (entry := entries[producer_id]).epoch == epoch
@@ -695,10 +704,7 @@ class AppendedLog(LogOffsets):
             self._acceptance.tear()
         return failure
 
-    def _apply_marker(self, segment: Segment, batch: memoryview) -> None:
-        marker = parse_marker(batch)
-        if marker is None:
-            return
+    def _apply_marker(self, segment: Segment, marker: EndTransactionMarker) -> None:
         completed = self._producers.apply_marker(marker)
         if completed is not None and completed.aborted:
             aborted = self._reader.aborted_of(segment)
