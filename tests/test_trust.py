@@ -178,6 +178,26 @@ PRIVATE_APIS = {
             "broker/test_conditional_appends.py::test_records_are_checked_as_those_of_a_produce_request",
         ),
     ),
+    ApiKey.FIRN_KEYED: Private(
+        private.KeyedRequest,
+        {
+            "key": "looked up with the principal of the connection, never with one that a request names; 1 to 255 bytes",
+            "try_id": "16 bytes; another try of the same principal may take its reservation, which is a courtesy (ADR 0043, EO6)",
+            "transactional_id": "must begin with the prefix of the connection's principal, and the coordinator must know it",
+            "producer_id": "held against the transaction of the id by its coordinator, and each batch must have it",
+            "producer_epoch": "as producer_id",
+            "timeout_ms": "must be the one that the look-up finds, or nothing is begun",
+            "result": "must be a result of this try; its partitions must exist, and the caller must have WRITE on each topic",
+            "batches": "one for each partition of the result; checked as those of a Produce request, by the same functions",
+        },
+        (
+            NO_REQUEST,
+            "broker/test_keyed_tries.py::test_the_rights_are_those_of_the_steps",
+            "broker/test_keyed_tries.py::test_an_identity_that_is_not_the_transactions_begins_nothing",
+            "broker/test_keyed_tries.py::test_a_record_or_a_result_that_is_refused_leaves_the_transaction_to_its_caller",
+            "broker/test_keyed_tries.py::test_a_message_that_no_client_of_firn_sends_closes_its_connection",
+        ),
+    ),
     ApiKey.FIRN_FORWARDED: Private(
         private.ForwardedRequest,
         {"address": "believed of connections from firn.trusted.proxies alone, once, before a login (ADR 0034, HF1)"},
@@ -758,7 +778,7 @@ HTTP_ROUTES = {
 
 
 def test_every_private_api_is_in_the_table() -> None:
-    assert set(PRIVATE_APIS) == {key for key in {*Apis(), ApiKey.FIRN_APPEND} if key >= PRIVATE_FROM}
+    assert set(PRIVATE_APIS) == {key for key in {*Apis(), ApiKey.FIRN_APPEND, ApiKey.FIRN_KEYED} if key >= PRIVATE_FROM}
     assert {key for key in ApiKey if key >= PRIVATE_FROM} == OPAQUE
     requests = {
         value

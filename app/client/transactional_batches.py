@@ -16,7 +16,7 @@ from app.client.cluster import ClusterClient, refusal
 from app.client.retry import retrying
 from app.client.transactions import Transaction, busy
 from app.core.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected
-from app.core.turns import run
+from app.core.turns import Steps, run, whole
 from app.core.units import Offset, TimestampMs, TopicPartition
 from app.records.builder import build_batch_in_steps
 from app.wire.apikeys import ApiKey
@@ -67,6 +67,21 @@ async def write_batches(
     return found
 
 
+def encoded_batch(transaction: Transaction, rows: Sequence[Row]) -> bytes:
+    """The first batch of a transaction in a partition, of a few records."""
+    return whole(_batch_steps(transaction, rows))
+
+
+def _batch_steps(transaction: Transaction, rows: Sequence[Row]) -> Steps[bytes]:
+    return build_batch_in_steps(
+        rows,
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.producer_epoch,
+        base_sequence=0,
+        transactional=True,
+    )
+
+
 def _first(errors: BaseExceptionGroup[FirnError]) -> FirnError:
     one = errors.exceptions[0]
     return _first(one) if isinstance(one, BaseExceptionGroup) else one
@@ -79,14 +94,7 @@ async def _write(
     rows: Sequence[Row],
     shorter_ms: Mapping[ErrorCode, int],
 ) -> WrittenBatch:
-    steps = build_batch_in_steps(
-        rows,
-        producer_id=transaction.producer_id,
-        producer_epoch=transaction.producer_epoch,
-        base_sequence=0,
-        transactional=True,
-    )
-    encoded = await run(steps)
+    encoded = await run(_batch_steps(transaction, rows))
 
     async def ask() -> WrittenBatch:
         topic = await cluster.topic(partition.topic)

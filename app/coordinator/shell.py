@@ -547,6 +547,11 @@ class Coordinator(Generic[S]):
             if seat.state is ShardState.ACTIVE and seat.shard is not None
         ]
 
+    def active(self, partition: PartitionIndex) -> S | None:
+        """The shard of a partition, if it is active."""
+        seat = self._seats.get(partition)
+        return seat.shard if seat is not None and seat.state is ShardState.ACTIVE else None
+
     @property
     def loading(self) -> bool:
         """Whether a led partition is not active yet."""

@@ -1,4 +1,4 @@
-"""The steps of one keyed request in an HTTP process (ADR 0043, EO1 to EO6). Pure.
+"""The steps of one keyed request in an HTTP process (ADR 0043, EO1 to EO6, EO19). Pure.
 
 ::
 
@@ -16,6 +16,12 @@
      │
      ▼
     the response
+
+One broker may take all steps of a try by itself (EO19). It answers how far it came, and the attempt goes on from there. Without an
+answer, the broker may still commit: the transaction is aborted, which fences a commit that comes later::
+
+    LOOK ──the broker's answer is lost──► ABORT ──success──► SETTLE ──the result is gone──► aborted
+                                            └──any other answer──► SETTLE ──no result──► not known
 
 A caller asks ``step`` for the next step, takes it, and reports the outcome. An attempt is for one try: the response of a try that
 did not commit says that nothing was written, and the next try has another id.
@@ -116,7 +122,11 @@ class Attempt:
     """The result that this try appends."""
     wrote: bool = False
     """Whether this try has begun a transaction."""
+    lost: bool = False
+    """Whether a broker that was to take all steps has not answered. It may still take them, until the transaction is aborted."""
     _error: Exception | None = None
+    _fenced: bool = False
+    """Whether the transaction was aborted, so that no commit of it can come any more."""
 
     def found(self, found: Found) -> None:
         """A look-up of LOOK or SETTLE was answered."""
@@ -133,7 +143,9 @@ class Attempt:
                 if self.step is Step.LOOK:
                     self._done(Aborted(error))
             case Unknown():
-                if self.step is Step.SETTLE or self.wrote:
+                if self.lost and not self._fenced:
+                    self._done(Undecided())
+                elif self.step is Step.SETTLE or self.wrote:
                     self._done(Aborted(self._error))
                 else:
                     self.step = Step.WRITE
@@ -170,6 +182,13 @@ class Attempt:
         self._error = error
         self.step = Step.ABORT
 
+    def unanswered(self, error: Exception) -> None:
+        """A broker that was to take all steps by itself has not answered (EO19)."""
+        assert self.step is Step.LOOK
+        self._error = error
+        self.wrote = self.lost = True
+        self.step = Step.ABORT
+
     def ended(self, *, success: bool) -> None:
         """EndTxn was answered, or its last try was not. Only a success of a commit is believed (EO5)."""
         match self.step:
@@ -177,6 +196,9 @@ class Attempt:
                 assert self.result is not None
                 self._done(Stored(self.result))
             case Step.COMMIT:
+                self.step = Step.SETTLE
+            case Step.ABORT if self.lost:
+                self._fenced = success
                 self.step = Step.SETTLE
             case Step.ABORT if self.result is not None and self._error is None:
                 self.step = Step.LOOK  # another try has the key: its response is the response

@@ -8,11 +8,11 @@ results that have lost their marker. Tests: ``tests/broker/test_keyed_requests.p
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from app.configs import BrokerConfig, Durability
+from app.configs import BrokerConfig, Durability, TopicConfig
 from app.configs.resolving import resolve_topic_config
 from app.coordinator.partition import ProducerIdAndEpoch, until_at_hand
 from app.coordinator.shell import Bulk, Coordinator, Decode, Turn
@@ -58,6 +58,8 @@ DECIDE_S: Final = 30.0
 ABANDONED_S: Final = 120.0
 """A result that is open for longer has no transaction any more: the coordinator ends one within ``OBJECT_TIMEOUT_MS``."""
 
+CONFIGS_KEPT_MAX: Final = 1_000
+"""Topics whose effective settings are kept for further requests."""
 
 R = TypeVar("R")
 
@@ -79,6 +81,14 @@ class _Stored(NamedTuple):
     key: RequestKey
     value: bytes
     producer: ProducerIdAndEpoch
+
+
+class _Resolved(NamedTuple):
+    """The effective settings of a topic, and what they were made of."""
+
+    overrides: Mapping[str, str]
+    broker: BrokerConfig
+    config: TopicConfig
 
 
 class _OpenSince(NamedTuple):
@@ -129,6 +139,8 @@ class RequestCoordinator:
         """Set where other brokers lead partitions, too."""
         self.end_of: EndOf | None = None
         """Set before ``run``."""
+        self._configs: dict[str, _Resolved] = {}
+        """By topic."""
         self._seen: dict[_OpenSince, float] = {}
         """Loop time since which a result is known to be open."""
         self._coordinator: Coordinator[RequestShard] = Coordinator(
@@ -207,7 +219,7 @@ class RequestCoordinator:
 
     def _check_topic(self, topic: TopicImage) -> None:
         """Raises: RequestRejected POLICY_VIOLATION. A client may have made the topic while the cluster was of a lower level."""
-        config = resolve_topic_config(self._config(), topic.configs)
+        config = self._resolved(topic)
         if (
             len(topic.partitions) != PARTITIONS
             or set(config.cleanup_policy) != {"delete"}
@@ -262,6 +274,26 @@ class RequestCoordinator:
 
         return await _result(self._coordinator.perform(index, reserve))
 
+    def is_new(self, key: RequestKey, try_id: bytes) -> bool:
+        """Whether a key surely has no result, committed or open, and is not reserved for another try, as far as this broker knows
+        now. What it knows may not be stored yet: the append of the result waits for that.
+
+        Raises: NotLeader; RequestRejected, also while the partition is being read.
+        """
+        index = PartitionIndex(key.partition)
+        self._partitions.require_served(TOPIC, index)
+        steady_ms = self._coordinator.loop_ms()
+        return self._coordinator.look(index, lambda shard: shard.look(key, try_id, steady_ms).is_new)
+
+    def reserve_new(self, key: RequestKey, try_id: bytes, size_bytes: int) -> bool:
+        """Reserve a key if it ``is_new``. Raises: RequestRejected, THROTTLING_QUOTA_EXCEEDED too (EO12)."""
+        if not self.is_new(key, try_id):
+            return False
+        self._coordinator.tell(
+            PartitionIndex(key.partition), lambda shard, turn: shard.reserve(key, try_id, size_bytes, turn.steady_ms)
+        )
+        return True
+
     async def release(self, key: RequestKey, try_id: bytes) -> None:
         """A try ended without a result. Raises: NotLeader, RequestRejected."""
         index = PartitionIndex(key.partition)
@@ -310,9 +342,9 @@ class RequestCoordinator:
 
     def complete_transaction(self, partition: PartitionIndex, producer_id: ProducerId, *, commit: bool) -> None:
         """As ``PendingRecords``. A partition that is not loaded yet will find the marker in its log."""
-        for index, shard in self._coordinator.shards():
-            if index == partition:
-                shard.complete(producer_id, commit=commit)
+        shard = self._coordinator.active(partition)
+        if shard is not None:
+            shard.complete(producer_id, commit=commit)
 
     # --- strength -----------------------------------------------------------------------------------------------------
 
@@ -354,11 +386,23 @@ class RequestCoordinator:
             )
         of_topic = None if known is None else known.get(topic)
         if of_topic is None:
-            config = resolve_topic_config(self._config(), found.configs)
+            config = self._resolved(found)
             of_topic = config.firn_durability, config.min_insync_replicas
             if known is not None:
                 known[topic] = of_topic
         return strength_of(*of_topic, len(found.partitions[index].replicas))
+
+    def _resolved(self, topic: TopicImage) -> TopicConfig:
+        """The effective settings of a topic. Images share the settings of topics that have not changed."""
+        broker = self._config()
+        known = self._configs.get(topic.name)
+        if known is not None and known.overrides is topic.configs and known.broker is broker:
+            return known.config
+        config = resolve_topic_config(broker, topic.configs)
+        if len(self._configs) >= CONFIGS_KEPT_MAX:
+            self._configs.clear()
+        self._configs[topic.name] = _Resolved(topic.configs, broker, config)
+        return config
 
     # --- reading ------------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
+from functools import lru_cache
 from hashlib import sha256
 from itertools import groupby
 from struct import Struct
@@ -43,6 +44,8 @@ _TICK: Final = Struct(">hq")
 VERSION: Final = 0
 VERSION_WITH_ANSWER: Final = 1
 """Of results whose answer cannot be made from the request alone. Written from ``APPEND_LEVEL`` on."""
+HASHES_KEPT: Final = 256
+"""A request asks for the hash of its key at each step."""
 _HASH_MASK: Final = (1 << 64) - 1
 
 
@@ -65,8 +68,7 @@ class RequestKey(NamedTuple):
     @property
     def hash64(self) -> int:
         """64 bits of SHA-256 over principal and key. Two keys may share them: then their records tell them apart."""
-        name = self.principal.encode()
-        return int.from_bytes(sha256(_LENGTH.pack(len(name)) + name + self.key).digest()[:8])
+        return _hash64(self.principal, self.key)
 
     @property
     def index_hash(self) -> int:
@@ -77,6 +79,12 @@ class RequestKey(NamedTuple):
     def partition(self) -> int:
         """The partition of the topic that has the result."""
         return self.hash64 % PARTITIONS
+
+
+@lru_cache(HASHES_KEPT)
+def _hash64(principal: str, key: bytes) -> int:
+    name = principal.encode()
+    return int.from_bytes(sha256(_LENGTH.pack(len(name)) + name + key).digest()[:8])
 
 
 class Part(NamedTuple):

@@ -65,6 +65,11 @@ class Standing(NamedTuple):
     reserved_ms: int
     """How long another try has the key reserved; 0 if none has."""
 
+    @property
+    def is_new(self) -> bool:
+        """Whether no try has the key."""
+        return self.open is None and not self.offsets and not self.reserved_ms
+
 
 class Accepted(NamedTuple):
     """A result that was appended."""

@@ -73,6 +73,11 @@ class TransactionalIds:
         self._in_use.add(taken)
         return taken
 
+    def put_back(self, transactional_id: str) -> None:
+        """An id that was taken has begun no transaction."""
+        self._in_use.remove(transactional_id)
+        self._free.appendleft(_Resting(0, transactional_id))
+
     @property
     def aside_until_ms(self) -> int | None:
         """The time at which the first set-aside id may be taken again; None if no id is set aside."""

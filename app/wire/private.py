@@ -16,7 +16,7 @@ from uuid import UUID
 import msgspec
 
 from app.core.errors import ProtocolError, clause
-from app.core.limits import REQUEST_ELEMENTS_MAX
+from app.core.limits import KIB, REQUEST_ELEMENTS_MAX
 from app.core.metrics import PackedSamples
 from app.core.turns import Steps, drained
 
@@ -561,6 +561,11 @@ REQUEST_PARTS_MAX: Final = 1_000
 """Partitions that one keyed request writes to."""
 REQUEST_BYTES_MAX: Final = 512_000
 """A longer FirnRequests is refused before it is read. A result of 10,000 records in 1,000 partitions fits in it."""
+KEYED_BATCHES_MAX: Final = 16
+"""Partitions of a try whose steps a broker takes by itself."""
+KEYED_BYTES_MAX: Final = 64 * KIB
+"""Bytes of a FirnKeyed: appending them is a matter of some milliseconds."""
+KeyedBatches: TypeAlias = Annotated[list[bytes], msgspec.Meta(max_length=KEYED_BATCHES_MAX)]
 RequestParts: TypeAlias = Annotated[list[tuple[str, int]], msgspec.Meta(max_length=REQUEST_PARTS_MAX)]
 
 
@@ -609,6 +614,39 @@ class RequestsResponse(msgspec.Struct, array_like=True, frozen=True):
     """Of an open key: the try that has it."""
     timeout_ms: int = 0
     """Of an unknown key: how long its transaction may be open."""
+
+
+class KeyedRequest(msgspec.Struct, array_like=True, frozen=True):
+    """FirnKeyed takes all steps of one try of a request over HTTP with a key (ADR 0043, EO19). The leader of the key's partition
+    answers it; the principal is the connection's."""
+
+    key: bytes
+    """The value of `Idempotency-Key`."""
+    try_id: bytes
+    """16 random bytes of one try."""
+    transactional_id: str
+    """Of a transaction that has not begun yet."""
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    """How long the transaction may be open, as its coordinator knows it."""
+    result: bytes
+    """The value of the record, as ``docs/formats.md`` has it, without offsets. It names the partitions."""
+    batches: KeyedBatches
+    """For each partition of the result, its records."""
+
+
+class KeyedResponse(RequestsResponse, array_like=True, frozen=True):
+    """``found`` is as in the answer of a look if nothing was written. Else it is ``failed`` (a record or the result was refused, as
+    the error says), ``taken`` (the key has another result), ``accepted`` (the result was appended, and it is not known whether the
+    transaction is committed), or ``committed``."""
+
+    offsets: list[tuple[int, int]] = []
+    """Of the last two, for each batch: its base offset, and the time of its append or -1."""
+    producer_id: int = -1
+    """For the next transaction of the id, if this one is committed."""
+    producer_epoch: int = -1
+    """As ``producer_id``."""
 
 
 class AppendRequest(msgspec.Struct, array_like=True, frozen=True):

@@ -110,6 +110,7 @@ PRIVATE: Final[frozenset[int]] = frozenset(
         ApiKey.FIRN_TOPICS,
         ApiKey.FIRN_APPEND,
         ApiKey.FIRN_TOPIC_LAGS,
+        ApiKey.FIRN_KEYED,
     }
 )
 """Firn's own keys that every client may send: version 0 only, flexible headers, a body of one compact bytes field."""

@@ -10,12 +10,16 @@ import pytest
 
 from app.configs.broker import STANDARD_AUTHORIZER
 from app.core.errors import ErrorCode
-from app.core.units import TopicId
+from app.core.units import ProducerEpoch, ProducerId, TimestampMs, TopicId
+from app.exactly_once.records import Part, RequestKey, Result, encode_result
+from app.exactly_once.transactional_ids import prefix_of
 from app.handlers.base.authorising import TABLE
 from app.handlers.serving.dispatch import Apis
 from app.metadata.image.records import SECURITY_LEVEL
 from app.metadata.peers.control import HoldId, HoldRequest, LookRequest
+from app.records.builder import build_batch
 from app.security.acls import CLUSTER_NAME, EVERYBODY, WILDCARD, Operation, ResourceType
+from app.wire import private as own
 from app.wire.apikeys import ApiKey
 from app.wire.apis.consumer_group_describe import ConsumerGroupDescribeRequest
 from app.wire.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -100,13 +104,25 @@ async def test_nobody_may_do_anything_without_a_right_and_nothing_changes(tmp_pa
                 assert state_of(broker) == before, step.label
 
 
+def _keyed_request() -> own.KeyedRequest:
+    records = build_batch(
+        [(TimestampMs(1), None, b"v", ())],
+        producer_id=ProducerId(0),
+        producer_epoch=ProducerEpoch(0),
+        base_sequence=0,
+        transactional=True,
+    )
+    result = Result(bytes(16), bytes(32), 200, 0, 0, (Part(SEEN, 0, -1, 1, -1),), (0,))
+    _, value = encode_result(RequestKey(ALICE, b"k"), result)
+    return own.KeyedRequest(b"k", bytes(16), f"{prefix_of(ALICE)}x", 0, 0, 10_000, value, [records])
+
+
 @pytest.mark.parametrize(
     "key",  # FIRN_FORWARDED comes before a login: tests/broker/test_forwarded.py
     sorted({*OPAQUE, ApiKey.ALTER_PARTITION, ApiKey.ENVELOPE, ApiKey.BROKER_HEARTBEAT} - {ApiKey.FIRN_FORWARDED}),
 )
 async def test_what_brokers_and_operators_ask_is_refused_to_others(tmp_path: Path, key: int) -> None:
     from app.metadata.peers import control
-    from app.wire import private as own
     from app.wire.apis.alter_partition import AlterPartitionRequest
     from app.wire.apis.broker_heartbeat import BrokerHeartbeatRequest
 
@@ -141,6 +157,7 @@ async def test_what_brokers_and_operators_ask_is_refused_to_others(tmp_path: Pat
             ),
             ApiKey.FIRN_REQUESTS: own.RequestsRequest("fate", partitions=[(SEEN, 0)], producer_id=0, offset=0),
             ApiKey.FIRN_APPEND: own.AppendRequest(broker.ids[SEEN], 0, bytes(batch()), 0, -1),
+            ApiKey.FIRN_KEYED: _keyed_request(),
             ApiKey.ALTER_PARTITION: AlterPartitionRequest(broker_id=1),
             ApiKey.BROKER_HEARTBEAT: BrokerHeartbeatRequest(broker_id=1),
             ApiKey.ENVELOPE: EnvelopeRequest(b"", b"", b""),
@@ -167,6 +184,9 @@ async def test_what_brokers_and_operators_ask_is_refused_to_others(tmp_path: Pat
         elif key == ApiKey.FIRN_TIER_SEGMENTS:
             answer = own.unpack(own.TierSegmentsResponse, await alice.ask(key, 0, own.pack(message)))
             assert "not allowed to DESCRIBE" in answer.error
+        elif key == ApiKey.FIRN_KEYED:
+            code, *_ = own_codes(await alice.ask(key, 0, own.pack(message)))
+            assert code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif key == ApiKey.FIRN_APPEND:
             assert own_codes(await alice.ask(key, 0, own.pack(message)))[0] == ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif key in {

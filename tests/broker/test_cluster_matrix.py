@@ -379,7 +379,7 @@ def test_every_api_that_brokers_alone_ask_is_among_these_requests() -> None:
     of_clients_too = {ApiKey.OFFSET_FOR_LEADER_EPOCH, ApiKey.FIRN_SCHEMAS, ApiKey.FIRN_REQUESTS}
     assert between >= asks - of_clients_too, "whose callers may have a right on the topic or subject instead"
     of_topics = {ApiKey.FIRN_TIER_STATUS, ApiKey.FIRN_TIER_SEGMENTS, ApiKey.FIRN_TOPICS, ApiKey.FIRN_APPEND}
-    of_topics.add(ApiKey.FIRN_TOPIC_LAGS)
+    of_topics |= {ApiKey.FIRN_TOPIC_LAGS, ApiKey.FIRN_KEYED}
     assert between | {harm.key for harm in OF_OPERATORS} >= OPAQUE - of_topics - {ApiKey.FIRN_FORWARDED}
 
 

@@ -41,7 +41,7 @@ def rows() -> list[Row]:
 def served() -> set[str]:
     return {
         "".join(map(str.capitalize, ApiKey(key).name.split("_")))
-        for key in {*Apis(), *PRODUCE_AND_FETCH, ApiKey.FIRN_APPEND}
+        for key in {*Apis(), *PRODUCE_AND_FETCH, ApiKey.FIRN_APPEND, ApiKey.FIRN_KEYED}
     }
 
 

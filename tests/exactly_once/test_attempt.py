@@ -122,3 +122,36 @@ def test_a_refused_result_is_the_answer() -> None:
     attempt.refused(ERROR)
     attempt.ended(success=True)
     assert attempt.outcome == Aborted(ERROR)
+
+
+# --- a broker takes all steps -----------------------------------------------------------------------------------------
+
+
+def unanswered() -> Attempt:
+    attempt = Attempt(MINE.try_id, BODY)
+    attempt.unanswered(ERROR)
+    assert (step_of(attempt), attempt.wrote, attempt.lost) == (Step.ABORT, True, True)
+    return attempt
+
+
+@pytest.mark.parametrize(
+    ("found", "outcome"), [(Known(OTHERS), Stored(OTHERS)), (Unknown(), Aborted(ERROR)), (Busy(MINE.try_id), None)]
+)
+def test_a_try_without_an_answer_that_is_aborted_waits_until_its_result_is_gone(found: object, outcome: object) -> None:
+    attempt = unanswered()
+    attempt.ended(success=True)
+    assert step_of(attempt) is Step.SETTLE
+    attempt.found(found)  # type: ignore[arg-type]
+    assert attempt.outcome == outcome
+
+
+@pytest.mark.parametrize(("found", "outcome"), [(Known(MINE), Stored(MINE)), (Unknown(), Undecided())])
+def test_a_try_without_an_answer_that_is_not_known_to_be_aborted_may_still_be_committed(
+    found: object, outcome: object
+) -> None:
+    attempt = unanswered()
+    attempt.ended(success=False)
+    assert step_of(attempt) is Step.SETTLE
+    attempt.found(Refused(ERROR))
+    attempt.found(found)  # type: ignore[arg-type]
+    assert attempt.outcome == outcome

@@ -83,6 +83,7 @@ class Rules(NamedTuple):
     is_as_strong: bool = True
     bounds_gaps: bool = True
     decides_after_a_loss: bool = True
+    fences_the_unanswered: bool = True
 
 
 class Shard(RequestShard):
@@ -389,14 +390,14 @@ class World:
             self.shard.complete(ProducerId(producer_id), commit=commit)
         self.complete_if_marked(transactional_id)
 
-    def join(self, transactional_id: str, identity: ProducerIdentity, target: TopicPartition) -> bool:
-        """Add a partition to a transaction, as the broker that leads it does. Returns: the coordinator's yes."""
+    def join(self, transactional_id: str, identity: ProducerIdentity, *targets: TopicPartition) -> bool:
+        """Add partitions to a transaction, as a broker that leads them does. Returns: the coordinator's yes."""
         try:
             self.put(
                 state.add_partitions(
                     self.transactions.get(transactional_id),
                     identity,
-                    [target],
+                    targets,
                     client_version=state.VERSION_2,
                     now_ms=TimestampMs(self.now),
                 )
@@ -407,8 +408,22 @@ class World:
 
     def produce(self, transactional_id: str, identity: ProducerIdentity, record: int, content: Any) -> int | None:
         """Append a record. Returns: its offset; None if it is refused."""
+        if not self.join(transactional_id, identity, DATA[record]):
+            return None
+        return self.append_data(transactional_id, identity, record, content)
+
+    def joined(self, transactional_id: str, identity: ProducerIdentity, target: TopicPartition) -> bool:
+        """Whether the coordinator lets the open transaction write to a partition now."""
+        try:
+            state.check_partition(self.transactions.get(transactional_id), identity, target)
+        except RequestRejected:
+            return False
+        return True
+
+    def append_data(self, transactional_id: str, identity: ProducerIdentity, record: int, content: Any) -> int | None:
+        """Append a record in a transaction that its partition has joined. Returns: its offset; None if it is refused."""
         target = DATA[record]
-        if not self.join(transactional_id, identity, target):
+        if not self.joined(transactional_id, identity, target):
             return None
         try:
             return self.logs[target].append(Entry(*identity, sequence=record, content=content))
@@ -416,10 +431,17 @@ class World:
             return None
 
     def append_result(
-        self, transactional_id: str, identity: ProducerIdentity, request: RequestKey, result: Result
+        self,
+        transactional_id: str,
+        identity: ProducerIdentity,
+        request: RequestKey,
+        result: Result,
+        *,
+        joins: bool = True,
     ) -> Accepted | None:
         """The conditional append. Returns: None if it is refused."""
-        if self.rules.joins_the_transaction and not self.join(transactional_id, identity, RESULTS):
+        admits = self.join if joins else self.joined
+        if self.rules.joins_the_transaction and not admits(transactional_id, identity, RESULTS):
             return None
         if identity.epoch < self.logs[RESULTS].epoch_of(identity.producer_id):
             return None
@@ -508,6 +530,8 @@ class World:
         drawn = self.rng.random()
         arrives, is_answered = drawn > 0.10, drawn > 0.22
         match attempt.step:
+            case Step.LOOK if not attempt.wrote and (identity := self.kept(process)) and self.rng.random() < 0.8:
+                self.send_all(process, attempt, identity, arrives=arrives, is_answered=is_answered)
             case Step.LOOK | Step.SETTLE:
                 if not is_answered:
                     process.tries += 1
@@ -524,6 +548,86 @@ class World:
                 self.send_end(process, attempt, arrives=arrives, is_answered=is_answered)
             case Step.DONE:
                 self.answer(process, attempt)
+
+    def kept(self, process: Process) -> ProducerIdentity | None:
+        """The identity for the next transaction of the process's id, if it has one at rest."""
+        current = self.transactions.get(process.transactional_id)
+        return None if current is None or current.state not in state.AT_REST else current.client_identity
+
+    def send_all(
+        self, process: Process, attempt: Attempt, identity: ProducerIdentity, *, arrives: bool, is_answered: bool
+    ) -> None:
+        """Have a broker take all steps by itself (EO19)."""
+        process.identity, process.tries = identity, 0
+        asked = (process.transactional_id, identity, process.request, attempt.try_id, attempt.digest)
+        answer = self.take_steps(*asked) if arrives else None
+        if not arrives:
+            self.late.append((self.take_steps, *asked))
+        if answer is None or not is_answered:
+            attempt.unanswered(RequestRejected(_POLICY, "No answer in time."))
+            self.count("unanswered")
+            return
+        found, result = answer
+        if not isinstance(found, str):
+            attempt.found(found)
+            self.prepare(process)
+            return
+        self.count(found)
+        attempt.found(Unknown())
+        attempt.began()
+        if result is None:
+            attempt.failed(RequestRejected(_POLICY, "A record was refused."))
+            return
+        attempt.written(result)
+        if found == "taken":
+            attempt.refused(None)
+            return
+        attempt.accepted()
+        if found == "committed":
+            attempt.ended(success=True)
+
+    def pauses(self, go_on: Any, *asked: Any) -> bool:
+        """Whether a broker that takes steps is slow now. Its caller gives up, and the next step comes later."""
+        if self.rng.random() < 0.8:
+            return False
+        if self.rng.random() < 0.8:  # else it dies
+            self.late.append((go_on, *asked))
+        return True
+
+    def take_steps(
+        self, transactional_id: str, identity: ProducerIdentity, request: RequestKey, try_id: bytes, digest: bytes
+    ) -> tuple[Found | str, Result | None] | None:
+        """Look the key up, and let all partitions join the transaction. Returns: how far it came; None without an answer."""
+        found = self.look(request, try_id, reserve=True)
+        if not isinstance(found, Unknown):
+            return found, None
+        if not self.join(transactional_id, identity, *DATA, RESULTS):
+            return found, None
+        asked = (transactional_id, identity, request, try_id, digest)
+        return None if self.pauses(self.write_all, *asked) else self.write_all(*asked)
+
+    def write_all(
+        self, transactional_id: str, identity: ProducerIdentity, request: RequestKey, try_id: bytes, digest: bytes
+    ) -> tuple[Found | str, Result | None] | None:
+        """Append the records and the result in one turn."""
+        parts = []
+        for record in range(RECORDS):
+            offset = self.append_data(transactional_id, identity, record, (request, try_id, record))
+            if offset is None or self.rng.random() < 0.02:
+                return "failed", None
+            parts.append(Part("data", record, offset, 1, -1))
+        result = Result(try_id, digest, 200, 0, self.now, tuple(parts), tuple(range(RECORDS)))
+        if self.append_result(transactional_id, identity, request, result, joins=False) is None:
+            return "taken", result
+        asked = (transactional_id, identity, result)
+        return None if self.pauses(self.commit_all, *asked) else self.commit_all(*asked)
+
+    def commit_all(
+        self, transactional_id: str, identity: ProducerIdentity, result: Result
+    ) -> tuple[Found | str, Result | None]:
+        committed = self.end(transactional_id, identity, commit=True)
+        in_time = self.rng.random() < 0.8  # else the answer comes before it is known that the decision is stored
+        return "committed" if committed and in_time else "accepted", result
 
     def prepare(self, process: Process) -> None:
         """Take a transactional id of this process, and a new one if the last is not complete (EO8)."""
@@ -601,9 +705,10 @@ class World:
             success = self.end(process.transactional_id, process.identity, commit=commit)
         else:
             self.late.append((self.late_end, process.transactional_id, process.identity, commit))
-        if is_answered or process.tries > TRIES_MAX:
+        if is_answered or attempt.lost or process.tries > TRIES_MAX:
             process.tries = 0
-            attempt.ended(success=success and is_answered)
+            fenced = success and is_answered
+            attempt.ended(success=fenced or (attempt.lost and not self.rules.fences_the_unanswered))
             if commit and not success and not self.rules.believes_only_success:
                 attempt.gave_up()
                 attempt.outcome = Aborted(None)
@@ -626,7 +731,7 @@ class World:
             result = outcome.result
             at = self.when.setdefault(result.try_id, self.now)
             before = self.answers.get(process.request)
-            if before is not None and before[1][:2] != result[:2] and at - before[0] < self.kept_ms():
+            if before is not None and before[1][:2] != result[:2] and abs(at - before[0]) < self.kept_ms():
                 raise Violation("answers", f"{process.request.key!r} was answered with two results")
             if before is not None and before[1][:2] == result[:2]:
                 assert list(before[1].offsets()) == list(result.offsets())
@@ -749,6 +854,7 @@ def test_the_model_reaches_all_that_it_is_about() -> None:
             counts[name] = counts.get(name, 0) + count
     wanted = {"Stored", "Aborted", "InProgress", "OtherBody", "Undecided"}
     wanted |= {"failovers", "power", "lost markers", "decided", "crashes", "time-outs", "taken"}
+    wanted |= {"unanswered", "failed", "accepted", "committed"}
     assert wanted <= counts.keys()
     assert expired
 
@@ -768,6 +874,7 @@ def test_the_model_reaches_all_that_it_is_about() -> None:
         ("is_as_strong", {"once", "answers"}),
         ("bounds_gaps", {"once", "answers"}),
         ("decides_after_a_loss", {"stuck"}),
+        ("fences_the_unanswered", {"answers"}),
     ],
 )
 def test_a_rule_that_is_taken_back_is_found_by_its_checker(

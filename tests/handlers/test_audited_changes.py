@@ -61,7 +61,7 @@ CHANGES_NOTHING = {
 """Those that read."""
 NO_CHANGE_OF_SETTINGS = {
     "writes records, of which one in so many is sampled": {
-        ApiKey.PRODUCE, ApiKey.FIRN_REQUESTS, ApiKey.FIRN_APPEND,
+        ApiKey.PRODUCE, ApiKey.FIRN_REQUESTS, ApiKey.FIRN_APPEND, ApiKey.FIRN_KEYED,
     },
     "a producer's transaction around records; a producer that starts and a tool that ends a transaction ask the same": {
         ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN,
@@ -85,7 +85,7 @@ NO_CHANGE_OF_SETTINGS = {
 READS = {Operation.READ, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS, Operation.CLUSTER_ACTION}
 OF_RECORDS = {
     ApiKey.PRODUCE, ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN,
-    ApiKey.TXN_OFFSET_COMMIT, ApiKey.FIRN_REQUESTS, ApiKey.FIRN_APPEND,
+    ApiKey.TXN_OFFSET_COMMIT, ApiKey.FIRN_REQUESTS, ApiKey.FIRN_APPEND, ApiKey.FIRN_KEYED,
 }  # fmt: skip
 """They write records, or a transaction around records."""
 

@@ -27,7 +27,10 @@ from tests.handlers.fakes import Bench
 def test_every_served_api_has_a_handler():
     table = set(Apis())
     assert {int(key) for key in SERVED} - table == {ApiKey.PRODUCE, ApiKey.FETCH}
-    private = {int(key) for key in PRIVATE | set(BETWEEN_BROKERS)} - {ApiKey.FIRN_APPEND}  # as Produce
+    private = {int(key) for key in PRIVATE | set(BETWEEN_BROKERS)} - {
+        ApiKey.FIRN_APPEND,
+        ApiKey.FIRN_KEYED,
+    }  # as Produce
     assert table - {int(key) for key in SERVED} == private
 
 

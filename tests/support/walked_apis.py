@@ -16,7 +16,7 @@ import msgspec
 
 from app.configs.client_metrics import Client
 from app.core.limits import PARTITIONS_PER_TOPIC_MAX
-from app.core.units import TimestampMs, TopicId
+from app.core.units import ProducerEpoch, ProducerId, TimestampMs, TopicId
 from app.exactly_once.records import RECORDS_MAX, Part, RequestKey, Result, encode_result
 from app.metadata.peers.control import (
     RAISE_EPOCHS,
@@ -44,6 +44,7 @@ from app.wire.private import (
     ClusterRequest,
     DrainRequest,
     ForwardedRequest,
+    KeyedRequest,
     MetricsRequest,
     PlaceRequest,
     RequestsRequest,
@@ -448,8 +449,24 @@ WALKED: Final[Mapping[ApiKey, Entry]] = {
         lambda on, count: AppendRequest(on.ids[0], 0, _long_batch(count), 2**62, 0),
         lambda on, count: AppendRequest(on.ids[0], 0, b"x" * count, 0, -1),
     ),
+    ApiKey.FIRN_KEYED: _private(
+        lambda on, count: _keyed_request(on, min(count, 2_000)),
+        lambda on, count: KeyedRequest(b"key", bytes(16), "x", 0, 0, 0, b"x" * min(count, 60_000), []),
+    ),
     ApiKey.FIRN_FORWARDED: _private(lambda on, count: ForwardedRequest("1" * count)),
 }
+
+
+def _keyed_request(on: Crowded, count: int) -> KeyedRequest:
+    """A try of so many records in one partition."""
+    records = [(TimestampMs(1_790_000_000_000), None, b"v", ())] * count
+    batch = build_batch(
+        records, producer_id=ProducerId(0), producer_epoch=ProducerEpoch(0), base_sequence=0, transactional=True
+    )
+    part = Part(on.names["topic"][0], 0, -1, count, -1)
+    result = Result(bytes(16), bytes(32), 200, 0, 0, (part,), (0,) * count)
+    _, value = encode_result(RequestKey("", b"key"), result)
+    return KeyedRequest(b"key", bytes(16), "__http.x", 0, 0, 10_000, value, [batch])
 
 
 @cache

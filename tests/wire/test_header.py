@@ -102,7 +102,7 @@ def test_a_client_id_that_is_not_utf8_is_refused() -> None:
         parse_request_header(b"\x00\x03\x00\x00\x00\x00\x00\x01\x00\x01\xff")
 
 
-@pytest.mark.parametrize("key", [4, 5, 6, 7, 93, 500, -1, 19_999, 20_019, 20_022])
+@pytest.mark.parametrize("key", [4, 5, 6, 7, 93, 500, -1, 19_999, 20_022])
 def test_an_unknown_key_is_refused_by_its_code(key: int) -> None:
     data = key.to_bytes(2, "big", signed=True) + b"\x00\x00\x00\x00\x00\x01\xff\xff"
     with pytest.raises(ProtocolError) as caught:

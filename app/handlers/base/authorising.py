@@ -788,6 +788,7 @@ TABLE: Final[Mapping[ApiKey, tuple[Entry, ...]]] = {
         HandlerRight(WRITE, TRANSACTIONAL_ID, "the id of its transaction, if it has one"),
         HandlerRight(DESCRIBE, TOPIC, "the topic whose end is asked for"),
     ),
+    ApiKey.FIRN_KEYED: (HandlerRight(WRITE, TOPIC, "each topic that a request with a new key writes to"),),
     # It comes before the login, and only from few addresses (ADR 0034, HF1). No rule of access decides.
     ApiKey.FIRN_FORWARDED: NOTHING,
 }

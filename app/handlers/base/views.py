@@ -5,7 +5,7 @@ passed as it is. So a view costs nothing at run time. A new handler takes the sm
 them, add the part to the view of its family, or write a view for a new family.
 
 - ``RightsView``, ``ImageView``, ``PartitionsView``, ``WritesView``: for helpers, and bases of the others
-- ``ProduceView``, ``FetchView``: the fast paths; ``ClientView``: a connection, which takes both
+- ``ProduceView``, ``FetchView``: the fast paths; ``KeyedView``: keyed requests; ``ClientView``: a connection, which takes both
 - ``ChangesView``, ``TopicsView``, ``TokensView``: changes of the cluster; ``MetadataView``, ``QuorumView``: what it is like
 - ``OffsetsView``, ``DisksView``: logs; ``MembersView``, ``GroupsView``, ``SharesView``: groups
 - ``TransactionsView``, ``AdmissionView``, ``SchemasView``, ``RequestsView``: other coordinators
@@ -140,7 +140,13 @@ class FetchView(PartitionsView, Protocol):
     selects_by_rack: bool
 
 
-class ClientView(ProduceView, FetchView, Protocol):
+class KeyedView(ProduceView, Protocol):
+    """Writes the records and the result of a keyed request."""
+
+    requests: RequestCoordinator
+
+
+class ClientView(KeyedView, FetchView, Protocol):
     """A connection: its caller, and both fast paths."""
 
     doorkeeper: Doorkeeper

@@ -2,5 +2,6 @@
 
 - ``client``: ``Client``; ``serving``: names the request that the loop is busy with
 - ``produce_shape``, ``fetch_shape``: recognise repeated requests
+- ``keyed``: look-ups of keys of HTTP requests
 - ``admission``: transactional batches; ``held_sequences``: refused sequences
 """

@@ -34,6 +34,7 @@ from app.handlers.clients.serving import STEPS, told
 from app.handlers.fetch.attempts import FETCH
 from app.handlers.fetch.fetch import serve_fetch
 from app.handlers.produce.conditional import APPEND, serve_append
+from app.handlers.produce.keyed import KEYED, serve_keyed
 from app.handlers.produce.produce import PRODUCE, serve_produce
 from app.transport.core import FRAME_SIZE, OUT_BYTES_MAX, REQUEST_BYTES_MIN, SLOTS_MAX, Slot
 from app.wire.apikeys import ApiKey
@@ -56,6 +57,9 @@ FRAME_HEAD_BYTES: Final = FRAME_HEAD.size
 unpack_head = FRAME_HEAD.unpack_from
 
 API_VERSIONS: Final = 18
+SIDE_BY_SIDE: Final = frozenset({int(ApiKey.FIRN_REQUESTS), KEYED})
+"""Requests of one connection that are served beside each other: keyed requests of many callers, which have no order. Long ones of
+FirnRequests are served alone."""
 WHILE_STARTING: Final = frozenset({API_VERSIONS, ApiKey.FIRN_PLACE, *BETWEEN_BROKERS})
 """The APIs that one of several brokers answers before it is registered."""
 
@@ -149,7 +153,7 @@ class Session(Client):
                     if self.gathered:
                         gathering.flush(self)
                         refusal = context.refusal or self.held
-                    if slots:
+                    if slots and (api_key not in SIDE_BY_SIDE or len(slots) >= SLOTS_MAX):
                         break
                     self._serve_one(api_key, api_version, correlation_id, view[position + 4 : frame_end])
                 position = frame_end
@@ -196,6 +200,9 @@ class Session(Client):
             return
         if api_key == APPEND:
             serve_append(self, api_version, correlation_id, frame)
+            return
+        if api_key == KEYED:
+            serve_keyed(self, api_version, correlation_id, frame)
             return
         if api_key == API_VERSIONS and not is_api_versions_known(api_version):
             self.answer(unknown_api_versions_frame(correlation_id))
@@ -248,7 +255,7 @@ class Session(Client):
         if quotas is not None:
             quotas.spent(self.caller, header.client_id)
         if isinstance(result, Coroutine):
-            slot = self.open_slot(meter, stops_parsing=True)
+            slot = self.open_slot(meter, stops_parsing=api_key not in SIDE_BY_SIDE)
             work = self._finish(slot, meter, result, api.refuse, request, message)
             server.spawn(told(server, request, work), self, work, result)
             return

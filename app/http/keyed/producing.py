@@ -10,14 +10,16 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from app.client.cluster import ClusterClient
 from app.client.conditional_appends import EndMoved, SeenEnd, append_in_transaction
 from app.client.partitioner import partition_of_key
-from app.client.transactional_batches import Row, WrittenBatch, write_batches
+from app.client.transactional_batches import Row, WrittenBatch, encoded_batch, write_batches
 from app.client.transactions import Transaction, begin_transaction, end_transaction
 from app.core.errors import RETRIABLE, ErrorCode, FirnError, RequestRejected, clause
+from app.core.limits import KIB
 from app.core.seams import Clock
 from app.core.turns import Portion
 from app.core.units import PartitionIndex, TimestampMs, TopicPartition
@@ -40,8 +42,9 @@ from app.exactly_once.transactional_ids import IDS_MAX, TransactionalIds
 from app.http.errors import REST_CODE, RestError, answer_of
 from app.http.keyed.asked import KeyedRecord
 from app.http.keyed.if_match import moved
-from app.http.keyed.results import NewKey, ResultClient
+from app.http.keyed.results import Done, NewKey, ResultClient
 from app.metadata.image.records import APPEND_LEVEL
+from app.wire.private import KEYED_BATCHES_MAX, KEYED_BYTES_MAX
 
 APPEND_BUDGET_MS: Final = 5_000
 """A result that is not appended in this time aborts its transaction, whose own time may soon be over."""
@@ -54,6 +57,9 @@ BUSY_MS: Final = 500
 """An id whose last transaction is not ended after this time is set aside, and another id is taken (EO8)."""
 IDS_TRIED_MAX: Final = 3
 MOVED: Final = 412
+AT_ONCE_RECORDS_MAX: Final = 100
+AT_ONCE_BYTES_MAX: Final = KEYED_BYTES_MAX - 16 * KIB
+"""Keys, values, headers and result of a request whose steps one broker may take: the rest is for what surrounds them."""
 ID_WITHIN_S: Final = 5.0
 """How long a request waits for an id while all are in use."""
 OF_TRANSACTION: Final = frozenset(
@@ -195,11 +201,15 @@ class KeyedProducer:
             plan = await self._plan(topic, records, seen, answer)
         except RequestRejected as error:
             raise (_error_of(error) if _comes_again(error.code) else error) from None
-        attempt = Attempt(secrets.token_bytes(TRY_ID_BYTES), digest)
-        one = _Try(self, attempt, key, plan, status)
-        while attempt.outcome is None:
-            await one.do()
-        return await one.unless_stored(attempt.outcome)
+        one = _Try(self, Attempt(secrets.token_bytes(TRY_ID_BYTES), digest), key, plan, status)
+        await one.write_at_once()
+        outcome = await one.end()
+        if one.is_unanswered and isinstance(outcome, Aborted):
+            # Nothing of it can be committed any more. Another try takes its steps one by one, each of which may be repeated.
+            await one.release()
+            one = _Try(self, Attempt(secrets.token_bytes(TRY_ID_BYTES), digest), key, plan, status)
+            outcome = await one.end()
+        return await one.unless_stored(outcome)
 
     async def _plan(self, topic: str, records: Sequence[KeyedRecord], seen: SeenEnd | None, answer: bytes) -> _Plan:
         """Raises: RestError, RequestRejected."""
@@ -265,6 +275,19 @@ class KeyedProducer:
             if not self._waiting:
                 self._wake_when_due(self._ids)
 
+    def take_kept(self) -> _Kept | None:
+        """An identity that needs no request to a broker; None if none is free."""
+        if self._ids is None or self._waiting or not self._kept:
+            return None
+        taken = self._ids.take(self._now_ms())
+        if taken is None:
+            return None
+        kept = self._kept.pop(taken, None)
+        if kept is None or kept.until_s <= asyncio.get_running_loop().time():
+            self._ids.put_back(taken)
+            return None
+        return kept
+
     def _serve_waiting(self, ids: TransactionalIds) -> None:
         """Give ids that are free to requests that wait, in their order."""
         while self._waiting:
@@ -292,6 +315,14 @@ class KeyedProducer:
         if kept is not None and kept.timeout_ms == timeout_ms and kept.until_s > asyncio.get_running_loop().time():
             return kept.transaction
         return await begin_transaction(self._cluster, transactional_id, timeout_ms=timeout_ms, busy_ms=BUSY_MS)
+
+    def keep(self, kept: _Kept) -> None:
+        """An identity of ``take_kept`` that was not used."""
+        assert self._ids is not None
+        transactional_id = kept.transaction.transactional_id
+        self._kept[transactional_id] = kept
+        self._ids.put_back(transactional_id)
+        self._serve_waiting(self._ids)
 
     def give_back(self, transactional_id: str, after: Transaction | None, timeout_ms: int) -> None:
         """``after``: the identity for the next transaction; None if the end of the last one is not known."""
@@ -350,6 +381,85 @@ class _Try:
             case Unknown():
                 return outcome
 
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether a broker that was to take all steps has not answered."""
+        return self._attempt.lost
+
+    async def end(self) -> Outcome:
+        """Take all steps that are left."""
+        while self._attempt.outcome is None:
+            await self.do()
+        return self._attempt.outcome
+
+    async def write_at_once(self) -> None:
+        """Have one broker take all steps, if it may be able to (EO19). The attempt goes on from where it came to."""
+        attempt, plan = self._attempt, self._plan
+        if not self._may_write_at_once():
+            return
+        kept = self._producer.take_kept()
+        if kept is None:
+            return
+        transaction = kept.transaction
+        batches = [encoded_batch(transaction, rows) for rows in plan.batches.values()]
+        parts = tuple(Part(*one, -1, len(rows), -1) for one, rows in plan.batches.items())
+        asked = self._result(parts)
+        try:
+            done = await self._results.write(self._key, asked, transaction, kept.timeout_ms, batches)
+        except RequestRejected:
+            self._producer.keep(kept)
+            return  # nothing was written; the look-up says why, or finds another broker
+        except FirnError as error:
+            self._transaction, self._new = transaction, NewKey("", kept.timeout_ms)
+            attempt.unanswered(error)
+            return
+        match done:
+            case Known() | Busy():
+                self._producer.keep(kept)
+                attempt.found(done)
+            case NewKey():
+                self._new = done
+                if done.timeout_ms == kept.timeout_ms:
+                    self._transaction = transaction
+                else:
+                    self._producer.keep(kept)
+                attempt.found(Unknown())
+            case Done():
+                self._transaction, self._new = transaction, NewKey("", kept.timeout_ms)
+                self._went_on(done, asked)
+
+    def _may_write_at_once(self) -> bool:
+        """Small requests alone, to brokers that know how. ``If-Match`` has a condition of its own."""
+        plan = self._plan
+        return (
+            plan.seen is None
+            and self._results.level >= APPEND_LEVEL
+            and self._results.leads(self._key)
+            and len(plan.partitions) <= KEYED_BATCHES_MAX
+            and len(plan.places) <= AT_ONCE_RECORDS_MAX
+            and sum(map(_size, chain.from_iterable(plan.batches.values()))) + plan.result_bytes <= AT_ONCE_BYTES_MAX
+        )
+
+    def _went_on(self, done: Done, asked: Result) -> None:
+        """The broker has begun the transaction, and has come so far."""
+        attempt = self._attempt
+        attempt.found(Unknown())
+        attempt.began()
+        if done.found == "failed":
+            assert done.error is not None
+            attempt.failed(done.error)
+            return
+        attempt.written(asked if done.result is None else done.result)
+        if done.found == "taken":
+            attempt.refused(None)
+            return
+        attempt.accepted()
+        if done.after is not None:
+            assert self._transaction is not None
+            assert self._new is not None
+            self._producer.give_back(self._transaction.transactional_id, done.after, self._new.timeout_ms)
+            attempt.ended(success=True)
+
     async def do(self) -> None:
         """Do the next step."""
         match self._attempt.step:
@@ -404,7 +514,7 @@ class _Try:
             assert error is not None
             attempt.failed(error)
             if attempt.outcome is not None:
-                await self._release()
+                await self.release()
             return
         parts = tuple(
             Part(
@@ -416,22 +526,25 @@ class _Try:
             )
             for partition in plan.partitions
         )
+        attempt.written(self._result(parts))
+
+    def _result(self, parts: tuple[Part, ...]) -> Result:
+        attempt, plan = self._attempt, self._plan
         # Older brokers cannot read it.
         answer = plan.answer if self._results.level >= APPEND_LEVEL else b""
-        attempt.written(
-            Result(attempt.try_id, attempt.digest, self._status, 0, plan.filled_ms, parts, plan.places, answer)
-        )
+        return Result(attempt.try_id, attempt.digest, self._status, 0, plan.filled_ms, parts, plan.places, answer)
 
     async def _written(self) -> dict[TopicPartition, WrittenBatch]:
         """Write the records in a transaction of one id. Raises: RestError 503, FirnError."""
         new = self._new
         assert new is not None
-        transactional_id = await self._producer.take(new.prefix)
-        try:
-            self._transaction = await self._producer._begun(transactional_id, new.timeout_ms)
-        except FirnError:
-            self._producer.give_back(transactional_id, None, new.timeout_ms)
-            raise
+        if self._transaction is None:
+            transactional_id = await self._producer.take(new.prefix)
+            try:
+                self._transaction = await self._producer._begun(transactional_id, new.timeout_ms)
+            except FirnError:
+                self._producer.give_back(transactional_id, None, new.timeout_ms)
+                raise
         self._attempt.began()
         if self._plan.seen is not None:
             ((partition, rows),) = self._plan.batches.items()
@@ -465,7 +578,7 @@ class _Try:
         if transaction is None:  # each id that was tried is being ended by itself
             assert not commit
             self._attempt.ended(success=False)
-            await self._release()
+            await self.release()
             return
         after: Transaction | None = None
         try:
@@ -475,7 +588,7 @@ class _Try:
         self._producer.give_back(transaction.transactional_id, after, new.timeout_ms)
         self._attempt.ended(success=after is not None)
         if not commit and self._attempt.outcome is not None:
-            await self._release()
+            await self.release()
 
     async def _settle(self) -> None:
         loop = asyncio.get_running_loop()
@@ -493,12 +606,19 @@ class _Try:
             else:
                 await asyncio.sleep(SETTLE_PAUSE_S)
 
-    async def _release(self) -> None:
+    async def release(self) -> None:
         """The key is free for the next try at once; without this, in 10 s."""
         try:
             await self._results.release(self._key, self._attempt.try_id)
         except FirnError:
             return  # the broker frees it by itself
+
+
+def _size(row: Row) -> int:
+    """Bytes of a record, at most."""
+    _, key, value, headers = row
+    of_headers = sum([len(name.encode()) + len(content or b"") + 10 for name, content in headers])
+    return 40 + len(key or b"") + len(value or b"") + of_headers
 
 
 def _error_of(error: Exception | None) -> RestError:

@@ -15,7 +15,7 @@ from app.client.feature_levels import require_level
 from app.client.retry import retrying
 from app.client.transactions import Transaction
 from app.core.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected
-from app.core.units import BrokerId, TopicPartition
+from app.core.units import BrokerId, ProducerEpoch, ProducerId, TopicPartition
 from app.exactly_once.attempt import Busy, Known, Unknown
 from app.exactly_once.records import (
     PARTS_MAX,
@@ -29,10 +29,12 @@ from app.exactly_once.records import (
 )
 from app.metadata.image.records import LEVEL_FEATURE, REQUESTS_LEVEL
 from app.wire.apikeys import ApiKey
-from app.wire.private import RequestsRequest, RequestsResponse, pack, unpack
+from app.wire.private import KeyedRequest, KeyedResponse, RequestsRequest, RequestsResponse, pack, unpack
 
 ANSWER_MS: Final = 20_000
 """How long one answer may take: a broker waits up to 15 s until the topic is made, and up to 10 s for other brokers."""
+TAKEN: Final = frozenset({"failed", "taken", "accepted", "committed"})
+"""The answers of a broker that has begun to take the steps of a try."""
 ELSEWHERE: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.NOT_LEADER_OR_FOLLOWER})
 
 
@@ -43,6 +45,19 @@ class NewKey(NamedTuple):
     """Of the caller's transactional ids."""
     timeout_ms: int
     """How long the transaction may be open."""
+
+
+class Done(NamedTuple):
+    """A broker has taken steps of a try by itself (EO19)."""
+
+    found: str
+    """``failed``, ``taken``, ``accepted`` or ``committed``."""
+    error: FirnError | None
+    """Why a try has failed."""
+    result: Result | None
+    """With its offsets, if it was accepted."""
+    after: Transaction | None
+    """The identity for the next transaction of the id, if this one is committed."""
 
 
 class ResultClient:
@@ -66,6 +81,46 @@ class ResultClient:
             )
         asked = RequestsRequest("look", key, try_id, [*partitions], size_bytes)
         answer = await self._asked(asked)
+        found = self._found(key, answer)
+        return NewKey(answer.prefix, answer.timeout_ms) if isinstance(found, Unknown) else found
+
+    async def write(
+        self, key: bytes, result: Result, transaction: Transaction, timeout_ms: int, batches: list[bytes]
+    ) -> Known | Busy | NewKey | Done:
+        """Have the broker that leads the key's partition take all steps of a try, or look the key up if it cannot (EO19).
+
+        Raises: RequestRejected, with nothing written; FirnError if there is no answer, and it may be carried out.
+        """
+        principal = self._principal
+        assert principal is not None  # a look came before
+        _, value = encode_result(RequestKey(principal, key), result)
+        asked = KeyedRequest(key, result.try_id, *transaction, timeout_ms, value, batches)
+        try:
+            connection = await self._connection(key)
+            body = await connection.request(ApiKey.FIRN_KEYED, pack(asked), timeout_ms=ANSWER_MS)
+        except BrokerUnavailable:
+            self._leaders = []
+            raise
+        answer = unpack(KeyedResponse, body)
+        self._principal, self._leaders = answer.principal, answer.leaders
+        error = refusal(answer.error_code, TOPIC, answer.error) if answer.error_code else None
+        if answer.found in TAKEN:
+            written = None
+            if len(answer.offsets) == len(result.parts):
+                written = result._replace(
+                    parts=tuple(
+                        part._replace(base_offset=offset, log_append_ms=append_ms)
+                        for part, (offset, append_ms) in zip(result.parts, answer.offsets, strict=True)
+                    )
+                )
+            after = None
+            if answer.producer_id >= 0:
+                after = Transaction(
+                    transaction.transactional_id, ProducerId(answer.producer_id), ProducerEpoch(answer.producer_epoch)
+                )
+            return Done(answer.found, error, written, after)
+        if error is not None:
+            raise error
         found = self._found(key, answer)
         return NewKey(answer.prefix, answer.timeout_ms) if isinstance(found, Unknown) else found
 
@@ -102,10 +157,7 @@ class ResultClient:
     def _found(self, key: bytes, answer: RequestsResponse) -> Known | Busy | Unknown:
         match answer.found:
             case "known":
-                decoded = decode(encode_key(RequestKey(answer.principal, key)), answer.result)
-                assert decoded is not None
-                assert not isinstance(decoded, Tick)
-                return Known(decoded[1])
+                return Known(self._known(key, answer))
             case "open" | "reserved":
                 return Busy(answer.try_id)
             case "unknown":
@@ -114,6 +166,13 @@ class ResultClient:
                 raise BrokerUnavailable(
                     f"The broker says that a key is {other[:64]!r}, which this version does not know."
                 )
+
+    @staticmethod
+    def _known(key: bytes, answer: RequestsResponse) -> Result:
+        decoded = decode(encode_key(RequestKey(answer.principal, key)), answer.result)
+        assert decoded is not None
+        assert not isinstance(decoded, Tick)
+        return decoded[1]
 
     # --- brokers ------------------------------------------------------------------------------------------------------
 
@@ -156,6 +215,10 @@ class ResultClient:
         answer = unpack(RequestsResponse, body)
         self._principal, self._leaders = answer.principal, answer.leaders
         return answer
+
+    def leads(self, key: bytes) -> bool:
+        """Whether a broker is known that leads the partition of a key."""
+        return self._leader_of(key) is not None
 
     def _leader_of(self, key: bytes) -> BrokerId | None:
         if self._principal is None:

@@ -50,8 +50,8 @@ REQUESTS_LEVEL: Final = 7
 """The first level at which keyed requests over HTTP are served: programs of a lower level do not know their coordinator, and would
 let clients write to its topic."""
 APPEND_LEVEL: Final = 8
-"""The first level at which conditional appends are served, and results of keyed requests have schemas: programs of a lower level
-know neither."""
+"""The first level at which conditional appends and whole tries of keyed requests (FirnKeyed) are served, and results of keyed
+requests have schemas: programs of a lower level know none of them."""
 LEVEL_MAX: Final = 8
 """The highest level that this program understands. 0: one broker. 1: several brokers, replicas. 2: security. 3: object durability,
 which is write-ahead logs in the bucket. 4: pulses between brokers. 5: the schema registry. 6: metrics of clients. 7: keyed requests
