@@ -170,8 +170,8 @@ def encode_tick(now_ms: int) -> Encoded:
     return _KIND.pack(Kind.TICK), _TICK.pack(VERSION, now_ms)
 
 
-def decode(key: bytes, value: bytes | None) -> Decoded | None:
-    """The content of a record; None for a record of an unknown kind, which readers skip.
+def decode(key: bytes, value: bytes | None, records_max: int = RECORDS_MAX) -> Decoded | None:
+    """The content of a record; None for a record of an unknown kind, which readers skip. ``records_max``: of a result's request.
 
     Raises: CorruptionError.
     """
@@ -185,7 +185,7 @@ def decode(key: bytes, value: bytes | None) -> Decoded | None:
             version, appended_ms = _TICK.unpack(value)
             _check_version(version)
             return Tick(appended_ms)
-        return _decode_key(key), _decode_result(value)
+        return _decode_key(key), _decode_result(value, records_max)
     except (StructError, UnicodeDecodeError, ValueError, IndexError) as error:
         raise CorruptionError(f"A record of {TOPIC} cannot be read: {clause(error)}.") from None
 
@@ -238,7 +238,7 @@ def _decode_key(key: bytes) -> RequestKey:
     return RequestKey(key[start:end].decode(), key[end:])
 
 
-def _decode_result(value: bytes) -> Result:
+def _decode_result(value: bytes, records_max: int) -> Result:
     version, try_id, digest, status, appended_ms, filled_ms = _HEAD.unpack_from(value)
     _check_version_of_result(version)
     position = _HEAD.size
@@ -259,11 +259,11 @@ def _decode_result(value: bytes) -> Result:
     (count,) = _COUNT.unpack_from(value, position)
     position += _COUNT.size
     end = position + count * _RUN.size
-    if not 0 <= count <= RECORDS_MAX or len(value) < end or (len(value) > end) != (version == VERSION_WITH_ANSWER):
+    if not 0 <= count <= records_max or len(value) < end or (len(value) > end) != (version == VERSION_WITH_ANSWER):
         raise ValueError("its runs have another length")
     places: list[int] = []
     for place, times in _RUN.iter_unpack(value[position:end]):
-        if not 0 < times <= RECORDS_MAX - len(places):
+        if not 0 < times <= records_max - len(places):
             raise ValueError(f"a run has {times} records")
         places += [place] * times
     _check(parts, places)

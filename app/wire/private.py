@@ -565,6 +565,8 @@ KEYED_BATCHES_MAX: Final = 16
 """Partitions of a try whose steps a broker takes by itself."""
 KEYED_BYTES_MAX: Final = 64 * KIB
 """Bytes of a FirnKeyed: appending them is a matter of some milliseconds."""
+KEYED_RECORDS_MAX: Final = 100
+"""Records of a FirnKeyed. Each is a place in its result."""
 KeyedBatches: TypeAlias = Annotated[list[bytes], msgspec.Meta(max_length=KEYED_BATCHES_MAX)]
 RequestParts: TypeAlias = Annotated[list[tuple[str, int]], msgspec.Meta(max_length=REQUEST_PARTS_MAX)]
 

@@ -17,12 +17,15 @@ from app.exactly_once.coordinator import RequestCoordinator
 from app.exactly_once.records import TOPIC, Part, RequestKey, Result, encode_result
 from app.exactly_once.transactional_ids import prefix_of
 from app.handlers.produce import keyed
+from app.handlers.serving.session import SIDE_BY_SIDE_MAX
 from app.metadata.image.records import APPEND_LEVEL, REQUESTS_LEVEL
 from app.records.builder import build_batch
 from app.wire.apikeys import ApiKey
+from app.wire.apis.api_versions import ApiVersionsRequest
 from app.wire.apis.init_producer_id import InitProducerIdRequest
 from app.wire.private import (
     KEYED_BYTES_MAX,
+    KEYED_RECORDS_MAX,
     KeyedRequest,
     KeyedResponse,
     RequestsRequest,
@@ -66,6 +69,11 @@ class Writer(NamedTuple):
         _, value = encode_result(RequestKey(self.principal, key), result)
         batches = [self.batch(b"v%d" % part.partition) for part in parts]
         return KeyedRequest(key, try_id, *self[2:], TIMEOUT_MS, value, batches)
+
+    def of_records(self, key: bytes, count: int) -> KeyedRequest:
+        result = Result(TRY, DIGEST, 200, 0, 0, (Part("t", 0, -1, count, -1),), (0,) * count)
+        _, value = encode_result(RequestKey(self.principal, key), result)
+        return KeyedRequest(key, TRY, *self[2:], TIMEOUT_MS, value, [self.batch(*[b"v"] * count)])
 
     def batch(self, *values: bytes, transactional: bool = True) -> bytes:
         return build_batch(
@@ -153,6 +161,44 @@ async def test_look_ups_of_one_connection_do_not_wait_for_each_other(
         for _ in range(2):
             _, answer = await client.answer(ApiKey.FIRN_REQUESTS, 0)
             assert unpack(RequestsResponse, answer).found == "unknown"
+
+
+@pytest.mark.parametrize("key", [ApiKey.FIRN_REQUESTS, ApiKey.FIRN_KEYED])
+async def test_no_more_requests_of_a_connection_are_served_side_by_side_than_may_begin_in_one_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: ApiKey
+) -> None:
+    may_go_on, look, asked = asyncio.Event(), RequestCoordinator.look, 0
+
+    async def waits(self: RequestCoordinator, *args: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        await may_go_on.wait()
+        return await look(self, *args)
+
+    count = SIDE_BY_SIDE_MAX + 8
+    async with broker_of(tmp_path) as broker, talk(broker.port) as client, talk(broker.port) as other:
+        writer = await writer_of(client)
+        monkeypatch.setattr(RequestCoordinator, "is_new", lambda *args: False)
+        monkeypatch.setattr(RequestCoordinator, "look", waits)
+        settle = RequestsRequest("settle", b"k", TRY)
+        message = pack(settle if key is ApiKey.FIRN_REQUESTS else writer.asked(b"k"))
+        for _ in range(count):
+            client.send(key, 0, message)
+        await until(lambda: asked >= SIDE_BY_SIDE_MAX)
+        await other.ask(ApiKey.API_VERSIONS, 3, ApiVersionsRequest())
+        assert asked == SIDE_BY_SIDE_MAX
+        may_go_on.set()
+        for _ in range(count):
+            await client.answer(key, 0)
+
+
+async def test_a_result_of_more_records_than_a_try_may_have_is_refused(tmp_path: Path) -> None:
+    async with broker_of(tmp_path) as broker, talk(broker.port) as client:
+        writer = await writer_of(client)
+        most = (KEYED_RECORDS_MAX, KEYED_RECORDS_MAX + 1)
+        allowed, more = [await writer.ask(writer.of_records(b"k%d" % count, count)) for count in most]
+        assert (allowed.found, more.found, more.error_code) == ("committed", "", ErrorCode.KAFKA_STORAGE_ERROR)
+        assert f"has {KEYED_RECORDS_MAX + 1} records" in more.error
 
 
 async def test_a_key_that_is_reserved_or_has_an_open_result_is_left_alone(tmp_path: Path) -> None:

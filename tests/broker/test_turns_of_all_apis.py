@@ -59,12 +59,14 @@ class Walk:
 
     def ask(self, asked: Asked) -> bytes | None:
         """Ask until a try was short enough. Returns: the last response; None if the connection was closed."""
-        whole = frame(encode_request_header(asked.key, asked.version, 1, "walk"), asked.body())
+        whole = frame(encode_request_header(asked.key, asked.version, 1, "walk"), asked.body()) * asked.times
         answers: list[bytes | None] = []
 
         def once() -> None:
             with Line(self.on.broker.port) as line:
                 answers.append(line.ask(whole))
+                for _ in range(asked.times - 1):
+                    line.read_answer()
 
         least = least_ms(self.on.measured, once)
         self.lines.append(f"{least:8.1f} ms {asked} {codes_of(asked, answers[0])}")

@@ -18,6 +18,7 @@ from app.configs.client_metrics import Client
 from app.core.limits import PARTITIONS_PER_TOPIC_MAX
 from app.core.units import ProducerEpoch, ProducerId, TimestampMs, TopicId
 from app.exactly_once.records import RECORDS_MAX, Part, RequestKey, Result, encode_result
+from app.exactly_once.transactional_ids import prefix_of
 from app.metadata.peers.control import (
     RAISE_EPOCHS,
     ChangeRequest,
@@ -35,6 +36,7 @@ from app.wire.apikeys import ApiKey
 from app.wire.bounds import BYTES_MAX
 from app.wire.codec import encode_opaque, shape_of
 from app.wire.private import (
+    KEYED_RECORDS_MAX,
     LAG_ENDS_MAX,
     LAG_TOPICS_MAX,
     METRIC_NAMES_MAX,
@@ -63,6 +65,9 @@ from tests.support.schema_records import schema_key
 
 LONGEST_NAMES_MAX: Final = BYTES_MAX // 33_000
 """Names of 32,767 bytes that fit in the longest request of all APIs but Produce."""
+SHORT_BYTES_MAX: Final = 250
+SHORT_TIMES: Final = 1_000
+"""Bytes of a body so short that one read brings so many of them."""
 BEYOND: Final = 1_000_000
 """Elements of a list that is longer than any request may have."""
 SHARING: Final = "sharing"
@@ -92,6 +97,8 @@ class Entry(NamedTuple):
     """Whether it is asked after all others."""
     bodies: Callable[[Crowded, int], Iterator[tuple[str, bytes]]] | None = None
     """Names and bodies of the requests of Firn's own keys, for a number of elements."""
+    beside: int = 1
+    """So many short requests are sent at once, too: a connection is served several of them at a time."""
 
 
 class Asked(NamedTuple):
@@ -101,6 +108,8 @@ class Asked(NamedTuple):
     version: int
     label: str
     body: Callable[[], bytes]
+    times: int = 1
+    """How often it is sent, before an answer is read."""
 
     def __str__(self) -> str:
         return f"{self.key.name} v{self.version} {self.label}"
@@ -122,14 +131,14 @@ def in_transaction(on: Crowded) -> Mapping[str, Any]:
     }  # fmt: skip
 
 
-def _private(*bodies: Callable[[Crowded, int], Any]) -> Entry:
+def _private(*bodies: Callable[[Crowded, int], Any], beside: int = 1) -> Entry:
     def made(on: Crowded, count: int) -> Iterator[tuple[str, bytes]]:
         for build in bodies:
             message = build(on, count)
             yield f"{count} × {message.__class__.__name__}", encode_opaque(msgspec.msgpack.encode(message))
         yield "nested", encode_opaque(b"\x91" * min(count, 1 << 20))
 
-    return Entry(bodies=made)
+    return Entry(bodies=made, beside=beside)
 
 
 def _raised(on: Crowded, count: int) -> ChangeRequest:
@@ -147,6 +156,21 @@ def _long_result(count: int) -> bytes:
     records = min(count, RECORDS_MAX)
     parts = tuple(Part(WIDE, index, 0, (records + 1 - index) // 2, -1) for index in range(min(records, 2)))
     result = Result(bytes(16), bytes(32), 200, 0, 0, parts, tuple(index % 2 for index in range(records)))
+    return encode_result(RequestKey("User:ANONYMOUS", b"key"), result)[1]
+
+
+def _append_of(result: bytes) -> RequestsRequest:
+    """A result in a transaction that its caller may use."""
+    return RequestsRequest(
+        "append", b"key", bytes(16), transactional_id=prefix_of("User:ANONYMOUS") + "x", result=result
+    )
+
+
+@cache
+def _result_of_one_run() -> bytes:
+    """The value of a result of as many records as there may be, all in one partition: 116 bytes name 10,000 places."""
+    part = Part("t", 0, 0, RECORDS_MAX, -1)
+    result = Result(bytes(16), bytes(32), 200, 0, 0, (part,), (0,) * RECORDS_MAX)
     return encode_result(RequestKey("User:ANONYMOUS", b"key"), result)[1]
 
 
@@ -440,8 +464,10 @@ WALKED: Final[Mapping[ApiKey, Entry]] = {
         lambda on, count: RequestsRequest("settle", b"key", bytes(16)),
         lambda on, count: RequestsRequest("look", b"k" * count, bytes(16)),
         lambda on, count: RequestsRequest("append", b"key", bytes(16), result=b"x" * count),
-        lambda on, count: RequestsRequest("append", b"key", bytes(16), result=_long_result(count)),
+        lambda on, count: _append_of(_long_result(count)),
+        lambda on, count: _append_of(_result_of_one_run()),
         lambda on, count: RequestsRequest("fate", partitions=[(WIDE, 0)] * count),
+        beside=SHORT_TIMES,
     ),
     ApiKey.FIRN_APPEND: _private(
         lambda on, count: AppendRequest(on.ids[0], 0),
@@ -450,8 +476,10 @@ WALKED: Final[Mapping[ApiKey, Entry]] = {
         lambda on, count: AppendRequest(on.ids[0], 0, b"x" * count, 0, -1),
     ),
     ApiKey.FIRN_KEYED: _private(
-        lambda on, count: _keyed_request(on, min(count, 2_000)),
+        lambda on, count: _keyed_request(on, min(count, KEYED_RECORDS_MAX)),
         lambda on, count: KeyedRequest(b"key", bytes(16), "x", 0, 0, 0, b"x" * min(count, 60_000), []),
+        lambda on, count: KeyedRequest(b"key", bytes(16), "x", 0, 0, 0, _result_of_one_run(), [b""]),
+        beside=SHORT_TIMES,
     ),
     ApiKey.FIRN_FORWARDED: _private(lambda on, count: ForwardedRequest("1" * count)),
 }
@@ -506,6 +534,8 @@ def requests_of(
     if entry.bodies is not None:
         for label, body in entry.bodies(on, count):
             yield Asked(key, 0, label, partial(bytes, body))
+            if entry.beside > 1 and len(body) <= SHORT_BYTES_MAX:
+                yield Asked(key, 0, f"{label}, {entry.beside} times", partial(bytes, body), entry.beside)
         return
     for version in versions_of(key)[-1:] if newest_only else versions_of(key):
         filler = filler_of(on, key, version)

@@ -15,6 +15,7 @@ from app.core.turns import Portion
 from app.exactly_once.records import (
     KEY_BYTES_MAX,
     PRINCIPAL_BYTES_MAX,
+    RECORDS_MAX,
     TOPIC,
     TRY_ID_BYTES,
     RequestKey,
@@ -96,9 +97,9 @@ async def require_writes(context: RequestsView, request: Request, topics: set[st
         await portion.rest_if_spent()
 
 
-def result_of(key: RequestKey, try_id: bytes, value: bytes) -> Result:
-    """Raises: ProtocolError, CorruptionError for bytes that are no result of this try."""
-    found = decode(encode_key(key), value)
+def result_of(key: RequestKey, try_id: bytes, value: bytes, records_max: int = RECORDS_MAX) -> Result:
+    """Raises: ProtocolError, CorruptionError for bytes that are no result of this try, or one of more records."""
+    found = decode(encode_key(key), value, records_max)
     if found is None or isinstance(found, Tick) or found[1].try_id != try_id:
         raise ProtocolError("The result is of another try.")
     return found[1]

@@ -33,7 +33,15 @@ from app.wire.apikeys import ApiKey
 from app.wire.codec import decode_request
 from app.wire.framing import response_frame
 from app.wire.header import parse_request_header
-from app.wire.private import KEYED_BYTES_MAX, KeyedRequest, KeyedResponse, RequestsResponse, pack, unpack
+from app.wire.private import (
+    KEYED_BYTES_MAX,
+    KEYED_RECORDS_MAX,
+    KeyedRequest,
+    KeyedResponse,
+    RequestsResponse,
+    pack,
+    unpack,
+)
 from app.wire.produce import PartitionResult, ProduceRequest
 
 if TYPE_CHECKING:
@@ -117,7 +125,7 @@ async def _serve(connection: Client, slot: Slot, request: Request, asked: KeyedR
 async def _answer(context: KeyedView, request: Request, asked: KeyedRequest) -> RequestsResponse:
     """Raises: _StepRefused once the transaction has begun; before that, FirnError."""
     key = key_of(request, asked.key, asked.try_id)
-    result = result_of(key, asked.try_id, asked.result)
+    result = result_of(key, asked.try_id, asked.result, KEYED_RECORDS_MAX)
     targets = [TopicPartition(part.topic, PartitionIndex(part.partition)) for part in result.parts]
     if context.image.level < APPEND_LEVEL:
         await require_writes(context, request, {topic for topic, _ in targets})

@@ -44,7 +44,7 @@ from app.http.keyed.asked import KeyedRecord
 from app.http.keyed.if_match import moved
 from app.http.keyed.results import Done, NewKey, ResultClient
 from app.metadata.image.records import APPEND_LEVEL
-from app.wire.private import KEYED_BATCHES_MAX, KEYED_BYTES_MAX
+from app.wire.private import KEYED_BATCHES_MAX, KEYED_BYTES_MAX, KEYED_RECORDS_MAX
 
 APPEND_BUDGET_MS: Final = 5_000
 """A result that is not appended in this time aborts its transaction, whose own time may soon be over."""
@@ -57,7 +57,6 @@ BUSY_MS: Final = 500
 """An id whose last transaction is not ended after this time is set aside, and another id is taken (EO8)."""
 IDS_TRIED_MAX: Final = 3
 MOVED: Final = 412
-AT_ONCE_RECORDS_MAX: Final = 100
 AT_ONCE_BYTES_MAX: Final = KEYED_BYTES_MAX - 16 * KIB
 """Keys, values, headers and result of a request whose steps one broker may take: the rest is for what surrounds them."""
 ID_WITHIN_S: Final = 5.0
@@ -436,7 +435,7 @@ class _Try:
             and self._results.level >= APPEND_LEVEL
             and self._results.leads(self._key)
             and len(plan.partitions) <= KEYED_BATCHES_MAX
-            and len(plan.places) <= AT_ONCE_RECORDS_MAX
+            and len(plan.places) <= KEYED_RECORDS_MAX
             and sum(map(_size, chain.from_iterable(plan.batches.values()))) + plan.result_bytes <= AT_ONCE_BYTES_MAX
         )
 
