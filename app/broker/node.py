@@ -442,8 +442,8 @@ class Node:
         for log in logs:
             self._log_line(
                 Event.LOG_SEGMENTS_MISSING.line(
-                    f"{log.path} lacks the segment files of offsets {', '.join(map(str, log.lost))}: reads of them fail here,"
-                    " unless the object store has them or the leader sends them again. If nothing has them, delete the"
+                    f"{log.path} lacks offsets {', '.join(map(str, log.lost))}: segment files are missing or damaged. Reads of"
+                    " them fail, unless the object store has them or the leader sends them again. If nothing has them, delete the"
                     f" records before offset {log.lost[-1].end} (firn topic delete-records)",
                     topic=log.topic,
                     partition=int(log.partition),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Final, Protocol
 
 from app.core.errors import DirectoryOffline, ErrorCode, FirnError, RequestRejected, StorageFull, clause, copy_of
@@ -19,6 +19,7 @@ from app.core.units import NO_TIMESTAMP, Offset
 from app.hot.checkpoints import LEADER_EPOCHS_FILE, encode_leader_epochs
 from app.hot.directory import LogDirectory, SyncedLog, run_to_end
 from app.hot.epochs import LeaderEpochs
+from app.hot.missing import LostRange
 from app.hot.offset_queue import OffsetQueue, failed_wait
 from app.hot.segment_list import SegmentList, has_stale_index
 from app.hot.snapshots import ProducerSnapshots
@@ -33,6 +34,7 @@ class OwnerOfBytes(SyncedLog, Protocol):
     """The log whose durability is tracked."""
 
     path: str
+    lost: Sequence[LostRange]
 
     @property
     def log_end_offset(self) -> Offset: ...
@@ -299,6 +301,7 @@ class LogDurability:
                 plan.aborted.append(aborted_write)
         plan.snapshots.update(self._snapshots.take_for_sync(plan.end_offset))
         plan.bases = frozenset(self._files.bases)
+        plan.lost = tuple(self._log.lost)
         if self._epochs.dirty:
             plan.epochs = encode_leader_epochs(self._epochs.entries())
 

@@ -13,7 +13,7 @@ Tests: ``tests/hot/test_missing.py``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from app.core.errors import CorruptionError
@@ -63,6 +63,11 @@ def end_in_file(segment: Segment, file: Readable, index: SegmentIndex) -> Offset
                 break  # a read of the damaged batch raises
             end = segment.base_offset  # the index may not fit the segment: its first batch does
     return end
+
+
+def within(lost: Iterable[LostRange], offset: int) -> bool:
+    """Whether an offset is in one of the ranges."""
+    return any(one.start <= offset < one.end for one in lost)
 
 
 def without_ended(lost: Sequence[LostRange], start: int) -> tuple[LostRange, ...]:

@@ -141,7 +141,7 @@ class LogReader:
             if lost.start <= offset < lost.end:
                 # No reader may skip it, or none would notice the loss.
                 raise CorruptionError(
-                    f"Offsets {lost} of {self._place} are lost on this disk: the segment files are missing."
+                    f"Offsets {lost} of {self._place} are lost on this disk: segment files are missing or damaged."
                 )
         number = bisect_right(self._bases, offset) - 1
         segment = self._segments[number]

@@ -36,7 +36,7 @@ from app.hot.checkpoints import (
 from app.hot.descriptors import DescriptorCache, FileHandle
 from app.hot.epochs import LeaderEpochs
 from app.hot.indexes import TIME_ENTRY_BYTES, AbortedTransaction, SegmentIndex, parse_aborted
-from app.hot.missing import LostRange, bases_without_log, end_in_file, without_ended
+from app.hot.missing import LostRange, bases_without_log, end_in_file, within, without_ended
 from app.hot.producers import ProducerEntry, ProducerStates, aborted_entry, encode_snapshot, parse_snapshot
 from app.hot.segments import (
     DELETED_SUFFIX,
@@ -307,7 +307,7 @@ class _Loader:
             recovery_point=min(self._recovery_point, end),
             epochs_on_disk=on_disk,
             unsure_from=self._unsure_from,
-            lost=tuple(one for one in self._lost if one.end < end),
+            lost=tuple(one for one in self._lost if one.end <= end),
             truncated_bytes=self._truncated_bytes,
             problems=self._problems,
         )
@@ -641,14 +641,8 @@ class _Loader:
         bases = {segment.base_offset for segment in segments}
         newest = max((offset for offset in snapshots if offset <= end), default=newest_base)
         for offset in snapshots:
-            if (
-                offset not in bases
-                and offset != newest
-                and not any(one.start <= offset < one.end for one in self._lost)
-            ):
-                self._remove_snapshot(
-                    offset
-                )  # that of a missing segment stays: it shows the next start what is missing
+            if offset not in bases and offset != newest and not within(self._lost, offset):
+                self._remove_snapshot(offset)  # that of a missing segment shows the next start what is missing
         return producers
 
     def _correct(self, producers: ProducerStates, offset: Offset, snapshots: set[Offset]) -> None:

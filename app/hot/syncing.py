@@ -14,6 +14,7 @@ from app.core.limits import MIB
 from app.core.units import Offset
 from app.hot.checkpoints import LEADER_EPOCHS_FILE, PARTITION_METADATA_FILE
 from app.hot.indexes import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, TRANSACTION_ENTRY_BYTES, encode_aborted
+from app.hot.missing import LostRange, within
 from app.hot.producers import SnapshotRow, encode_snapshot
 from app.hot.recovery import list_snapshots, snapshot_path
 from app.hot.segments import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, Segment
@@ -70,6 +71,8 @@ class SyncPlan:
     aborted: list[AbortedWrite] = field(default_factory=list)
     snapshots: dict[int, list[SnapshotRow]] = field(default_factory=dict)
     bases: frozenset[int] = frozenset()
+    lost: tuple[LostRange, ...] = ()
+    """Snapshots in these ranges stay: they may be all that shows the next start what is missing."""
     epochs: bytes | None = None
     failure: OSError | None = None
     """The error that ``execute`` raised, for an owner that was cancelled meanwhile."""
@@ -112,7 +115,7 @@ class SyncPlan:
         """Delete older snapshots. Called only after the newest snapshot and its name are durable."""
         newest = max(self.snapshots)
         for offset in list_snapshots(self.fs.list_dir(self.directory)):
-            if offset not in self.bases and offset < newest:
+            if offset not in self.bases and offset < newest and not within(self.lost, offset):
                 unlink_quietly(self.fs, snapshot_path(self.directory, offset))
 
     def _sync_metadata(self) -> None:

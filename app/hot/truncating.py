@@ -105,6 +105,8 @@ class TruncatedLog(LogOffsets):
             self._check(LogWork.ACCESS)
         if offset >= self._end_offset:
             return False
+        # Where segment files are missing, the log ends before them.
+        offset = next((one.start for one in self.lost if one.start <= offset <= one.end), offset)
         if offset < self._high_watermark and not (self._commits_alone or given_up):
             raise CorruptionError(
                 f"{self.topic}-{self.partition} is to be cut back to {offset}, but all below {self._high_watermark} is committed."

@@ -88,13 +88,13 @@ async def test_lost_records_that_nothing_has_are_an_error_and_the_others_are_ser
         await fill(broker)
     start, end = lose_the_second_segment(tmp_path / "broker-1" / "data")
     async with member(tmp_path, 1) as broker:
-        assert [line for line in broker.lines if f"lacks the segment files of offsets [{start}, {end})" in line]
+        assert [line for line in broker.lines if f"lacks offsets [{start}, {end}): segment files are missing" in line]
         assert await bases(broker, end=start) == list(range(0, start, 10))
         assert {await code_at(broker, lost) for lost in (start, end - 1)} == {ErrorCode.KAFKA_STORAGE_ERROR}
         await fill(broker, BATCHES, 1)
         assert await bases(broker, end, END + 10) == list(range(end, END + 10, 10))
     async with member(tmp_path, 1) as broker:
-        assert [line for line in broker.lines if "lacks the segment files" in line], "after a stop in order, too"
+        assert [line for line in broker.lines if "segment files are missing" in line], "after a stop in order, too"
 
 
 @pytest.mark.ci

@@ -84,7 +84,10 @@ async def test_records_around_missing_ones_are_read_and_the_missing_ones_are_an_
     first = await log.read_when_ready(0, 1 << 20, end_offset=log.high_watermark)
     assert first.end_offset == 5  # or the next read would begin behind the loss
     for offset in (5, 9, 14):
-        with pytest.raises(CorruptionError, match=r"Offsets \[5, 15\) of t-0 are lost"):
+        with pytest.raises(
+            CorruptionError,
+            match=r"Offsets \[5, 15\) of t-0 are lost on this disk: segment files are missing or damaged",
+        ):
             log.plan_read(offset, 1 << 20, end_offset=23)
     assert [header.base_offset for header in headers(await read_all(log, 15))] == list(range(15, 23))
 
@@ -103,13 +106,32 @@ async def test_a_loss_is_known_at_every_later_start() -> None:
     fs.unlink(f"{SECOND}.log")
     for suffix in (".index", ".timeindex"):
         fs.unlink(SECOND + suffix)
-    manager, _, _ = await after_a_kill(fs)
-    manager, log, report = await after_a_kill(fs)
-    assert log.lost == (LostRange(5, 10),)
+    for sequence in range(23, 26):
+        manager, log, report = await after_a_kill(fs)
+        assert (log.lost, report.lacking) == ((LostRange(5, 10),), [log])
+        log.append_as_leader(idempotent(sequence), now_ms=NOW)
+        await log.flush()
+        await manager.checkpoint()  # deletes snapshots that are older than its own
     await manager.close()
     manager, log, report = await started(fs)
     assert (report.clean, report.scanned, log.lost) == (True, 0, (LostRange(5, 10),))
     assert report.lacking == [log]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+async def test_a_loss_before_an_empty_active_segment_is_known(clean: bool) -> None:
+    fs = sim()
+    await synced(fs, 16)
+    fs.unlink(f"{THIRD}.log")
+    fs.open(f"{DATA}/t-0/00000000000000000015.log").truncate(0)  # its first batch was torn
+    manager, log, report = await after_a_kill(fs)
+    if clean:
+        await manager.close()
+        manager, log, report = await started(fs)
+    assert (report.clean, log.lost, report.lacking) == (clean, (LostRange(10, 15),), [log])
+    assert log.append_as_leader(idempotent(15), now_ms=NOW).base_offset == 15
+    with pytest.raises(CorruptionError, match=r"Offsets \[10, 15\)"):
+        log.plan_read(10, 1 << 20, end_offset=16)
 
 
 async def test_a_truncation_behind_a_loss_keeps_it_and_one_at_its_start_ends_it() -> None:
@@ -121,6 +143,21 @@ async def test_a_truncation_behind_a_loss_keeps_it_and_one_at_its_start_ends_it(
     assert (log.log_end_offset, log.lost) == (17, (LostRange(5, 10),))
     log.truncate_to(5)
     assert (log.log_end_offset, log.lost) == (5, ())
+
+
+@pytest.mark.parametrize("offset", [7, 10])
+async def test_a_truncation_to_within_a_loss_gives_no_committed_record_up(offset: int) -> None:
+    fs = sim()
+    await synced(fs)
+    fs.unlink(f"{SECOND}.log")
+    _, log, _ = await after_a_kill(fs)
+    log.commit_alone(False)
+    log._high_watermark = offset
+    with pytest.raises(CorruptionError, match=f"to 5, but all below {offset} is committed"):
+        log.truncate_to(offset)
+    assert (log.log_end_offset, log.lost) == (23, (LostRange(5, 10),))
+    assert log.truncate_to(offset, given_up=True)
+    assert (log.log_end_offset, log.high_watermark, log.lost) == (5, 5, ())
 
 
 async def test_deleting_the_records_before_its_end_gives_a_loss_up() -> None:

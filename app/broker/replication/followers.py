@@ -560,7 +560,7 @@ class _Fetcher:
                     continue
                 if followed not in self._lacking or partition.role is not Role.FOLLOWER or followed.now() != before:
                     continue
-                why = f"segment files of offsets {lost} are missing: it fetches the records again"
+                why = f"segment files of offsets {lost} are missing or damaged: it fetches the records again"
                 try:
                     self._cut(followed, lost.start, why, given_up=True)
                 except FirnError as error:
