@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from heapq import nlargest
 from typing import Final
 
-from app.core.turns import Steps
+from app.core.turns import Steps, slices
 from app.groups.group import Group
 from app.groups.shard import GroupShard
 from app.groups.share.core.share import ShareGroup
@@ -45,7 +45,7 @@ class _Sum:
 
     def add(self, group_id: str, offsets: Mapping[int, int]) -> None:
         """A group with its committed offsets."""
-        lag, whole = _lag(self.ends, offsets)
+        lag, whole = _lag(self.ends, offsets.items())
         self.groups += 1
         self.whole &= whole
         self.lag += lag
@@ -53,10 +53,10 @@ class _Sum:
             self.greatest, self.greatest_group = lag, group_id
 
 
-def _lag(ends: Sequence[int], offsets: Mapping[int, int]) -> tuple[int, bool]:
-    """The lags of all partitions together, and whether each is known."""
+def _lag(ends: Sequence[int], offsets: Iterable[tuple[int, int]]) -> tuple[int, bool]:
+    """The lags of all partitions together, and whether each is known. ``offsets``: partitions with their committed offset."""
     lag, whole = 0, True
-    for partition, offset in offsets.items():
+    for partition, offset in offsets:
         end = ends[partition] if partition < len(ends) else UNKNOWN_END
         if end == UNKNOWN_END:
             whole = False
@@ -109,7 +109,8 @@ def topic_lags_steps(
     rows = []
     for group_id, shard in sorted(named, key=_id)[:limit]:
         assert first is not None
-        if (row := _row(shard, group_id, first, sums[first].ends, asked.partition)) is not None:
+        row = yield from _row(shard, group_id, first, sums[first].ends, asked.partition)
+        if row is not None:
             rows.append(row)
         yield
     return _answer(sums, rows, before, before + following, whole=True)
@@ -136,20 +137,30 @@ def _is_on(shard: GroupShard, group: Group, topic: str) -> bool:
     return len(group.members) > 0 and group.subscribes_to(topic)
 
 
-def _row(shard: GroupShard, group_id: str, topic: str, ends: Sequence[int], partition: int) -> GroupOnTopic | None:
-    group = shard.groups.get(group_id)
-    if group is None:
-        return None  # it was deleted meanwhile
-    offsets = {place[1]: place[2] for place in shard.offsets.in_topics(group_id, [topic]) if place is not None}
-    lag, whole = _lag(ends, offsets)
-
-    def behind(one: int) -> int:
-        return _lag(ends, {one: offsets[one]})[0]
-
+def _row(
+    shard: GroupShard, group_id: str, topic: str, ends: Sequence[int], partition: int
+) -> Steps[GroupOnTopic | None]:
+    """A group on a topic; None if it was deleted meanwhile."""
+    offsets: dict[int, int] = {}
+    for looked, place in enumerate(shard.offsets.in_topics(group_id, [topic]), 1):
+        if place is not None:
+            offsets[place[1]] = place[2]
+        if not looked % LOOKED_A_STEP:
+            yield
+    lag, whole = 0, True
+    most: list[tuple[int, int]] = []
+    for some in slices([*offsets.items()], LOOKED_A_STEP):
+        more, known = _lag(ends, some)
+        lag, whole = lag + more, whole and known
+        most = nlargest(LAG_OFFSETS_SHOWN, most + [(_lag(ends, [one])[0], -one[0]) for one in some])
+        yield
     if partition >= 0:
         shown = [partition] if partition in offsets else []
     else:
-        shown = sorted(nlargest(LAG_OFFSETS_SHOWN, sorted(offsets), key=behind))
+        shown = sorted(-negative for _, negative in most)
+    group = shard.groups.get(group_id)
+    if group is None:
+        return None
     return GroupOnTopic(
         group_id,
         group.group_type,

@@ -135,3 +135,13 @@ def test_work_goes_on_in_steps() -> None:
         bench.commit("t", 0, 1, group_id=f"g{number}")
     steps = topic_lags_steps(TopicLagsRequest([("t", [2])]), [bench.shard], everything)
     assert sum(1 for _ in steps) >= 2 * 200 // topic_lags.LOOKED_A_STEP
+
+
+def test_a_group_with_many_offsets_is_told_of_in_steps() -> None:
+    bench = ShardBench()
+    for partition in range(640):
+        bench.commit("t", partition, 1, group_id="team")
+    bench.restart()
+    steps = topic_lags_steps(TopicLagsRequest([("t", [2] * 640)], 10), [bench.shard], everything)
+    walks = 3  # for the sum, for the row, and for what is furthest behind
+    assert sum(1 for _ in steps) >= walks * (640 // topic_lags.LOOKED_A_STEP)

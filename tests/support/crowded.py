@@ -39,6 +39,8 @@ WIDE = "wide"
 """The topic with many partitions."""
 CROWD = "crowd"
 """The group with many members."""
+LOADED = "loaded"
+"""A group with few offsets, for a walk that gives it many. No other request names it."""
 LONG, ENDED = "long", "ended"
 """Transactional ids with a transaction over many partitions. Nothing but the end is asked of the second."""
 TRANSACTION_MS = 900_000
@@ -222,7 +224,7 @@ def fill(on: Crowded) -> None:
             assert not any(one.error_code for one in answer.results), answer.results[0]
         groups = [f"group-{index:05}" for index in range(on.sizes.groups)]
         await_coordinator(ask, groups[0])
-        for name in groups:
+        for name in (*groups, LOADED):
             offsets = [OffsetCommitRequestPartition(index, 1, -1, "") for index in range(2)]
             topic = OffsetCommitRequestTopic(name=WIDE, partitions=offsets)
             commit = OffsetCommitRequest(group_id=name, topics=[topic])

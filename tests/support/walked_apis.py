@@ -19,6 +19,7 @@ from app.core.limits import PARTITIONS_PER_TOPIC_MAX
 from app.core.units import ProducerEpoch, ProducerId, TimestampMs, TopicId
 from app.exactly_once.records import RECORDS_MAX, Part, RequestKey, Result, encode_result
 from app.exactly_once.transactional_ids import prefix_of
+from app.groups.offsets.offsets import offset_place, offset_value
 from app.metadata.peers.control import (
     RAISE_EPOCHS,
     ChangeRequest,
@@ -59,7 +60,7 @@ from app.wire.private import (
 )
 from app.wire.versions import BETWEEN_BROKERS, OPAQUE, PRIVATE, SERVED
 from tests.support.client_metrics import metrics_of
-from tests.support.crowded import CROWD, ENDED, LONG, WIDE, Crowded
+from tests.support.crowded import CROWD, ENDED, LOADED, LONG, WIDE, Crowded
 from tests.support.fillings import Filler, Filling, Names, fillings_of
 from tests.support.schema_records import schema_key
 
@@ -129,6 +130,23 @@ def in_transaction(on: Crowded) -> Mapping[str, Any]:
         **of_producer(on, LONG), "committed": True, "verify_only": False,
         "generation_id": -1, "TxnOffsetCommitRequest.member_id": "",
     }  # fmt: skip
+
+
+def _of_loaded(on: Crowded) -> TopicLagsRequest:
+    """A question about a topic of a group that has loaded nearly as many offsets as are looked at for one response."""
+    topics = [WIDE, *(f"other-{number}" for number in range(16))]
+
+    def load() -> None:
+        for _, shard in on.broker.node.context.groups.shell.shards():
+            if LOADED in shard.groups:
+                value = offset_value(0, 0, "", 1 << 60)
+                raw = shard.offsets._groups[LOADED].raw
+                raw |= {offset_place(topic, index): value for topic in topics for index in range(LAG_ENDS_MAX)}
+                return
+        raise AssertionError("the group is missing")
+
+    on.measured.call(load)
+    return TopicLagsRequest([(WIDE, [BEYOND] * LAG_ENDS_MAX)], 1, "group-z")  # the group is the next one
 
 
 def _private(*bodies: Callable[[Crowded, int], Any], beside: int = 1) -> Entry:
@@ -446,6 +464,7 @@ WALKED: Final[Mapping[ApiKey, Entry]] = {
     ApiKey.FIRN_TOPIC_LAGS: _private(
         lambda on, count: TopicLagsRequest([(WIDE, [BEYOND] * min(count, LAG_ENDS_MAX))]),
         lambda on, count: TopicLagsRequest([(WIDE, [BEYOND] * min(count, LAG_ENDS_MAX))], BEYOND),
+        lambda on, count: _of_loaded(on),
         lambda on, count: TopicLagsRequest([(f"unknown-{index}", [0] * 100) for index in range(LAG_TOPICS_MAX)]),
         lambda on, count: TopicLagsRequest([(WIDE, [0] * LAG_ENDS_MAX)] * LAG_TOPICS_MAX),
     ),
