@@ -274,7 +274,8 @@ class Agent:
         steady_s = STEADY_S * (1 + self._settings.node_id % STEADY_STEPS)
         begun_s, pulse = self._clock.monotonic_s(), Pulse()
         code: int | None = None
-        leaving: tuple[str, ...] = ("--leaving", str(self._settings.node_id))
+        own: tuple[str, ...] = ("--leaving", str(self._settings.node_id))
+        leaving = own
         left_s = notice.budget_s - STOP_S
         while left_s > 0 and not pulse.dead:
             how = (
@@ -288,8 +289,7 @@ class Agent:
             code = self._run(notice, (FIRN, "cluster", "wait", *how), left_s + RESERVE_S, lambda: self._dead(pulse))
             if code in (0, NOT_WHOLE, None) or self._dead(pulse):
                 break
-            if code == USAGE:
-                leaving = ()
+            leaving = () if code == USAGE and leaving else own  # another cause may have that code
             self._clock.sleep(LOOK_S)
             left_s = begun_s + notice.budget_s - STOP_S - self._clock.monotonic_s()
         waited_s = self._clock.monotonic_s() - begun_s
