@@ -27,6 +27,7 @@ from app.security.acls import CLUSTER_NAME, Operation, ResourceType
 from app.wire.private import GroupOnTopic, TierStatusResponse, TopicLag, TopicLagsResponse
 from tests.http.secured import secured
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.console import served_by
 
 
 @pytest.fixture
@@ -97,8 +98,9 @@ async def test_no_lag_is_shown_that_lacks_groups(
         return told
 
     monkeypatch.setattr(GroupClient, "topic_lags_at", ask)
-    text = (await http.get("/console/topics")).text
+    text = (await http.get("/console/topics?col=records&col=lag")).text
     assert cells(text, "Lag") == ["–"]
+    assert cells(text, "Records") == ["5"], "a broker told them"
     assert ("did not respond in time" in text) == isinstance(told, BrokerUnavailable)
     assert (await http.get("/console/live/topics")).json()["gauges"] == {}
     tab = (await http.get("/console/topics/a/groups")).text
@@ -111,6 +113,13 @@ async def test_a_broker_of_an_older_release_is_not_asked(
     monkeypatch.setattr("app.client.groups.APPEND_LEVEL", 10_000)
     await written(http, cluster, "a", 1)
     assert cells((await http.get("/console/topics")).text, "Lag") == ["–"]
+
+
+async def test_the_tab_names_a_level_that_is_too_low(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, new_level=0) as low, served_by(low) as http:
+        await low.create_topic("a")
+        text = (await http.get("/console/topics/a/groups")).text
+    assert "or the cluster is at level 0 of <code>firn.version</code>" in text
 
 
 async def test_the_answers_of_several_coordinators_are_one(

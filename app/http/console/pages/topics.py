@@ -261,7 +261,7 @@ async def list_topics(request: Request) -> Response:
     rows = []
     read: list[Any] = await together(_sums(gateway, shown), _settings(gateway, shown), measured(request))
     (told, numbers, lags), settings, counted = read
-    away = {*(told.silent if told else ()), *lags.silent}
+    away = told.silent if told else ()
     for topic in shown:
         values = {entry.name: entry.value or "" for entry in settings.get(topic.name, ())}
         rows.append(
@@ -296,7 +296,7 @@ async def list_topics(request: Request) -> Response:
         sorts={name: asked.query(sort=name) for name in ("", *SORTS)} if counted is not None else {},
         ranked=listed.ranked,
         missing=numbers is None and bool(shown),
-        silent=sorted(away),
+        silent=sorted({*away, *lags.silent}),
     )
 
 
