@@ -224,9 +224,13 @@ class GroupClient:
                 except RequestRejected as error:
                     if error.code not in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
                         raise
-            found = await _describe_classic(connection, group_id)
+            missing = RequestRejected(ErrorCode.GROUP_ID_NOT_FOUND, f"There is no group {group_id}.")
+            try:
+                found = await _describe_classic(connection, group_id)
+            except RequestRejected as error:
+                raise missing if error.code is ErrorCode.GROUP_ID_NOT_FOUND else error from error
             if found.state.lower() == "dead":  # so versions before 6 say that there is no such group
-                raise RequestRejected(ErrorCode.GROUP_ID_NOT_FOUND, f"There is no group {group_id}.")
+                raise missing
             return found
 
         return await self._retrying(ask)

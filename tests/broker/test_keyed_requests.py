@@ -29,7 +29,7 @@ from app.http.keyed.producing import KeyedProducer, KeyedRecord
 from app.machine.runtime import SystemClock
 from app.metadata.image.records import REQUESTS_LEVEL
 from app.replication.reading import PartitionReads
-from app.security.acls import Operation, ResourceType
+from app.security.acls import ResourceType
 from app.tiering.upload.remote_log_manager import RemoteLogManager
 from app.transactions.markers import MarkerWriter
 from app.wire.apikeys import ApiKey
@@ -46,24 +46,13 @@ from app.wire.apis.incremental_alter_configs import (
 from app.wire.apis.init_producer_id import InitProducerIdRequest
 from app.wire.private import RequestsRequest, RequestsResponse, pack, unpack
 from tests.broker.guarded import ADMIN, ALICE, BOB, Guarded
+from tests.broker.keyed_tries import AGAIN, DIGEST, OTHER_TRY, READ, TOPICS, TRY, WRITE
 from tests.broker.object_topics import CONFIGS
 from tests.handlers.conversation import Talk, batch, talk
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.several import member, unfenced
 from tests.support.talking import tier_everything
 from tests.support.waiting import until
-
-TRY, OTHER_TRY = b"1" * 16, b"2" * 16
-DIGEST = b"d" * 32
-AGAIN = frozenset(
-    {
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-    }
-)
-WRITE, READ, TOPICS = Operation.WRITE, Operation.READ, ResourceType.TOPIC
 
 
 @asynccontextmanager

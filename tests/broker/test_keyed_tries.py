@@ -34,7 +34,7 @@ from app.wire.private import (
     unpack,
 )
 from tests.broker.guarded import ADMIN, ALICE, BOB, Guarded
-from tests.broker.test_keyed_requests import AGAIN, DIGEST, OTHER_TRY, TOPICS, TRY, WRITE
+from tests.broker.keyed_tries import AGAIN, DIGEST, OTHER_TRY, TOPICS, TRY, WRITE
 from tests.handlers.conversation import Talk, talk
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.keyed_processes import committed

@@ -88,3 +88,8 @@ async def committed(broker: RunningBroker, topic: str = "t") -> list[tuple[int, 
                     for batch in await consumer.poll(5_000):
                         found += [(index, record.offset, record.value) for record in batch.records()]
     return found
+
+
+async def settled(broker: RunningBroker) -> None:
+    """Wait until no transaction is open in any partition."""
+    await until(lambda: not any(one.log.producers.open_transactions for one in broker.node.partitions.table.all_led()))

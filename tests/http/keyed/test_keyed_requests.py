@@ -27,7 +27,7 @@ from app.transactions.markers import MarkerWriter
 from app.wire.apikeys import ApiKey
 from app.wire.private import RequestsRequest, RequestsResponse
 from tests.support.broker import RunningBroker
-from tests.support.keyed_processes import BATCH, RECORD, Process, broker_on, committed, process_of
+from tests.support.keyed_processes import BATCH, RECORD, Process, broker_on, committed, process_of, settled
 from tests.support.waiting import until
 
 
@@ -42,11 +42,6 @@ async def _broker(tmp_path: Path) -> AsyncIterator[RunningBroker]:
 async def _process(broker: RunningBroker) -> AsyncIterator[Process]:
     async with process_of(broker) as process:
         yield process
-
-
-async def settled(broker: RunningBroker) -> None:
-    """Wait until no transaction is open in any partition."""
-    await until(lambda: not any(one.log.producers.open_transactions for one in broker.node.partitions.table.all_led()))
 
 
 # --- one record -------------------------------------------------------------------------------------------------------

@@ -17,9 +17,8 @@ from app.http.keyed import producing
 from app.metadata.image.records import APPEND_LEVEL
 from app.transactions.coordinator import TransactionCoordinator
 from app.wire.apikeys import ApiKey
-from tests.http.keyed.test_keyed_requests import settled
 from tests.support.broker import RunningBroker
-from tests.support.keyed_processes import Process, broker_on, committed, process_of
+from tests.support.keyed_processes import Process, broker_on, committed, process_of, settled
 
 LOST = BrokerUnavailable("lost")
 
