@@ -18,7 +18,8 @@
     the response
 
 One broker may take all steps of a try by itself (EO19). It answers how far it came, and the attempt goes on from there. Without an
-answer, the broker may still commit: the transaction is aborted, which fences a commit that comes later::
+answer, the broker may still commit: the transaction is aborted, which fences a commit that comes later. A try that the broker has
+given up for a reason that may pass goes the same way, because another try follows::
 
     LOOK ──the broker's answer is lost──► ABORT ──success──► SETTLE ──the result is gone──► aborted
                                             └──any other answer──► SETTLE ──no result──► not known
@@ -123,7 +124,8 @@ class Attempt:
     wrote: bool = False
     """Whether this try has begun a transaction."""
     lost: bool = False
-    """Whether a broker that was to take all steps has not answered. It may still take them, until the transaction is aborted."""
+    """Whether a broker that was to take all steps has not answered, or could not take one for now. In the first case it may still
+    take them, until the transaction is aborted."""
     _error: Exception | None = None
     _fenced: bool = False
     """Whether the transaction was aborted, so that no commit of it can come any more."""
@@ -183,7 +185,8 @@ class Attempt:
         self.step = Step.ABORT
 
     def unanswered(self, error: Exception) -> None:
-        """A broker that was to take all steps by itself has not answered (EO19)."""
+        """A broker that was to take all steps by itself has not answered, or has given the try up for a reason that may pass
+        (EO19)."""
         assert self.step is Step.LOOK
         self._error = error
         self.wrote = self.lost = True

@@ -138,13 +138,13 @@ Decoded: TypeAlias = tuple[RequestKey, Result] | Tick
 def encode_result(key: RequestKey, result: Result) -> Encoded:
     """Key and value of a result. Raises: ValueError for a key, parts or places that no record can hold."""
     record_key = encode_key(key)
-    _check(result.parts, result.places)
+    runs = [(place, len(list(run))) for place, run in groupby(result.places)]
+    _check(result.parts, runs, len(result.places))
     value = bytearray(_HEAD.pack(VERSION_WITH_ANSWER if result.answer else VERSION, *result[:5]))
     value += _COUNT.pack(len(result.parts))
     for topic, *numbers in result.parts:
         name = topic.encode()
         value += _LENGTH.pack(len(name)) + name + _PART.pack(*numbers)
-    runs = [(place, len(list(run))) for place, run in groupby(result.places)]
     value += _COUNT.pack(len(runs))
     for run in runs:
         value += _RUN.pack(*run)
@@ -262,11 +262,12 @@ def _decode_result(value: bytes, records_max: int) -> Result:
     if not 0 <= count <= records_max or len(value) < end or (len(value) > end) != (version == VERSION_WITH_ANSWER):
         raise ValueError("its runs have another length")
     places: list[int] = []
-    for place, times in _RUN.iter_unpack(value[position:end]):
+    runs = [*_RUN.iter_unpack(value[position:end])]
+    for place, times in runs:
         if not 0 < times <= records_max - len(places):
             raise ValueError(f"a run has {times} records")
         places += [place] * times
-    _check(parts, places)
+    _check(parts, runs, len(places))
     return Result(try_id, digest, status, appended_ms, filled_ms, tuple(parts), tuple(places), value[end:])
 
 
@@ -280,14 +281,14 @@ def _check_version(version: int) -> None:
         raise ValueError(f"version {version} is not known")
 
 
-def _check(parts: Sequence[Part], places: Sequence[int]) -> None:
-    """Raises: ValueError unless each part has as many records as places name it."""
-    if not 0 < len(parts) <= PARTS_MAX or not 0 < len(places) <= RECORDS_MAX:
-        raise ValueError(f"{len(parts)} parts and {len(places)} records")
+def _check(parts: Sequence[Part], runs: Sequence[tuple[int, int]], records: int) -> None:
+    """Raises: ValueError unless each part has as many records as runs name it."""
+    if not 0 < len(parts) <= PARTS_MAX or not 0 < records <= RECORDS_MAX:
+        raise ValueError(f"{len(parts)} parts and {records} records")
     counts = [0] * len(parts)
-    for place in places:
+    for place, times in runs:
         if not 0 <= place < len(parts):
             raise ValueError(f"there is no part {place}")
-        counts[place] += 1
+        counts[place] += times
     if counts != [part.records for part in parts]:
         raise ValueError("its parts have other counts than its records")

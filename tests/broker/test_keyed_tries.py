@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from app.handlers.produce import keyed
 from app.handlers.serving.session import SIDE_BY_SIDE_MAX
 from app.metadata.image.records import APPEND_LEVEL, REQUESTS_LEVEL
 from app.records.builder import build_batch
+from app.replication.partition import Partition
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest
 from app.wire.apis.init_producer_id import InitProducerIdRequest
@@ -70,10 +72,10 @@ class Writer(NamedTuple):
         batches = [self.batch(b"v%d" % part.partition) for part in parts]
         return KeyedRequest(key, try_id, *self[2:], TIMEOUT_MS, value, batches)
 
-    def of_records(self, key: bytes, count: int) -> KeyedRequest:
-        result = Result(TRY, DIGEST, 200, 0, 0, (Part("t", 0, -1, count, -1),), (0,) * count)
+    def of_records(self, key: bytes, many: int) -> KeyedRequest:
+        result = Result(TRY, DIGEST, 200, 0, 0, (Part("t", 0, -1, many, -1),), (0,) * many)
         _, value = encode_result(RequestKey(self.principal, key), result)
-        return KeyedRequest(key, TRY, *self[2:], TIMEOUT_MS, value, [self.batch(*[b"v"] * count)])
+        return KeyedRequest(key, TRY, *self[2:], TIMEOUT_MS, value, [self.batch(*[b"v"] * many)])
 
     def batch(self, *values: bytes, transactional: bool = True) -> bytes:
         return build_batch(
@@ -175,20 +177,20 @@ async def test_no_more_requests_of_a_connection_are_served_side_by_side_than_may
         await may_go_on.wait()
         return await look(self, *args)
 
-    count = SIDE_BY_SIDE_MAX + 8
+    sent = SIDE_BY_SIDE_MAX + 8
     async with broker_of(tmp_path) as broker, talk(broker.port) as client, talk(broker.port) as other:
         writer = await writer_of(client)
         monkeypatch.setattr(RequestCoordinator, "is_new", lambda *args: False)
         monkeypatch.setattr(RequestCoordinator, "look", waits)
         settle = RequestsRequest("settle", b"k", TRY)
         message = pack(settle if key is ApiKey.FIRN_REQUESTS else writer.asked(b"k"))
-        for _ in range(count):
+        for _ in range(sent):
             client.send(key, 0, message)
         await until(lambda: asked >= SIDE_BY_SIDE_MAX)
         await other.ask(ApiKey.API_VERSIONS, 3, ApiVersionsRequest())
         assert asked == SIDE_BY_SIDE_MAX
         may_go_on.set()
-        for _ in range(count):
+        for _ in range(sent):
             await client.answer(key, 0)
 
 
@@ -196,7 +198,7 @@ async def test_a_result_of_more_records_than_a_try_may_have_is_refused(tmp_path:
     async with broker_of(tmp_path) as broker, talk(broker.port) as client:
         writer = await writer_of(client)
         most = (KEYED_RECORDS_MAX, KEYED_RECORDS_MAX + 1)
-        allowed, more = [await writer.ask(writer.of_records(b"k%d" % count, count)) for count in most]
+        allowed, more = [await writer.ask(writer.of_records(b"k%d" % many, many)) for many in most]
         assert (allowed.found, more.found, more.error_code) == ("committed", "", ErrorCode.KAFKA_STORAGE_ERROR)
         assert f"has {KEYED_RECORDS_MAX + 1} records" in more.error
 
@@ -253,6 +255,66 @@ async def test_a_record_or_a_result_that_is_refused_leaves_the_transaction_to_it
         assert (answer.found, answer.error_code) == ("failed", ErrorCode.CORRUPT_MESSAGE)
         assert (answer.offsets, answer.producer_id) == ([], -1)
         assert await committed(broker) == []
+
+
+async def test_a_partition_with_too_few_replicas_in_sync_begins_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with broker_of(tmp_path) as broker, talk(broker.port) as client:
+        writer = await writer_of(client)
+        for topic in ("t", TOPIC):
+            lacks = {topic}
+            monkeypatch.setattr(
+                Partition, "enough_in_sync", property(lambda self, lacks=lacks: self.log.topic not in lacks)
+            )
+            assert (await writer.ask(writer.asked(b"k"))).found == "unknown", "the caller goes on by itself"
+        lacks.clear()
+        assert (await writer.ask(writer.asked(b"k"))).found == "committed"
+
+
+async def test_a_key_whose_hash_another_key_has_is_left_to_the_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RequestKey, "index_hash", property(lambda _: 7))
+    names = (b"k%d" % number for number in count())
+    first, second = islice((name for name in names if RequestKey(ANYBODY, name).partition == 3), 2)
+    async with broker_of(tmp_path) as broker, talk(broker.port) as client:
+        writer = await writer_of(client)
+        done = await writer.ask(writer.asked(first))
+        assert done.found == "committed"
+        writer = writer.next(done)
+        await until(
+            lambda: not any(shard.open_results() for _, shard in broker.node.context.requests._coordinator.shards())
+        )
+        assert (await writer.ask(writer.asked(second, OTHER_TRY))).found == "unknown"
+        assert len(await committed(broker)) == 1
+
+
+async def test_settings_that_change_before_the_append_have_a_code_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with broker_of(tmp_path) as broker, talk(broker.port) as client:
+        await broker.node.membership.controller.create_topic(
+            "checked", 1, {"confluent.value.schema.validation": "true"}, 1
+        )
+        writer = await writer_of(client)
+        result = Result(TRY, DIGEST, 200, 0, 0, (Part("checked", 0, -1, 1, -1),), (0,))
+        _, value = encode_result(RequestKey(ANYBODY, b"k"), result)
+        asked = KeyedRequest(b"k", TRY, *writer[2:], TIMEOUT_MS, value, [writer.batch(b"v")])
+        assert (await writer.ask(asked)).found == "unknown"
+        monkeypatch.setattr(keyed, "is_here", lambda *args: True)
+        answer = await writer.ask(asked)
+        assert (answer.found, answer.error_code) == ("failed", ErrorCode.NOT_ENOUGH_REPLICAS)
+
+
+async def test_a_try_that_comes_after_its_transaction_was_aborted_does_not_keep_its_key(tmp_path: Path) -> None:
+    async with broker_of(tmp_path) as broker, talk(broker.port) as client:
+        late = await writer_of(client)
+        next_of_id = await writer_of(client)
+        assert next_of_id[2:] != late[2:]
+        assert (await late.ask(late.asked(b"k"))).found == "unknown"
+        look = RequestsRequest("look", b"k", OTHER_TRY, [("t", 0)], 300)
+        assert unpack(RequestsResponse, await client.ask(ApiKey.FIRN_REQUESTS, 0, pack(look))).found == "unknown"
 
 
 async def test_nothing_is_committed_by_a_broker_that_did_not_lead_all_the_while(

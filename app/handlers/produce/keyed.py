@@ -26,6 +26,7 @@ from app.handlers.clients.client import RequestFields
 from app.handlers.clients.keyed import addressed, check_new, key_of, look_up, require_writes, result_of
 from app.handlers.clients.serving import request_of, spawn_told
 from app.handlers.produce.produce import append_one, check_produced, require_partition, tell_failed, tell_produced
+from app.hot.log import PreparationNeeded
 from app.metadata.image.records import APPEND_LEVEL, upgrade_needed
 from app.records.batch import parse_header
 from app.transactions.state import VERSION_2, ProducerIdentity, Transaction
@@ -55,11 +56,15 @@ KEYED: Final = int(ApiKey.FIRN_KEYED)
 PRODUCE: Final = 0
 ALL_IN_SYNC: Final = -1
 STORED_WITHIN_S: Final = 10.0
+FENCED: Final = frozenset(
+    {ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
+)
+"""The identity is not that of the id's next transaction."""
 COPIES: Final = 3
 """Of the records, while they are appended: those of the frame, of the message, and those that get offsets."""
 
 
-class _StepRefused(FirnError):
+class StepRefused(FirnError):
     """The transaction has begun, and the try cannot commit it."""
 
     def __init__(self, found: str, error: FirnError, parts: Sequence[Part] = ()) -> None:
@@ -106,7 +111,7 @@ async def _serve(connection: Client, slot: Slot, request: Request, asked: KeyedR
     except ProtocolError as error:
         connection.fail(f"closing the connection of {connection.peer}: {error}")
         return
-    except _StepRefused as error:
+    except StepRefused as error:
         connection.server.metrics.meter(KEYED).errors.value += 1
         response = KeyedResponse(
             int(kafka_code(error.error)), str(error.error), found=error.found, offsets=_offsets(error.parts)
@@ -123,7 +128,7 @@ async def _serve(connection: Client, slot: Slot, request: Request, asked: KeyedR
 
 
 async def _answer(context: KeyedView, request: Request, asked: KeyedRequest) -> RequestsResponse:
-    """Raises: _StepRefused once the transaction has begun; before that, FirnError."""
+    """Raises: StepRefused once the transaction has begun; before that, FirnError."""
     key = key_of(request, asked.key, asked.try_id)
     result = result_of(key, asked.try_id, asked.result, KEYED_RECORDS_MAX)
     targets = [TopicPartition(part.topic, PartitionIndex(part.partition)) for part in result.parts]
@@ -148,10 +153,14 @@ async def _answer(context: KeyedView, request: Request, asked: KeyedRequest) -> 
     if (
         found.found != "unknown"
         or found.timeout_ms != asked.timeout_ms
-        or not is_here(context, asked, targets, batches)
+        or not is_here(context, asked, [*targets, _results_of(key)], batches)
+        or not context.requests.is_new(key, asked.try_id)  # else another key has its hash, and records must be read
     ):
         return found
-    if not await _joined(context, asked.transactional_id, identity, [*targets, _results_of(key)]):
+    refused = await _joined(context, asked.transactional_id, identity, [*targets, _results_of(key)])
+    if refused is not None:
+        if refused.code in FENCED:  # the try may have come late: nothing uses the key then
+            await context.requests.release(key, asked.try_id)
         return found  # nothing is written, and the caller goes on with the same transaction
     return await _written(context, request, asked, key, identity, result, batches)
 
@@ -181,30 +190,36 @@ def _results_of(key: RequestKey) -> TopicPartition:
 
 
 def is_here(context: KeyedView, asked: KeyedRequest, targets: list[TopicPartition], batches: list[memoryview]) -> bool:
-    """Whether this broker can take all steps: it leads the partitions, coordinates the id, and need not look into the batches."""
+    """Whether this broker can take all steps: it leads the partitions with enough replicas in sync, coordinates the id, and need
+    not look into the batches.
+
+    ``targets``: the partition of each batch, and that of the result.
+    """
     others = context.transactions.others
     if others is not None and others.coordinator_of(asked.transactional_id) is not None:
         return False
-    for target, records in zip(targets, batches, strict=True):
+    for target, records in zip(targets, [*batches, None], strict=True):
         partition = context.partitions.served(*target)
-        if partition is None or partition.log.needs_preparation(records):
+        if partition is None or not partition.enough_in_sync:
+            return False
+        if records is not None and partition.log.needs_preparation(records):
             return False
     return True
 
 
 async def _joined(
     context: KeyedView, transactional_id: str, identity: ProducerIdentity, targets: list[TopicPartition]
-) -> bool:
-    """Let all partitions join the transaction in one step. Returns: False if it is not known that they have."""
+) -> RequestRejected | None:
+    """Let all partitions join the transaction in one step. Returns: why it is not known that they have."""
     transactions = context.transactions
     await transactions.wait_settled(transactional_id, SETTLE_WAIT_S)
     try:
         added = transactions.add_partitions(transactional_id, identity, targets, VERSION_2)
         if not isinstance(added, Transaction):
             await added
-    except RequestRejected:
-        return False
-    return True
+    except RequestRejected as error:
+        return error
+    return None
 
 
 async def _written(
@@ -216,7 +231,7 @@ async def _written(
     result: Result,
     batches: list[memoryview],
 ) -> KeyedResponse:
-    """Append the records and the result, and commit. Raises: _StepRefused."""
+    """Append the records and the result, and commit. Raises: StepRefused."""
     transactions = context.transactions
     # No await from here to the append of the result: what the coordinator has agreed to holds for all of them. The key was new,
     # so a result that has its hash by now is taken for one of the key.
@@ -229,18 +244,18 @@ async def _written(
         transactions.check_partition(asked.transactional_id, identity, target, seen_epoch)
         accepted = context.requests.accept(key, result._replace(parts=parts), ProducerIdAndEpoch(*identity), set())
     except KeyTaken as error:
-        raise _StepRefused("taken", error) from None
+        raise StepRefused("taken", error) from None
     except FirnError as error:
-        raise _StepRefused("failed", error) from None
+        raise StepRefused("failed", error) from None
     try:
         await accepted
         await _stored(context, placed, waiting)
     except FirnError as error:
-        raise _StepRefused("failed", error) from None
+        raise StepRefused("failed", error) from None
     try:
         after = await transactions.end(asked.transactional_id, identity, commit=True, client_version=VERSION_2)
     except FirnError as error:
-        raise _StepRefused("accepted", error, parts) from None
+        raise StepRefused("accepted", error, parts) from None
     return KeyedResponse(
         found="committed", offsets=_offsets(parts), producer_id=after.producer_id, producer_epoch=after.epoch
     )
@@ -255,7 +270,7 @@ def append_records(
 ) -> tuple[list[Place], list[Awaitable[None]], tuple[Part, ...]]:
     """Append a batch to each partition. Returns: where they are, the waits until they are stored, and the parts with offsets.
 
-    Raises: _StepRefused; then some batches may be appended.
+    Raises: StepRefused; then some batches may be appended.
     """
     placed: list[Place] = []
     waiting: list[Awaitable[None]] = []
@@ -275,10 +290,13 @@ def append_records(
             partition = require_partition(context, part.topic, part.partition)
             checked = check_produced(context, ADDS_PARTITIONS, produced, partition, records, None)
             stored = append_one(context, produced, partition, part.partition, checked, answered, now_ms)
+        except PreparationNeeded:  # SV9
+            told = f"The settings of {part.topic} have changed. Try again."
+            raise StepRefused("failed", RequestRejected(ErrorCode.NOT_ENOUGH_REPLICAS, told)) from None
         except FirnError as error:
             if partition is not None:
                 tell_failed(context, partition, error)
-            raise _StepRefused("failed", error) from None
+            raise StepRefused("failed", error) from None
         if context.metrics.zones is not None:
             context.metrics.zones.produced(request.client_id, len(records))
         placed.append(Place(partition, partition.leadership, records))

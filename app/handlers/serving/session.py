@@ -61,8 +61,7 @@ SIDE_BY_SIDE: Final = frozenset({int(ApiKey.FIRN_REQUESTS), KEYED})
 """Requests of one connection that are served beside each other: keyed requests of many callers, which have no order. Long ones of
 FirnRequests are served alone."""
 SIDE_BY_SIDE_MAX: Final = 32
-"""Of these at a time, on one connection. They begin in one turn of the loop, and each may take 0.6 ms until it waits: it may have
-the result of a request with 10,000 records."""
+"""Of these at a time, on one connection. They begin in one turn of the loop, and the first step of each may take 0.6 ms."""
 WHILE_STARTING: Final = frozenset({API_VERSIONS, ApiKey.FIRN_PLACE, *BETWEEN_BROKERS})
 """The APIs that one of several brokers answers before it is registered."""
 

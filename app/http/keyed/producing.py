@@ -203,7 +203,7 @@ class KeyedProducer:
         one = _Try(self, Attempt(secrets.token_bytes(TRY_ID_BYTES), digest), key, plan, status)
         await one.write_at_once()
         outcome = await one.end()
-        if one.is_unanswered and isinstance(outcome, Aborted):
+        if one.is_lost and isinstance(outcome, Aborted):
             # Nothing of it can be committed any more. Another try takes its steps one by one, each of which may be repeated.
             await one.release()
             one = _Try(self, Attempt(secrets.token_bytes(TRY_ID_BYTES), digest), key, plan, status)
@@ -381,8 +381,8 @@ class _Try:
                 return outcome
 
     @property
-    def is_unanswered(self) -> bool:
-        """Whether a broker that was to take all steps has not answered."""
+    def is_lost(self) -> bool:
+        """Whether a broker that was to take all steps has not answered, or could not take one of them for now."""
         return self._attempt.lost
 
     async def end(self) -> Outcome:
@@ -442,6 +442,9 @@ class _Try:
     def _went_on(self, done: Done, asked: Result) -> None:
         """The broker has begun the transaction, and has come so far."""
         attempt = self._attempt
+        if isinstance(done.error, RequestRejected) and done.found == "failed" and done.error.code in RETRIABLE:
+            attempt.unanswered(done.error)
+            return
         attempt.found(Unknown())
         attempt.began()
         if done.found == "failed":

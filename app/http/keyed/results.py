@@ -97,6 +97,10 @@ class ResultClient:
         asked = KeyedRequest(key, result.try_id, *transaction, timeout_ms, value, batches)
         try:
             connection = await self._connection(key)
+        except BrokerUnavailable as not_sent:
+            self._leaders = []
+            raise RequestRejected(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(not_sent)) from None
+        try:
             body = await connection.request(ApiKey.FIRN_KEYED, pack(asked), timeout_ms=ANSWER_MS)
         except BrokerUnavailable:
             self._leaders = []

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from app.client.cluster import ClusterClient
 from app.client.connection import KafkaConnection
 from app.core.errors import BrokerUnavailable, ErrorCode, RequestRejected
 from app.exactly_once import transactional_ids
@@ -136,6 +137,57 @@ async def test_a_record_that_a_broker_refuses_frees_the_key(
     assert (await process.post("k", route="small/records")).status_code == 200
     await settled(broker)
     assert len(await committed(broker, "small")) == 1
+
+
+@pytest.mark.parametrize("step", ["append_records", "_stored"])
+async def test_a_step_that_the_broker_cannot_take_now_is_taken_in_another_try(
+    broker: RunningBroker, process: Process, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    asked = Asked(monkeypatch)
+
+    def cannot(*args: Any) -> Any:
+        monkeypatch.undo()
+        refused = RequestRejected(ErrorCode.REQUEST_TIMED_OUT, "Not yet.")
+        raise keyed.StepRefused("failed", refused) if step == "append_records" else refused
+
+    monkeypatch.setattr(keyed, step, cannot)
+    answer = await process.post("k")
+    assert (answer.status_code, asked.keys[0]) == (200, ApiKey.FIRN_KEYED)
+    await settled(broker)
+    assert len(await committed(broker)) == 2, "the try that was given up is aborted"
+    assert (await process.post("k")).content == answer.content
+
+
+async def test_a_step_that_the_broker_cannot_take_now_is_not_taken_again_before_its_try_is_aborted(
+    broker: RunningBroker, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cannot(*args: Any) -> Any:
+        raise keyed.StepRefused("failed", RequestRejected(ErrorCode.REQUEST_TIMED_OUT, "Not yet."))
+
+    async def fails(*args: Any, **named: Any) -> Any:
+        raise LOST
+
+    with monkeypatch.context() as away:
+        away.setattr(keyed, "append_records", cannot)
+        away.setattr(producing, "end_transaction", fails)
+        asked = Asked(away)
+        assert (await process.post("k")).status_code == 503
+        assert ApiKey.PRODUCE not in asked.keys
+    assert len(await committed(broker)) == 1
+
+
+async def test_a_broker_that_cannot_be_dialled_was_asked_nothing(
+    broker: RunningBroker, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, connect = Asked(monkeypatch), ClusterClient.broker
+
+    async def refuses(*args: Any) -> Any:
+        monkeypatch.setattr(ClusterClient, "broker", connect)
+        raise LOST
+
+    monkeypatch.setattr(ClusterClient, "broker", refuses)
+    assert (await process.post("k")).status_code == 200
+    assert asked.keys == [ApiKey.FIRN_REQUESTS, ApiKey.PRODUCE, ApiKey.FIRN_REQUESTS, ApiKey.END_TXN]
 
 
 async def test_a_broker_that_lacks_a_part_of_it_leaves_the_steps_to_the_process(
