@@ -67,6 +67,8 @@ class OpenConnections:
         """Those that have not sent a whole head yet, oldest first, with the time when they came."""
         self._idle: dict[HttpConnection, None] = {}
         """Those between two requests, longest first."""
+        self.quick_under_way = 0
+        """Records that went the short way and have no answer yet, also those of clients that have left."""
         registry.gauge("firn_http_connections", "HTTP connections open.", lambda: [((), float(len(self._open)))])
 
     def enter(self, connection: HttpConnection, now_s: float) -> bool:
@@ -181,7 +183,7 @@ class _QuickCycle:
     __slots__ = ("_connection", "accepted", "disconnected", "keep_alive", "message_event", "response_complete")
 
     def __init__(self, connection: HttpConnection, accepted: Accepted) -> None:
-        self._connection = connection
+        self._connection: HttpConnection | None = connection
         self.accepted = accepted
         self.message_event = _UNAWAITED
         self.response_complete = self.disconnected = False
@@ -189,7 +191,10 @@ class _QuickCycle:
 
     def finish(self, _stored: asyncio.Future[Acknowledged]) -> None:
         """The record is stored, or has failed."""
-        self._connection.finish_quickly(self)
+        connection = self._connection
+        assert connection is not None
+        self._connection = None  # the connection keeps this cycle, so its memory would wait for the garbage collector
+        connection.finish_quickly(self)
 
 
 class HttpConnection(HttpToolsProtocol):
@@ -274,7 +279,6 @@ class HttpConnection(HttpToolsProtocol):
         if self._held is None:
             super().on_headers_complete()
         else:
-            self._held_body = b""
             self._held_since_s = perf_counter()
 
     def on_body(self, body: bytes) -> None:
@@ -288,7 +292,7 @@ class HttpConnection(HttpToolsProtocol):
         self._message_open = False
         if self._held is not None:
             if self._begin_quickly(self._held):
-                self._held = None
+                self._held, self._held_body = None, b""
                 return
             self._let_go()
         self.scope[WHOLE] = True  # type: ignore[typeddict-unknown-key]
@@ -319,10 +323,10 @@ class HttpConnection(HttpToolsProtocol):
 
     def _let_go(self) -> None:
         """The held request goes the usual way."""
-        self._held = None
+        body, self._held, self._held_body = self._held_body, None, b""
         super().on_headers_complete()
-        if self._held_body:
-            super().on_body(self._held_body)
+        if body:
+            super().on_body(body)
 
     def _begin_quickly(self, target: Target) -> bool:
         """Hand the held record over to the producer. Returns whether that was done."""
@@ -332,6 +336,7 @@ class HttpConnection(HttpToolsProtocol):
             return False
         cycle = _QuickCycle(self, accepted)
         self.cycle = cycle  # type: ignore[assignment]
+        self.door.quick_under_way += 1
         accepted.stored.add_done_callback(cycle.finish)
         return True
 
@@ -339,6 +344,7 @@ class HttpConnection(HttpToolsProtocol):
         """Send the receipt of a record that went the short way."""
         quick = self.door.quick
         assert quick is not None
+        self.door.quick_under_way -= 1
         status, line = quick.answer(cycle.accepted)
         cycle.response_complete = True
         if not cycle.disconnected:

@@ -25,6 +25,7 @@ from typing import Final
 
 from app.client.cluster import ClusterClient
 from app.client.consumer import Consumer, FetchedBatch
+from app.core.errors import CorruptionError
 from app.core.limits import KIB, MIB
 from app.core.turns import Portion, run
 from app.core.units import LeaderEpoch, Offset, TopicPartition
@@ -128,6 +129,8 @@ class _Reading:
         self._held = held
         self.epoch: LeaderEpoch | None = None
         self.ended_by: EndedBy | None = None
+        self._fault: CorruptionError | None = None
+        """Why the record after the last run cannot be read."""
         self.portion = Portion()
         self._short = ShortRecords(wanted.partition.partition, wanted.rendering)
         consumer.assign({wanted.partition: wanted.offset})
@@ -153,7 +156,7 @@ class _Reading:
 
     async def shown(self, batches: list[FetchedBatch]) -> AsyncIterator[list[ShownAt]]:
         """The wanted records of some batches, in runs that have at least one. ``position`` is moved on with each run.
-        ``ended_by`` is set when a limit is reached."""
+        ``ended_by`` is set when a limit is reached. Raises: CorruptionError, after the records before it."""
         for batch in batches:
             epoch = batch.header.leader_epoch
             records = await batch_records(batch, self.portion)
@@ -166,6 +169,8 @@ class _Reading:
                     yield found
                 if self.ended_by is not None:
                     return
+                if self._fault is not None:
+                    raise self._fault
                 if waiting is None:
                     break
             self._move_to(batch.header.end_offset)
@@ -175,7 +180,8 @@ class _Reading:
     def _run_of(self, records: Iterator[Record], epoch: LeaderEpoch) -> tuple[list[ShownAt], Record | None]:
         """Show short records, up to ``RUN_BYTES``, the end of the portion, a limit, or a record that is not short.
 
-        Returns: those that are wanted, and the record that comes next; None if there is none, or if a limit is reached.
+        Returns: those that are wanted, and the record that comes next; None if there is none, or if a limit is reached. A record
+        that cannot be read ends the run, and is kept as ``_fault``.
         """
         key, count_max, bytes_max = self.wanted.key, self.wanted.count, self.wanted.bytes_max
         end = Offset(OFFSET_END) if self.wanted.end is None else self.wanted.end
@@ -187,31 +193,35 @@ class _Reading:
         found: list[ShownAt] = []
         waiting: Record | None = None
         limited = False
-        for record in records:
-            offset, _, own_key, value, headers = record
-            own_size = len(value) if value else 0
-            if own_key:
-                own_size += len(own_key)
-            if headers:
-                own_size = _bytes_of(record) if len(headers) <= SHORT_HEADERS else LONG
-            if own_size > SHORT_BYTES or shown_bytes >= run_end or portion.spent_by():
-                waiting = record
-                break
-            if offset > position:
-                position = min(offset, end)
-            if count >= count_max or position >= end or size >= bytes_max or shown_bytes >= shown_max:
-                limited = True
-                break
-            if key is None or own_key == key:
-                content = shown(record)
-                if not roomy and held is not None and not held.take(len(content)):
-                    self.ended_by = EndedBy.BYTES
+        try:
+            for record in records:
+                offset, _, own_key, value, headers = record
+                own_size = len(value) if value else 0
+                if own_key:
+                    own_size += len(own_key)
+                if headers:
+                    own_size = _bytes_of(record) if len(headers) <= SHORT_HEADERS else LONG
+                if own_size > SHORT_BYTES or shown_bytes >= run_end or portion.spent_by():
+                    waiting = record
                     break
-                found.append((offset, content))
-                count += 1
-                shown_bytes += len(content)
-            size += own_size
-            position = Offset(offset + 1)
+                if offset > position:
+                    position = min(offset, end)
+                if count >= count_max or position >= end or size >= bytes_max or shown_bytes >= shown_max:
+                    limited = True
+                    break
+                if key is None or own_key == key:
+                    content = shown(record)
+                    if not roomy and held is not None and not held.take(len(content)):
+                        self.ended_by = EndedBy.BYTES
+                        break
+                    found.append((offset, content))
+                    count += 1
+                    shown_bytes += len(content)
+                size += own_size
+                position = Offset(offset + 1)
+        except CorruptionError as error:
+            self._fault = error
+            limited = True
         if found:
             self.epoch = epoch
             if roomy and held is not None:

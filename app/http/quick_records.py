@@ -41,12 +41,11 @@ METHOD: Final = "POST"
 TARGETS_KEPT: Final = 1_024
 """Paths that are kept with their cluster and topic."""
 _PATH: Final = re.compile(rb"/v3/clusters/([A-Za-z0-9_-]{1,64})/topics/([A-Za-z0-9._-]{1,249})/records")
-_UNREAD: Final = frozenset(
-    (b"accept", b"accept-encoding", b"accept-language", b"content-length", b"content-type", b"user-agent")
-)
-"""Headers that the route does not look at, and the length of the body."""
+_UNREAD: Final = frozenset((b"accept", b"accept-encoding", b"accept-language", b"content-type", b"user-agent"))
+"""Headers that the route does not look at."""
 _HOST: Final = b"host"
 _LENGTH: Final = b"content-length"
+_LENGTH_DIGITS: Final = len(str(PIECE_BYTES_MAX))
 _CONNECTION: Final = b"connection"
 _KEEP_ALIVE: Final = b"keep-alive"
 
@@ -100,8 +99,12 @@ class QuickRecords:
                 if host is not None:
                     return None
                 host = value
+            elif name == _LENGTH:
+                if len(value) > _LENGTH_DIGITS or not value.isdigit() or int(value) > PIECE_BYTES_MAX:
+                    return None  # so that no larger body is held
+                has_length = True
             elif name in _UNREAD:
-                has_length = has_length or name == _LENGTH
+                continue
             elif name != _CONNECTION or value.lower() != _KEEP_ALIVE:
                 return None
         if host is None or not has_length or not self._guard.serves(host, server, scheme):

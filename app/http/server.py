@@ -65,9 +65,13 @@ class BugLog(logging.Handler):
     bugs.
     """
 
-    def __init__(self, faults: Faults, log_line: Callable[[str], None] = log_line) -> None:
+    def __init__(
+        self, faults: Faults, log_line: Callable[[str], None] = log_line, *, door: OpenConnections | None = None
+    ) -> None:
+        """``door``: counts the requests that have no task."""
         super().__init__(logging.ERROR)
         self._faults = faults
+        self._door = door
         self._log_line = log_line
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -76,6 +80,8 @@ class BugLog(logging.Handler):
             return
         if record.msg == ENDED_BY_A_STOP:
             count: Any = record.args[0]  # type: ignore[index]
+            if self._door is not None:
+                count += self._door.quick_under_way
             text = f"HTTP requests that had not ended in time were ended by the stop: {count}"
             self._log_line(Event.HTTP_REQUESTS_CUT_SHORT.line(text, requests=count))
             return
@@ -83,11 +89,20 @@ class BugLog(logging.Handler):
             log_exception(error)
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     """Reports that it listens, and where."""
 
-    def __init__(self, config: uvicorn.Config, *, quiet: bool, scheme: str, share: _Share | None = None) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        door: OpenConnections,
+        *,
+        quiet: bool,
+        scheme: str,
+        share: _Share | None = None,
+    ) -> None:
         super().__init__(config)
+        self._door = door
         self._quiet = quiet
         self._scheme = scheme
         self._share = share
@@ -102,6 +117,11 @@ class _Server(uvicorn.Server):
         if not self._quiet and self.servers:
             host, port = self.servers[0].sockets[0].getsockname()[:2]
             announce(Event.HTTP_LISTENING.line(f"Firn HTTP listens on {self._scheme}://{host}:{port}", port=port))
+
+    async def _wait_tasks_to_complete(self) -> None:
+        await super()._wait_tasks_to_complete()
+        while self._door.quick_under_way and not self.force_exit:  # noqa: ASYNC110 (a second signal sets no event)
+            await asyncio.sleep(0.1)
 
     def _protocol(self) -> asyncio.Protocol:
         return self.config.http_protocol_class(  # type: ignore[call-arg]
@@ -197,7 +217,7 @@ def run(settings: HttpSettings, *, host: str, port: int, parent_fd: int | None =
         backlog=BACKLOG,
     )
     for name in ("uvicorn.error", "asyncio"):
-        logging.getLogger(name).addHandler(BugLog(faults))
+        logging.getLogger(name).addHandler(BugLog(faults, door=door))
         logging.getLogger(name).propagate = False
     share = None
     if worker is None:
@@ -208,7 +228,7 @@ def run(settings: HttpSettings, *, host: str, port: int, parent_fd: int | None =
         share = _Share(app, worker, registry, faults, parent_fd)
     settle_memory()  # with Python's own thresholds, the loop would look through all objects of the start-up again and again
     scheme = "http" if tls is None else "https"
-    server = _Server(config, quiet=parent_fd is not None, scheme=scheme, share=share)
+    server = Server(config, door, quiet=parent_fd is not None, scheme=scheme, share=share)
     with listening, asyncio.Runner(loop_factory=_uvloop) as runner:
         return runner.run(_serve(server, listening, parent_fd, app.state.health, faults, tls))
 
@@ -227,7 +247,7 @@ def _descriptors_for(connections: int, kept: int) -> int:
 
 
 async def _serve(
-    server: _Server,
+    server: Server,
     listening: socket.socket,
     parent_fd: int | None,
     health: HealthReader,

@@ -27,6 +27,7 @@ from app.http.connections import (
     connection_class,
 )
 from app.http.gateway import HttpSettings
+from app.http.quick_records import Accepted, QuickRecords, Target
 from app.machine.runtime import SystemClock, raise_descriptor_limit
 from tests.http.processes import head, http_process
 from tests.support.broker import running_broker
@@ -101,7 +102,7 @@ async def serving(
     settings = HttpSettings(bootstrap=(("127.0.0.1", broker_port),), body_idle_timeout_ms=body_ms)
     app = create_app(settings, clock=SystemClock(), rng=random.Random(2), registry=registry)
     limits = ConnectionLimits(connections_max=connections_max, header_timeout_ms=header_ms, transfer_timeout_ms=body_ms)
-    door = OpenConnections(limits, registry)
+    door = OpenConnections(limits, registry, quick=app.state.quick_records)
     port = free_port()
     config = uvicorn.Config(app, host="127.0.0.1", port=port, http=connection_class(door), log_level="error")
     server = uvicorn.Server(config)
@@ -342,15 +343,38 @@ async def test_past_the_limit_health_is_told_and_all_else_is_unavailable(tmp_pat
         assert await server.ask("/readyz") == 200
 
 
-async def test_a_connection_that_has_ended_leaves_nothing_to_the_garbage_collector(broker_port: int) -> None:
-    async with serving(broker_port) as server:
-        assert await server.ask("/healthz") == 200
-        await server.until("firn_http_connections", 0)
+async def test_a_connection_that_has_ended_leaves_nothing_to_the_garbage_collector(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quickly = 0
+    original = QuickRecords.accept
+
+    def accept(self: QuickRecords, target: Target, body: bytes, began_s: float) -> Accepted | None:
+        nonlocal quickly
+        accepted = original(self, target, body, began_s)
+        quickly += accepted is not None
+        return accepted
+
+    monkeypatch.setattr(QuickRecords, "accept", accept)
+    async with running_broker(tmp_path) as broker, serving(broker.port) as server:
+        await broker.create_topic("t", 1)
+        path = f"/v3/clusters/{broker.node.cluster.image.cluster_id}/topics/t/records"
+
+        async def ask() -> None:
+            assert await server.ask("/healthz") == 200
+            reader, writer = await server.connect()
+            writer.write(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20\r\n\r\n".encode())
+            writer.write(b'{"value":{"data":1}}')
+            assert (await head(reader))[0] == 200
+            writer.close()
+            await server.until("firn_http_connections", 0)
+
+        await ask()
         gc.collect()
         gc.disable()
         try:
-            assert await server.ask("/healthz") == 200
-            await server.until("firn_http_connections", 0)
+            await ask()
+            assert quickly == 1
             assert not any(isinstance(one, HttpConnection) for one in gc.get_objects())
         finally:
             gc.enable()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import socket
 from collections.abc import AsyncIterator
@@ -12,19 +13,23 @@ from typing import Any, Final
 import pytest
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.lifespan.off import LifespanOff
 from uvicorn.server import ServerState
 
 from app.client.producer import Acknowledged
 from app.core.errors import BrokerUnavailable, FirnError
+from app.core.faults import Faults
 from app.core.metrics import Registry
 from app.core.units import Offset, PartitionIndex, TimestampMs, TopicPartition
 from app.http.access import Access
 from app.http.application import create_app
+from app.http.bodies import PIECE_BYTES_MAX
 from app.http.connections import ConnectionLimits, HttpConnection, OpenConnections, connection_class
 from app.http.front import Measures
 from app.http.gateway import HttpSettings
 from app.http.guard import Guard
 from app.http.quick_records import Accepted, QuickRecords, Target
+from app.http.server import BugLog, Server
 from app.machine.runtime import SystemClock
 from tests.support.broker import RunningBroker, running_broker
 from tests.support.record_bodies import BODIES, LIMIT, RECORD
@@ -278,11 +283,14 @@ class Held(QuickRecords):
             "/r", guard=Guard(access=access, registry=registry), measures=Measures(registry), registry=registry
         )
         self.futures: list[asyncio.Future[Acknowledged]] = []
+        self.takes = True
 
     def target_of(self, path: bytes, headers: Any, server: Any, scheme: str) -> Target | None:
         return Target("c", "t")
 
     def accept(self, target: Target, body: bytes, began_s: float) -> Accepted | None:
+        if not self.takes:
+            return None
         self.futures.append(asyncio.get_running_loop().create_future())
         return Accepted(target, None, None, self.futures[-1], began_s)
 
@@ -295,12 +303,16 @@ async def _nothing(scope: object, receive: object, send: object) -> None:
     raise AssertionError("no request goes the usual way")
 
 
-def opened() -> tuple[HttpConnection, Wire, Held, Registry]:
+def door_of(held: Held, registry: Registry) -> OpenConnections:
+    limits = ConnectionLimits(connections_max=5, header_timeout_ms=10**6, transfer_timeout_ms=10**6)
+    return OpenConnections(limits, registry, quick=held)
+
+
+def opened(app: Any = _nothing) -> tuple[HttpConnection, Wire, Held, Registry]:
     registry = Registry()
     held = Held(registry)
-    limits = ConnectionLimits(connections_max=5, header_timeout_ms=10**6, transfer_timeout_ms=10**6)
-    door = OpenConnections(limits, registry, quick=held)
-    config = uvicorn.Config(_nothing, log_config=None)
+    door = door_of(held, registry)
+    config = uvicorn.Config(app, log_config=None)
     config.load()
     connection = connection_class(door)(config=config, server_state=ServerState(), app_state={})
     wire = Wire()
@@ -314,6 +326,101 @@ def count(registry: Registry, status: str) -> float:
         for one in registry.samples()
         if one.name == "firn_http_requests_total" and dict(one.labels)["status"] == status
     )
+
+
+async def _drains(scope: object, receive: Any, send: Any) -> None:
+    """Reads the body, and answers with its length."""
+    size, more = 0, True
+    while more:
+        message = await receive()
+        size, more = size + len(message["body"]), message["more_body"]
+    await send(
+        {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0"), (b"size", b"%d" % size)]}
+    )
+    await send({"type": "http.response.body", "body": b""})
+
+
+@pytest.mark.parametrize("way", ["short", "refused", "in parts"])
+async def test_no_body_is_kept_once_its_request_goes_on(way: str) -> None:
+    connection, wire, held, _ = opened(_drains)
+    held.takes = way == "short"
+    body = b"x" * 50_000
+    request = b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    cut = len(request) - 1 if way == "in parts" else len(request)
+    connection.data_received(request[:cut])
+    assert (connection._held, connection._held_body) == (None, b"")
+    connection.data_received(request[cut:])
+    if way == "short":
+        held.futures[0].set_result(STORED)
+        await asyncio.sleep(0)
+        assert b'"offset":5' in wire.written
+    else:
+        await until(lambda: b"size: 50000\r\n" in wire.written)
+    assert connection._held_body == b""
+    connection.connection_lost(None)
+
+
+@pytest.mark.parametrize(
+    ("length", "quickly"),
+    [
+        (b"%d" % PIECE_BYTES_MAX, True),
+        (b"%d" % (PIECE_BYTES_MAX + 1), False),
+        (b"9" * 5_000, False),
+        (b"x", False),
+        (b"-1", False),
+    ],
+)
+def test_a_body_that_is_too_long_by_its_head_is_not_held(
+    length: bytes, quickly: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Guard, "serves", lambda *_: True)
+    registry = Registry()
+    quick = QuickRecords(
+        "/r", guard=Guard(access=Access(), registry=registry), measures=Measures(registry), registry=registry
+    )
+    quick.gateway = object()  # type: ignore[assignment]
+    headers = [(b"host", b"a"), (b"content-length", length)]
+    target = quick.target_of(b"/v3/clusters/c/topics/t/records", headers, ("127.0.0.1", 80), "http")
+    assert target == (Target("c", "t") if quickly else None)
+
+
+async def test_a_stop_that_comes_to_its_time_counts_records_that_are_not_stored() -> None:
+    registry = Registry()
+    held = Held(registry)
+    door = door_of(held, registry)
+    lines: list[str] = []
+    handler = BugLog(Faults(lines.append, lambda: 0.0), lines.append, door=door)
+    logger = logging.getLogger("uvicorn.error")
+    logger.addHandler(handler)
+    http: Any = connection_class(door)
+    config = uvicorn.Config(
+        _nothing, lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=0, http=http
+    )
+    server = uvicorn.Server(config)
+    bound = socket.create_server(("127.0.0.1", 0))
+    serving = asyncio.create_task(server.serve(sockets=[bound]))
+    try:
+        _, writer = await asyncio.open_connection(*bound.getsockname())
+        writer.write(REQUEST)
+        await until(lambda: bool(held.futures))
+        server.should_exit = True
+        await serving
+        writer.close()
+    finally:
+        logger.removeHandler(handler)
+    assert lines == ["HTTP requests that had not ended in time were ended by the stop: 1"]
+
+
+async def test_a_stop_waits_for_the_record_of_a_client_that_has_left() -> None:
+    connection, _, held, _ = opened()
+    config = connection.config
+    server = Server(config, connection.door, quiet=True, scheme="http")
+    server.servers, server.lifespan = [], LifespanOff(config)
+    connection.data_received(REQUEST)
+    connection.connection_lost(ConnectionResetError())
+    asyncio.get_running_loop().call_later(0.5, held.futures[0].set_result, STORED)  # uvicorn alone ends after 0.1 s
+    await server.shutdown()
+    assert held.futures[0].done()
 
 
 async def test_a_stopping_server_answers_and_then_closes() -> None:

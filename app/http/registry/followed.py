@@ -26,7 +26,10 @@ KEPT_MAX_S: Final = 300.0
 VIEWS_BYTES_MAX: Final = 512 * MIB
 """Memory of all views. The one that was used last is kept at any size."""
 IDLE_MAX_S: Final = KEPT_MAX_S
-"""A view that was not used for so long is dropped. It would be read from the start anyway."""
+"""A view that was not used for so long is dropped, once a further request comes to the registry. It would be read from the start
+anyway."""
+VIEWS_MAX: Final = 400
+"""Views at a time, twice the callers. Those of callers that have ended are among them until they are idle."""
 LOOK_S: Final = 1.0
 """Time between two looks at the memory of all views, while no new one comes."""
 ANSWERS_BYTES_MAX: Final = 4 * MIB
@@ -118,9 +121,11 @@ class FollowedLog:
 
     async def recent(self, seconds: float = KEPT_S) -> View:
         """The view as it was so many seconds ago, or later, with all records of this caller. Raises: as ``refreshed``."""
-        if asyncio.get_running_loop().time() - self._whole_s < seconds:
-            return self.view
-        return await self.refreshed()
+        return self.view if self.is_recent(seconds) else await self.refreshed()
+
+    def is_recent(self, seconds: float) -> bool:
+        """Whether ``recent`` gives the view without a read."""
+        return asyncio.get_running_loop().time() - self._whole_s < seconds
 
     def appended(self) -> None:
         """The caller has appended records, which its next ``recent`` view must have."""
@@ -176,11 +181,11 @@ class FollowedLogs:
         return found
 
     def _drop(self, now_s: float) -> None:
-        """Drop idle views, and while all together are too large, those that were used longest ago."""
+        """Drop idle views, and while all together are too large or too many, those that were used longest ago."""
         kept = sum(one.bytes for one in self._logs.values())
         while len(self._logs) > 1:
             owner, oldest = next(iter(self._logs.items()))
-            if kept <= VIEWS_BYTES_MAX and now_s - oldest.used_s <= IDLE_MAX_S:
+            if kept <= VIEWS_BYTES_MAX and len(self._logs) <= VIEWS_MAX and now_s - oldest.used_s <= IDLE_MAX_S:
                 break
             del self._logs[owner]
             kept -= oldest.bytes

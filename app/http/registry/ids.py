@@ -46,9 +46,10 @@ async def list_types() -> Response:
 @router.get("/ids/{schema_id}", summary="Get a schema by its id", tags=TAGS)
 async def get_schema(schema_id: str, request: Request) -> Response:
     with_max = b"fetchMaxId" in request.scope["query_string"] and flag(request, "fetchMaxId")
-    if not with_max and (known := await known_answer(request)) is not None:
+    known = None if with_max else await known_answer(request)
+    if isinstance(known, Response):
         return known
-    view, found = await _schema(request, schema_id)
+    view, found = await _schema(request, schema_id, known)
     end = view.end
     found = await in_form(request, view, found)
     made = {**schema_members(found), "guid": found.guid}
@@ -59,9 +60,9 @@ async def get_schema(schema_id: str, request: Request) -> Response:
 
 @router.get("/ids/{schema_id}/schema", summary="Get the text of a schema by its id", tags=TAGS)
 async def get_text(schema_id: str, request: Request) -> Response:
-    if (known := await known_answer(request)) is not None:
+    if isinstance(known := await known_answer(request), Response):
         return known
-    view, found = await _schema(request, schema_id)
+    view, found = await _schema(request, schema_id, known)
     end = view.end
     found = await in_form(request, view, found)
     return kept(request, view, end, found.stored.schema.encode())
@@ -80,9 +81,9 @@ async def list_versions(schema_id: str, request: Request) -> Response:
 
 @router.get("/guids/{guid}", summary="Get a schema by its GUID", tags=TAGS)
 async def get_schema_of_guid(guid: str, request: Request) -> Response:
-    if (known := await known_answer(request)) is not None:
+    if isinstance(known := await known_answer(request), Response):
         return known
-    view, versions = await _of_guid(request, guid)
+    view, versions = await _of_guid(request, guid, known)
     end = view.end
     found = await in_form(request, view, versions[0])
     return kept(request, view, end, msgspec.json.encode({**schema_members(found), "guid": found.guid}))
@@ -99,9 +100,10 @@ def _context(request: Request) -> str:
     return read_subject(request.query_params.get("subject", ""), context_of(request.scope)).context
 
 
-async def _schema(request: Request, schema_id: str) -> tuple[View, Version]:
-    """A version with an id. Raises: RegistryRefusal."""
-    view = await service_of(request).view()
+async def _schema(request: Request, schema_id: str, view: View | None = None) -> tuple[View, Version]:
+    """A version with an id. ``view``: the registry as it is now, if it was read. Raises: RegistryRefusal."""
+    if view is None:
+        view = await service_of(request).view()
     found = None
     if schema_id.isascii() and schema_id.isdigit() and len(schema_id) <= 10 and int(schema_id) <= INT_MAX:
         found = view.schema(_context(request), int(schema_id))
@@ -126,9 +128,10 @@ async def _uses(request: Request, schema_id: str) -> list[Version]:
     return found
 
 
-async def _of_guid(request: Request, guid: str) -> tuple[View, list[Version]]:
-    """Raises: RegistryRefusal."""
-    view = await service_of(request).view()
+async def _of_guid(request: Request, guid: str, view: View | None = None) -> tuple[View, list[Version]]:
+    """``view``: the registry as it is now, if it was read. Raises: RegistryRefusal."""
+    if view is None:
+        view = await service_of(request).view()
     found = view.by_guid(guid.lower())
     if not found:
         raise RegistryRefusal(Code.SCHEMA_NOT_FOUND, f"Schema {guid[:50]} not found.")

@@ -57,15 +57,17 @@ def service_of(request: Request) -> SchemaService:
     return SchemaService(logs.of(gateway_of(request)), work)
 
 
-async def known_answer(request: Request) -> Response | None:
+async def known_answer(request: Request) -> Response | View | None:
     """The answer to the same request, if the registry gave it ``LOOKED_UP_S`` ago or later and its log has not moved on since.
+    Without one, the registry as it is now, if this call has read it to its end.
 
     Raises: FirnError.
     """
     logs: FollowedLogs = request.app.state.schema_logs
     followed = logs.of(gateway_of(request))
-    body = followed.answers.get(await followed.recent(LOOKED_UP_S), _asked(request))
-    return None if body is None else encoded(body)
+    read = None if followed.is_recent(LOOKED_UP_S) else await followed.refreshed()
+    body = followed.answers.get(followed.view, _asked(request))
+    return read if body is None else encoded(body)
 
 
 def kept(request: Request, view: View, end: int, body: bytes) -> Response:

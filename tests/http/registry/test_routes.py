@@ -228,6 +228,18 @@ async def test_a_schema_that_was_looked_up_is_known_for_a_second(
     assert await client.refused("GET", "/schemas/ids/2") == (404, 40403)
 
 
+@pytest.mark.parametrize("path", ["/schemas/ids/1", "/schemas/ids/1/schema", "/schemas/guids/{guid}"])
+async def test_a_first_look_up_reads_the_end_of_the_log_once(
+    path: str, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.log.put(schema_record("a", 1, 1))
+    guid = (await client.good("GET", "/schemas/ids/1"))["guid"]
+    monkeypatch.setattr(requests, "LOOKED_UP_S", 0.0)
+    before = client.log.reads
+    await client.good("GET", f"{path.format(guid=guid)}?first=true")
+    assert client.log.reads == before + 1
+
+
 async def test_answers_are_known_by_context_and_query(client: Client) -> None:
     client.log.put(schema_record("a", 1, 1), schema_record(":.sales:a", 1, 1, '"int"'))
     for _ in range(2):

@@ -8,8 +8,17 @@ from typing import Any
 import pytest
 
 from app.core.errors import BrokerUnavailable
+from app.http.callers import CALLERS_MAX
 from app.http.registry import followed
-from app.http.registry.followed import IDLE_MAX_S, KEPT_READS, KEPT_S, FollowedLog, FollowedLogs, KnownAnswers
+from app.http.registry.followed import (
+    IDLE_MAX_S,
+    KEPT_READS,
+    KEPT_S,
+    VIEWS_MAX,
+    FollowedLog,
+    FollowedLogs,
+    KnownAnswers,
+)
 from app.http.registry.parsing_work import KEPT_CHARS_MAX, ParsingWork
 from app.http.registry.service import SchemaService
 from app.registry.parsing.schemas import PROTOBUF_CHARS, SchemaType
@@ -202,6 +211,17 @@ async def test_views_of_large_logs_are_dropped_before_there_are_too_many(monkeyp
         await logs.of(owner).refreshed()
     assert logs.of(owners[3]) is not None
     assert logs.of(owners[0]) is not first
+
+
+async def test_there_are_at_most_twice_as_many_views_as_callers() -> None:
+    assert VIEWS_MAX == 2 * CALLERS_MAX
+    log = MemorySchemaLog()
+    logs = FollowedLogs(lambda _: log)
+    owners: list[Any] = [object() for _ in range(VIEWS_MAX + 1)]
+    first = [logs.of(owner) for owner in owners]
+    assert len(logs._logs) == VIEWS_MAX
+    assert [logs.of(owner) for owner in owners[1:]] == first[1:]
+    assert logs.of(owners[0]) is not first[0]
 
 
 def test_a_view_is_kept_for_each_caller_until_it_is_idle() -> None:

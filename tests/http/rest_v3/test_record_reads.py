@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import struct
 from base64 import b64encode
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -12,6 +13,7 @@ from typing import Any, Final
 import httpx
 import pytest
 from confluent_kafka import Producer
+from crc32c import crc32c
 from fastapi import FastAPI
 from starlette.types import Message
 
@@ -23,7 +25,7 @@ from app.http.errors import RestError
 from app.http.gateway import READERS_MAX, Gateway
 from app.http.pages import batch_records
 from app.http.rest_v3 import record_reads
-from app.records.batch import check_stored_batch
+from app.records.batch import CRC_START, check_stored_batch
 from app.records.builder import build_batch
 from app.records.record import Record
 from tests.handlers.conversation import batch, talk
@@ -383,6 +385,31 @@ async def test_a_deleted_topic_ends_a_stream_with_an_error(
     text = (await following).text
     assert "error_code" in text
     assert text.rstrip().rpartition("event: error\ndata: ")[2].startswith('{"error_code":404')
+
+
+def unreadable(count: int) -> bytes:
+    """A batch whose last record has a header whose name is not UTF-8, behind ``count`` records."""
+    last = (TimestampMs(0), None, b"v", (("name", b""),))
+    built = bytearray(build_batch([(TimestampMs(0), None, b"v", ())] * count + [last]))
+    built[built.index(b"name")] = 0xFF
+    struct.pack_into(">I", built, 17, crc32c(bytes(built[CRC_START:])))
+    return bytes(built)
+
+
+async def test_records_before_one_that_cannot_be_read_are_streamed(
+    http: httpx.AsyncClient, broker: RunningBroker, path: str
+) -> None:
+    async with talk(broker.port) as client:
+        answer = await client.produce(9, [("t", [(0, unreadable(5))])])
+        assert answer.responses[0].partition_responses[0].error_code == 0
+    stream = (await http.get(path, headers=EVENTS)).text
+    good, _, error = stream.rpartition("event: error\ndata: ")
+    assert events(good) == [(str(offset), offset) for offset in range(5)]
+    assert json.loads(error)["error_code"] == 50002
+    lines = (await http.get(f"{path}?follow=true", headers=LINES)).text.splitlines()
+    assert [json.loads(line).get("offset") for line in lines] == [0, 1, 2, 3, 4, None]
+    assert offsets(await http.get(f"{path}?count=5")) == [0, 1, 2, 3, 4]
+    assert (await http.get(f"{path}?count=6")).json()["error_code"] == 50002
 
 
 async def test_readers_beyond_the_limit_are_told_to_come_later_and_a_lane_is_free_again_when_its_reader_is_done(
