@@ -13,7 +13,7 @@ import pytest
 
 from app.broker.replication.followers import Followers
 from app.configs import TopicConfig
-from app.core.errors import ErrorCode
+from app.core.errors import BrokerUnavailable, ErrorCode
 from app.core.faults import Faults
 from app.core.units import BrokerId, TopicIdPartition
 from app.hot.checkpoints import CLEAN_SHUTDOWN_FILE
@@ -152,6 +152,42 @@ async def test_a_follower_leaves_the_in_sync_set_and_fetches_lost_records_again(
         assert await stored(follower) == await stored(leader)
 
 
+def lead(broker: RunningBroker) -> int:
+    return broker.node.cluster.image.topics_by_name["t"].partitions[0].leader
+
+
+@pytest.mark.ci
+async def test_a_leader_that_lacks_records_follows_at_its_end_until_its_next_start(tmp_path: Path) -> None:
+    async with AsyncExitStack() as first, member(tmp_path, 2, **SETTINGS) as second:
+        leader = await first.enter_async_context(member(tmp_path, 1, **SETTINGS))
+        await until(lambda: unfenced(leader) == unfenced(second) == [1, 2])
+        await second.node.membership.controller.create_topic(
+            "t",
+            configs={"segment.bytes": "1048576", "min.insync.replicas": "1", "remote.storage.enable": "false"},
+            assignments={0: [1, 2]},
+        )
+        await until(lambda: second.node.logs.get("t", 0) is not None and leader.node.logs.get("t", 0) is not None)
+        await fill(leader)
+        await first.aclose()
+        await until(lambda: in_sync(second) == [2])
+    lose_the_second_segment(tmp_path / "broker-2" / "data")
+    async with AsyncExitStack() as stack:
+        async with member(tmp_path, 2, **SETTINGS) as second:
+            leader = await stack.enter_async_context(member(tmp_path, 1, **SETTINGS))
+            await until(lambda: in_sync(leader) == [1, 2])
+            assert lead(second) == 2, "the last known replica"
+            await second.node.membership.controller.elect_leaders([("t", 0)])
+            await until(lambda: lead(second) == lead(leader) == 1)
+            await until(lambda: leader.node.partitions.table.led("t", 0) is not None)
+            await fill(leader, BATCHES, 1)
+            assert (in_sync(leader), len(second.log("t").lost)) == ([1, 2], 1)
+            assert [line for line in second.lines if "follows all the same" in line]
+        second = await stack.enter_async_context(member(tmp_path, 2, **SETTINGS))
+        await until(lambda: not second.log("t").lost and second.log("t").log_end_offset == END + 10)
+        await until(lambda: in_sync(leader) == [1, 2])
+        assert await stored(second) == await stored(leader)
+
+
 async def lacking_log() -> PartitionLog:
     """A log of ten records that lacks the offsets from 3 to 6."""
     fs = sim()
@@ -184,11 +220,14 @@ class OneFollowed:
         self.lines: list[str] = []
         self.looks = asyncio.Queue[None]()
         self.first_fetch = asyncio.get_running_loop().create_future()
+        self.fails = asyncio.Event()
+        self.this = SimpleNamespace(broker_epoch=1)
         key = TopicIdPartition(log.topic_id, log.partition)
         partition: Any = SimpleNamespace(
             key=key, log=log, role=Role.FOLLOWER, leader_epoch=1, topic="t", index=log.partition
         )
-        whole: Any = SimpleNamespace(brokers={1: None}, partition=lambda topic_id, index: self.image)
+        self.partition = partition
+        whole: Any = SimpleNamespace(brokers={2: self.this}, partition=lambda topic_id, index: self.image)
         whole.brokers[1] = whole
         table: Any = PartitionTableOf(partition)
         no_start: Any = None
@@ -209,7 +248,9 @@ class OneFollowed:
 
     async def fetch(self, to: object, request: FetchRequest) -> Any:
         self.first_fetch.set_result(request.topics[0][1][0].fetch_offset)
-        await asyncio.Event().wait()
+        await self.fails.wait()
+        self.fails.clear()
+        raise BrokerUnavailable("The leader is away.")
 
     async def some_looks(self) -> None:
         for _ in range(3):
@@ -226,6 +267,9 @@ class PartitionTableOf(list[Any]):
     def leader_to_follow(self, partition: object) -> int:
         return 1
 
+    def take_touched(self) -> list[Any]:
+        return list(self)
+
 
 @asynccontextmanager
 async def following(one: OneFollowed) -> AsyncIterator[None]:
@@ -238,18 +282,36 @@ async def following(one: OneFollowed) -> AsyncIterator[None]:
         await asyncio.wait([task])
 
 
-@pytest.mark.parametrize("image", [{"isr": (1, 2)}, {"eligible": (2,)}])
-async def test_a_follower_that_others_count_on_neither_fetches_nor_is_cut(image: dict[str, tuple[int, ...]]) -> None:
+async def test_a_follower_neither_fetches_nor_is_cut_before_the_image_has_its_registration() -> None:
     log = await lacking_log()
-    one = OneFollowed(log, **image)
+    one = OneFollowed(log, isr=(1, 2))
+    one.this.broker_epoch = 0
     async with following(one):
         await one.some_looks()
         assert (log.log_end_offset, len(log.lost), one.lowered) == (10, 1, [])
         assert not one.first_fetch.done()
-        one.image.isr, one.image.eligible = (1,), ()
+        one.this.broker_epoch, one.image.isr = 1, (1,)
         assert await one.first_fetch == 3
     assert (log.log_end_offset, log.lost, one.lowered) == (3, (), [3])
     assert len(one.lines) == 1
+
+
+@pytest.mark.parametrize("image", [{"isr": (1, 2)}, {"eligible": (2,)}])
+async def test_a_follower_that_others_count_on_fetches_at_its_end_and_is_not_cut(
+    image: dict[str, tuple[int, ...]],
+) -> None:
+    log = await lacking_log()
+    one = OneFollowed(log, **image)
+    async with following(one):
+        assert await one.first_fetch == 10
+        one.image.isr, one.image.eligible = (1,), ()
+        one.first_fetch = asyncio.get_running_loop().create_future()
+        one.partition.leader_epoch += 1
+        one.followers.table.on_touched()  # type: ignore[misc]
+        one.fails.set()
+        assert await one.first_fetch == 10, "a leader has heard of the old end"
+    assert (log.log_end_offset, len(log.lost), one.lowered) == (10, 1, [])
+    assert ["t-0 lacks offsets [3, 6) and follows all the same" in line for line in one.lines] == [True, False]
 
 
 async def test_a_follower_is_not_cut_before_its_lower_high_watermark_is_durable() -> None:

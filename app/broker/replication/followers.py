@@ -191,6 +191,8 @@ class Followers:
         """The leader of every partition that is fetched."""
         self._to_follow: deque[Partition] = deque()
         """Touched partitions whose leader was not looked at yet."""
+        self.counted_on: set[TopicIdPartition] = set()
+        """Partitions that were fetched although their log lacks segment files, in this run of the broker (A6)."""
         self.start_turns = asyncio.Semaphore(STARTS_AT_ONCE)
         self._group: asyncio.TaskGroup | None = None
 
@@ -256,7 +258,7 @@ class _Fetcher:
         """Partitions whose position may differ from the one in the session. The others cost a request nothing."""
         self._resting: dict[_Followed, None] = {}
         self._lacking: dict[_Followed, None] = {}
-        """Partitions whose log lacks segment files. They rest until it was cut back to before the loss (A6)."""
+        """Partitions whose log lacks segment files. They rest until ``_cut_lacking`` has decided (A6)."""
         self._to_scan: list[_Followed] = []
         self._forgotten: dict[TopicIdPartition, None] = {}
         self._in_session: dict[TopicIdPartition, None] = {}
@@ -272,7 +274,7 @@ class _Fetcher:
                 return
             self._let_go(found)
         followed = self._followed[key] = _Followed(key, partition, partition.leader_epoch)
-        if partition.log.lost:
+        if partition.log.lost and key not in self._owner.counted_on:
             self._lacking[followed] = None
             self._rest(followed, math.inf)
         else:
@@ -546,13 +548,19 @@ class _Fetcher:
     async def _cut_lacking(self) -> None:
         """Cut logs that lack segment files back to before the first loss, and fetch what follows again (A6).
 
-        Never before the image has this broker out of the in-sync and the eligible set, and before the first fetch: a leader that
-        saw its old end could take it back into the set. Others have all committed records then.
+        Never before the image has the registration of this run, nor after a fetch: a leader that saw the old end could take this
+        broker back into the set. One that is in a set then led, and others count on its log: it goes on at its end.
         """
+        this = self._owner.image().brokers.get(self._owner.broker_id)
+        if this is None or this.broker_epoch != self._owner.broker_epoch():
+            return
         for followed in tuple(self._lacking):
             partition, log = followed.partition, followed.partition.log
             image = self._owner.image().partition(followed.key.topic_id, followed.key.partition)
-            if image is None or self._owner.broker_id in (*image.isr, *image.eligible):
+            if image is None or followed not in self._lacking:
+                continue
+            if log.lost and self._owner.broker_id in (*image.isr, *image.eligible):
+                self._go_on_lacking(followed)
                 continue
             if log.lost:
                 lost, before = log.lost[0], followed.now()
@@ -568,6 +576,21 @@ class _Fetcher:
             if not log.lost:
                 del self._lacking[followed]
                 self._rest(followed, 0.0)
+
+    def _go_on_lacking(self, followed: _Followed) -> None:
+        partition = followed.partition
+        self._owner.counted_on.add(followed.key)
+        del self._lacking[followed]
+        self._rest(followed, 0.0)
+        self._owner.log_line(
+            Event.LOG_SEGMENTS_MISSING.line(
+                f"{partition.topic}-{partition.index} lacks offsets {', '.join(map(str, partition.log.lost))} and follows all the"
+                " same, because others count on its newer records. When another replica is in sync, start this broker again:"
+                " then it fetches the records that it lacks",
+                topic=partition.topic,
+                partition=int(partition.index),
+            )
+        )
 
     def _cut(self, followed: _Followed, offset: int, why: str, *, given_up: bool = False) -> bool:
         """Cut a log back to ``offset``. ``why`` follows "where" in the log. ``given_up``: committed records may go, too.
