@@ -50,12 +50,12 @@ class Transaction(NamedTuple):
 
 
 async def begin_transaction(
-    cluster: ClusterClient, transactional_id: str, *, timeout_ms: int, busy_ms: int | None = None
+    cluster: ClusterClient, transactional_id: str, *, timeout_ms: int, busy_ms: int | None = None, once: bool = False
 ) -> Transaction:
     """A new transaction; an earlier one of the same id is aborted, and its producer fenced.
 
     The broker aborts it ``timeout_ms`` after its first record if no process has ended it by then. ``busy_ms``: how long to try
-    while the last transaction of the id is still being ended; None is as long as for other failures.
+    while the last transaction of the id is still being ended; None is as long as for other failures. ``once``: try nothing again.
     Raises: RequestRejected, BrokerUnavailable.
     """
 
@@ -65,7 +65,7 @@ async def begin_transaction(
         check_code(answer.error_code, None, f"transaction {transactional_id}")
         return Transaction(transactional_id, ProducerId(answer.producer_id), ProducerEpoch(answer.producer_epoch))
 
-    return await _asked(cluster, transactional_id, ask, busy(busy_ms))
+    return await _asked(cluster, transactional_id, ask, busy(busy_ms), budget_ms=0 if once else None)
 
 
 async def end_transaction(cluster: ClusterClient, transaction: Transaction, *, commit: bool) -> Transaction:
@@ -116,6 +116,7 @@ async def _asked(
     transactional_id: str,
     ask: Callable[[KafkaConnection], Awaitable[T]],
     shorter_ms: Mapping[ErrorCode, int] = NO_SHORTER,
+    budget_ms: int | None = None,
 ) -> T:
     """The response of the coordinator, which is looked for anew after a failure. Raises: RequestRejected, BrokerUnavailable."""
 
@@ -130,7 +131,8 @@ async def _asked(
             _forget_broker_of(cluster, transactional_id)
             raise
 
-    return await retrying(attempt, rng=cluster.rng, budget_ms=cluster.retry_budget_ms, shorter_ms=shorter_ms)
+    budget_ms = cluster.retry_budget_ms if budget_ms is None else budget_ms
+    return await retrying(attempt, rng=cluster.rng, budget_ms=budget_ms, shorter_ms=shorter_ms)
 
 
 def _forget_broker_of(cluster: ClusterClient, transactional_id: str) -> None:

@@ -22,9 +22,11 @@ from app.handlers.serving.session import SIDE_BY_SIDE_MAX
 from app.metadata.image.records import APPEND_LEVEL, REQUESTS_LEVEL
 from app.records.builder import build_batch
 from app.replication.partition import Partition
+from app.transactions.coordinator import TransactionCoordinator
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest
 from app.wire.apis.init_producer_id import InitProducerIdRequest
+from app.wire.apis.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from app.wire.private import (
     KEYED_BYTES_MAX,
     KEYED_RECORDS_MAX,
@@ -163,6 +165,38 @@ async def test_look_ups_of_one_connection_do_not_wait_for_each_other(
         for _ in range(2):
             _, answer = await client.answer(ApiKey.FIRN_REQUESTS, 0)
             assert unpack(RequestsResponse, answer).found == "unknown"
+
+
+async def test_identities_are_given_beside_each_other_and_not_before_a_produce_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go_on, initialize, asked = asyncio.Event(), TransactionCoordinator.initialize, list[str]()
+
+    async def waits(self: TransactionCoordinator, transactional_id: str, *args: Any) -> Any:
+        asked.append(transactional_id)
+        await may_go_on.wait()
+        return await initialize(self, transactional_id, *args)
+
+    async with broker_of(tmp_path) as broker, talk(broker.port) as client, talk(broker.port) as other:
+        await writer_of(client)
+        monkeypatch.setattr(TransactionCoordinator, "initialize", waits)
+        first, second = (InitProducerIdRequest(transactional_id=f"{n}", transaction_timeout_ms=9_000) for n in "ab")
+        client.send(ApiKey.INIT_PRODUCER_ID, 5, first)
+        client.send(ApiKey.INIT_PRODUCER_ID, 5, second)
+        await until(lambda: asked == ["a", "b"])
+        stored = asyncio.get_running_loop().create_future()
+        monkeypatch.setattr(Partition, "wait_stored", lambda *args, **named: stored)
+        data = PartitionProduceData(index=0, records=build_batch([(TimestampMs(0), None, b"v", ())]))
+        topics = [TopicProduceData(name="t", partition_data=[data])]
+        produced = ProduceRequest(acks=-1, timeout_ms=9_000, topic_data=topics)
+        other.send(ApiKey.PRODUCE, 9, produced)
+        other.send(ApiKey.INIT_PRODUCER_ID, 5, first)
+        await until(lambda: broker.log("t", 0).log_end_offset == 1)
+        await asyncio.sleep(0.05)
+        assert asked == ["a", "b"]
+        stored.set_result(None)
+        await until(lambda: asked == ["a", "b", "a"])
+        may_go_on.set()
 
 
 @pytest.mark.parametrize("key", [ApiKey.FIRN_REQUESTS, ApiKey.FIRN_KEYED])

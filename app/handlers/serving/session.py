@@ -57,9 +57,9 @@ FRAME_HEAD_BYTES: Final = FRAME_HEAD.size
 unpack_head = FRAME_HEAD.unpack_from
 
 API_VERSIONS: Final = 18
-SIDE_BY_SIDE: Final = frozenset({int(ApiKey.FIRN_REQUESTS), KEYED})
-"""Requests of one connection that are served beside each other: keyed requests of many callers, which have no order. Long ones of
-FirnRequests are served alone."""
+SIDE_BY_SIDE: Final = frozenset({int(ApiKey.FIRN_REQUESTS), KEYED, int(ApiKey.INIT_PRODUCER_ID)})
+"""Requests of one connection that are served beside each other: those of many callers of keyed requests, which have no order. Long
+ones of FirnRequests are served alone. Kafka's clients wait for their InitProducerId before they go on."""
 SIDE_BY_SIDE_MAX: Final = 32
 """Of these at a time, on one connection. They begin in one turn of the loop, and the first step of each may take 0.6 ms."""
 WHILE_STARTING: Final = frozenset({API_VERSIONS, ApiKey.FIRN_PLACE, *BETWEEN_BROKERS})
@@ -155,7 +155,7 @@ class Session(Client):
                     if self.gathered:
                         gathering.flush(self)
                         refusal = context.refusal or self.held
-                    if slots and (api_key not in SIDE_BY_SIDE or len(slots) >= SIDE_BY_SIDE_MAX):
+                    if slots and not self._may_pass(api_key):
                         break
                     self._serve_one(api_key, api_version, correlation_id, view[position + 4 : frame_end])
                 position = frame_end
@@ -179,6 +179,15 @@ class Session(Client):
                 meter.response_bytes.value += answered_bytes
                 meter.observe(server.loop.time() - self.started_s, produced - later)
         return position
+
+    def _may_pass(self, api_key: int) -> bool:
+        """Whether a request other than Produce may be served while others wait. An InitProducerId may end the transaction of a
+        waiting Produce, and does not pass it."""
+        slots = self._slots
+        if api_key not in SIDE_BY_SIDE or len(slots) >= SIDE_BY_SIDE_MAX:
+            return False
+        produces = self.server.produce_meter
+        return api_key != ApiKey.INIT_PRODUCER_ID or all(slot.meter is not produces for slot in slots)
 
     def _serve_decoded(self, api_version: int, correlation_id: int, frame: memoryview) -> Parts:
         """Serve a Produce that is decoded in full. Returns and raises: as ``serve_produce``."""

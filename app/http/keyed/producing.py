@@ -114,6 +114,8 @@ class KeyedProducer:
         self._process = secrets.token_hex(PROCESS_BYTES)
         self._ids: TransactionalIds | None = None
         self._kept: dict[str, _Kept] = {}
+        self._timeout_ms = 0
+        """Of the last transaction; 0 before the first."""
         self._waiting: deque[asyncio.Future[str]] = deque()
         """Requests that wait for an id, in their order."""
         self._wake: asyncio.TimerHandle | None = None
@@ -274,18 +276,24 @@ class KeyedProducer:
             if not self._waiting:
                 self._wake_when_due(self._ids)
 
-    def take_kept(self) -> _Kept | None:
-        """An identity that needs no request to a broker; None if none is free."""
-        if self._ids is None or self._waiting or not self._kept:
+    async def take_ready(self) -> _Kept | None:
+        """An identity for a transaction; None if no id is free, if nothing is known of ids yet, or if no broker gives one."""
+        if self._ids is None or self._waiting or not self._timeout_ms:
             return None
         taken = self._ids.take(self._now_ms())
         if taken is None:
             return None
+        until_s = asyncio.get_running_loop().time()
         kept = self._kept.pop(taken, None)
-        if kept is None or kept.until_s <= asyncio.get_running_loop().time():
-            self._ids.put_back(taken)
+        if kept is not None and kept.until_s > until_s:
+            return kept
+        timeout_ms = self._timeout_ms
+        try:
+            transaction = await begin_transaction(self._cluster, taken, timeout_ms=timeout_ms, once=True)
+        except FirnError:
+            self.give_back(taken, None, timeout_ms)
             return None
-        return kept
+        return _Kept(transaction, timeout_ms, until_s + IDENTITY_KEPT_S)
 
     def _serve_waiting(self, ids: TransactionalIds) -> None:
         """Give ids that are free to requests that wait, in their order."""
@@ -310,13 +318,14 @@ class KeyedProducer:
         return int(asyncio.get_running_loop().time() * 1000)
 
     async def _begun(self, transactional_id: str, timeout_ms: int) -> Transaction:
+        self._timeout_ms = timeout_ms
         kept = self._kept.pop(transactional_id, None)
         if kept is not None and kept.timeout_ms == timeout_ms and kept.until_s > asyncio.get_running_loop().time():
             return kept.transaction
         return await begin_transaction(self._cluster, transactional_id, timeout_ms=timeout_ms, busy_ms=BUSY_MS)
 
     def keep(self, kept: _Kept) -> None:
-        """An identity of ``take_kept`` that was not used."""
+        """An identity of ``take_ready`` that was not used."""
         assert self._ids is not None
         transactional_id = kept.transaction.transactional_id
         self._kept[transactional_id] = kept
@@ -396,7 +405,7 @@ class _Try:
         attempt, plan = self._attempt, self._plan
         if not self._may_write_at_once():
             return
-        kept = self._producer.take_kept()
+        kept = await self._producer.take_ready()
         if kept is None:
             return
         transaction = kept.transaction

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -238,6 +239,37 @@ async def test_of_processes_that_ask_at_once_one_stores_and_all_tell_of_it(
             assert {answer.status_code for answer in answers} <= {200, 409}
             await settled(broker)
     assert len(await committed(broker)) == 12
+
+
+async def test_requests_at_once_each_get_an_identity_and_go_to_one_broker(
+    broker: RunningBroker, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Asked(monkeypatch)
+    answers = await asyncio.gather(*(process.post(f"k{number}") for number in range(8)))
+    assert {answer.status_code for answer in answers} == {200}
+    counted = Counter(asked.keys)
+    assert (counted[ApiKey.FIRN_KEYED], counted[ApiKey.INIT_PRODUCER_ID]) == (8, 7), "one was there"
+    assert counted.keys() == {ApiKey.FIRN_KEYED, ApiKey.INIT_PRODUCER_ID, ApiKey.FIND_COORDINATOR}
+    await settled(broker)
+    assert len(await committed(broker)) == 9
+
+
+async def test_without_an_identity_a_known_key_is_told_all_the_same(
+    broker: RunningBroker, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asks = 0
+
+    async def fails(*args: Any, **named: Any) -> Any:
+        nonlocal asks
+        asks += 1
+        raise LOST
+
+    first = await process.post("k")
+    monkeypatch.setattr(producing, "begin_transaction", fails)
+    monkeypatch.setattr(producing, "IDENTITY_KEPT_S", 0.0)
+    await process.post("l")
+    assert (await process.post("k")).content == first.content
+    assert asks == 1
 
 
 async def test_a_large_request_goes_step_by_step(
