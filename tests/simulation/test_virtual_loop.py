@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -43,6 +44,25 @@ def test_turning_without_end_at_one_time_is_found() -> None:
 
     with pytest.raises(Deadlock, match="turns and turns"):
         run_virtual(main)
+
+
+def test_a_moment_comes_for_two_that_wait_for_it_from_just_before() -> None:
+    """By less than the resolution of the clock, so that each timer is run at once."""
+
+    async def wait(loop: VirtualLoop, turns: int) -> None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        while loop.time() < 1.0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(1.0):
+                    await asyncio.Event().wait()
+
+    async def main(loop: VirtualLoop) -> float:
+        await asyncio.sleep(1.0 - 1e-11)
+        await asyncio.gather(wait(loop, 0), wait(loop, 1))
+        return loop.time()
+
+    assert run_virtual(main) == 1.0
 
 
 def test_pool_work_goes_on_when_its_caller_is_cancelled() -> None:

@@ -63,6 +63,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def advance(self, seconds: float) -> None:
         """Move the clock, or not. Called by the loop itself before every turn."""
         if seconds <= 0:
+            self._meet_timer()
             self._turns += 1
             if self._turns > TURNS_AT_ONE_TIME_MAX:
                 self._turns = 0
@@ -72,6 +73,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._now_s += seconds
         if self._now_s > self._seconds_max:
             raise Deadlock(f"virtual time passed {self._seconds_max} s: a retry or a wait has no end")
+
+    def _meet_timer(self) -> None:
+        """Be at the time of a timer that this turn runs, which may be due by the resolution of the clock alone.
+
+        Else tasks that wait again for the same moment would keep each other ready, and the moment would never come.
+        """
+        if self._scheduled:
+            when_s = self._scheduled[0]._when
+            if self._now_s < when_s < self._now_s + self._clock_resolution:
+                self._now_s = when_s
 
     def _process_events(self, event_list: list[Any]) -> None:
         assert not event_list
