@@ -19,6 +19,7 @@ from app.wire.apis.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from app.wire.apis.elect_leaders import ElectLeadersRequest, TopicPartitions
 from tests.cluster_simulation.faults import isolate_from
 from tests.cluster_simulation.machine import ClusterMachine
 from tests.cluster_simulation.truth import ReplicatedHistory
@@ -367,6 +368,41 @@ async def results_move(world: World) -> None:
             await asyncio.sleep(world.rng.uniform(0.0, 0.1))
 
 
+async def leaders_gather(world: World) -> None:
+    """One broker comes to lead all that keyed requests need, so that it can take all their steps by itself (ADR 0043, EO19)."""
+    up = [one for one in world.machines if one.up]
+    if not up:
+        return
+    leader = world.rng.choice(up).node_id
+    topics: dict[str, list[ReassignablePartition]] = {}
+    for history in world.all_histories():
+        image = world.partition_image(history)
+        if image is None or history.deleting or leader not in image.isr or image.leader == leader:
+            continue
+        replicas = [leader, *(int(one) for one in image.replicas if one != leader)]
+        moved = ReassignablePartition(partition_index=history.index, replicas=replicas)
+        topics.setdefault(history.topic, []).append(moved)
+    world.trace("gather", leader, *topics)
+    with suppress(Unreachable):
+        await world.administrator.ask_any(
+            ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+            AlterPartitionReassignmentsRequest(
+                timeout_ms=3000, topics=[ReassignableTopic(name=one, partitions=parts) for one, parts in topics.items()]
+            ),
+        )
+        await world.administrator.ask_any(
+            ApiKey.ELECT_LEADERS,
+            ElectLeadersRequest(
+                election_type=0,
+                topic_partitions=[
+                    TopicPartitions(topic=one, partitions=[part.partition_index for part in parts])
+                    for one, parts in topics.items()
+                ],
+                timeout_ms=3000,
+            ),
+        )
+
+
 async def http_cut_off(world: World) -> None:
     """An HTTP process is cut off from all brokers as it asks for the end of a transaction, for longer than it asks again."""
     keyed = world.coordinated.keyed
@@ -397,5 +433,6 @@ DIRECTED: Final[dict[str, Callable[[World], Awaitable[None]]]] = {
     "workers come together": workers_come_together,
     "results move": results_move,
     "http cut off": http_cut_off,
+    "leaders gather": leaders_gather,
 }
 """By name."""

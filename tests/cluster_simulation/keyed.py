@@ -1,14 +1,15 @@
 """Keyed requests in a simulated cluster, and their checker (ADR 0043, EO1 to EO11).
 
 HTTP processes run the program's ``KeyedProducer`` over the simulated network. They are killed, and lose connections to brokers.
-Callers ask for a key until it is answered, and some ask again. Several callers ask two processes for one key at a time. What is
-checked:
+Callers ask for a key until it is answered, and some ask again. Several callers ask two processes for one key at a time. The first
+process takes all steps of a try by itself. The other one has one broker take them, where that broker can (EO19). Some requests
+have all their partitions at one broker, so that it can. What is checked:
 
 - ``once`` (EO2, EO6, EO14): all answers to a key are the same. For readers of committed records, each record of an answered key is
   there once, at the offset of the answer.
 - ``whole`` (EO4): of each key, all records are there, or none.
 - ``EO3``: a result is refused only if another try of its key may have one.
-- ``EO5``: no caller is told that nothing is stored by the try whose records are committed.
+- ``EO5``, ``EO19``: no caller is told that nothing is stored by the try whose records are committed.
 - ``EO11``: when everything has healed, each key gets its answer in time.
 
 A loss of records that is allowed may take keys and records: then nothing is checked.
@@ -30,10 +31,10 @@ from unittest import mock
 from app.client.cluster import ClusterClient
 from app.client.connection import KafkaConnection
 from app.client.consumer import Consumer
-from app.core.errors import ErrorCode, FirnError, RequestRejected
-from app.core.units import Offset, PartitionIndex, TopicPartition
+from app.core.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected
+from app.core.units import BrokerId, Offset, PartitionIndex, TopicPartition
 from app.exactly_once.attempt import Aborted, Attempt, Outcome
-from app.exactly_once.records import Result
+from app.exactly_once.records import TOPIC, RequestKey, Result, Tick, decode, encode_key
 from app.http.errors import RestError, answer_of
 from app.http.keyed import producing
 from app.http.keyed.asked import KeyedRecord
@@ -41,8 +42,9 @@ from app.http.keyed.producing import KeyedProducer
 from app.records.batch import parse_header
 from app.wire.apikeys import ApiKey
 from app.wire.apis.produce import ProduceRequest
-from app.wire.private import RequestsRequest, unpack
+from app.wire.private import KeyedRequest, KeyedResponse, RequestsRequest, unpack
 from tests.cluster_simulation.machine import PORT
+from tests.cluster_simulation.truth import ReplicatedHistory
 from tests.sim.loop import Process
 from tests.sim.violation import Violation
 from tests.simulation.checkers import CRC_POSITION
@@ -61,6 +63,15 @@ PATIENCE_S: Final = (0.03, 0.3, 30.0, 30.0)
 """After which a caller gives an answer up."""
 LOST_SHARE: Final = 0.1
 """Of appends of results and of ends of transactions whose connection breaks while they are under way."""
+LOST_AT_ONCE_SHARE: Final = 0.3
+"""As ``LOST_SHARE``, of tries whose steps one broker takes."""
+LATE_SHARE: Final = 0.25
+"""Of tries of new keys whose steps one broker takes: the request arrives when its process has given it up."""
+LATE_S: Final = (0.0, 0.005, 0.02, 0.1)
+GATHERED_SHARE: Final = 0.6
+"""Of requests whose partitions one broker leads, that of the result among them."""
+KEYS_TRIED: Final = 50
+PRINCIPAL: Final = "User:ANONYMOUS"
 REPEATED_SHARE: Final = 0.3
 KILL_S: Final = (1.0, 6.0)
 """Between two kills of an HTTP process."""
@@ -70,6 +81,8 @@ ASKED_AGAIN_EACH: Final = 4
 """One of so many keys is asked for again at the end, though it was answered."""
 READ_S: Final = 60.0
 STREAM: Final = -3
+AT_ONCE: Final = "at once"
+"""In the trace: how far a broker came that was to take all steps of a try."""
 AGAIN: Final = frozenset({409, 429, 500, 503})
 
 Answer = tuple[object, ...]
@@ -82,16 +95,13 @@ class Asked:
     number: int
     topic: str
     records: tuple[KeyedRecord, ...]
+    key: bytes
     answer: Answer | None = None
     result: Result | None = None
     offered: set[bytes] = field(default_factory=set)
     """Tries that have had a result to append."""
     aborted: set[bytes] = field(default_factory=set)
     """Tries of which a process was to tell that nothing is stored."""
-
-    @property
-    def key(self) -> bytes:
-        return b"key-%d" % self.number
 
     @property
     def digest(self) -> bytes:
@@ -114,13 +124,29 @@ class OncePerKey:
         topic = rng.choice(topics)
         partitions = [one.index for one in world.histories.values() if one.topic == topic]
         number = world.next_number()
+        key, places = b"key-%d" % number, (None, *partitions)
+        if rng.random() < GATHERED_SHARE:
+            places = (rng.choice(partitions),)
+            key = self._key_at_leader_of(topic, places[0], key)
         records = tuple(
-            KeyedRecord(rng.choice((None, *partitions)), rng.choice((None, b"%d" % number)), b"%d/%d" % (number, place))
+            KeyedRecord(rng.choice(places), rng.choice((None, b"%d" % number)), b"%d/%d" % (number, place))
             for place in range(rng.randint(1, 3))
         )
-        asked = Asked(number, topic, records)
+        asked = Asked(number, topic, records, key)
         self._by_digest[asked.digest] = asked
         return asked
+
+    def _key_at_leader_of(self, topic: str, index: int, key: bytes) -> bytes:
+        """A key whose result has the leader of a partition, as far as the image tells."""
+        image = self._world.newest
+        results, target = image.topic(TOPIC), image.topic(topic)
+        if results is None or target is None:
+            return key
+        keys = (key + b".%d" % number for number in range(KEYS_TRIED))
+        leader = target.partitions[index].leader
+        return next(
+            (one for one in keys if results.partitions[RequestKey(PRINCIPAL, one).partition].leader == leader), key
+        )
 
     def of(self, digest: bytes) -> Asked:
         return self._by_digest[digest]
@@ -210,8 +236,9 @@ def _watched_attempt(checker: OncePerKey, world: World) -> type[Attempt]:
 class HttpProcess:
     """An HTTP process, as far as keyed requests go. It is killed and started again."""
 
-    def __init__(self, world: World, name: str) -> None:
-        self.world, self.name = world, name
+    def __init__(self, world: World, name: str, checker: OncePerKey, *, at_once: bool) -> None:
+        """``at_once``: whether it has one broker take all steps of a try, where that can."""
+        self.world, self.name, self.checker, self.at_once = world, name, checker, at_once
         self.rng = world.new_rng()
         self._starts = 0
         self._ends = asyncio.Event()
@@ -249,8 +276,18 @@ class HttpProcess:
             """Tells of the batches that it sends, and breaks at times."""
 
             async def request(self, key: ApiKey, message: Any, **named: Any) -> Any:
-                if key is ApiKey.FIRN_KEYED:  # ``tests/exactly_once/test_model.py`` has brokers that take all steps
-                    raise RequestRejected(ErrorCode.UNSUPPORTED_VERSION, "Steps are simulated one by one.")
+                if key is ApiKey.FIRN_KEYED:
+                    if not http.at_once:
+                        raise RequestRejected(ErrorCode.UNSUPPORTED_VERSION, "It takes all steps by itself.")
+                    asked = http._sends_at_once(unpack(KeyedRequest, message))
+                    http._ends.set()
+                    if asked.answer is None and http.rng.random() < LATE_SHARE:
+                        http.world.go(http._late(BrokerId(int(self.host[1:])), message))
+                        raise BrokerUnavailable("The connection has broken.")
+                    http._breaks(self.host, LOST_AT_ONCE_SHARE)
+                    body = await super().request(key, message, **named)
+                    http.world.trace(AT_ONCE, http.name, self.host, unpack(KeyedResponse, body).found)
+                    return body
                 if key is ApiKey.PRODUCE:
                     http._sends(message)
                 if key is ApiKey.END_TXN:
@@ -258,18 +295,40 @@ class HttpProcess:
                 if key is ApiKey.END_TXN or (
                     key is ApiKey.FIRN_REQUESTS and unpack(RequestsRequest, message).step == "append"
                 ):
-                    http._breaks(self.host)
+                    http._breaks(self.host, LOST_SHARE)
                 return await super().request(key, message, **named)
 
         return Watched
 
+    async def _late(self, broker_id: BrokerId, message: Any) -> None:
+        """The network has held a request, and it arrives after the connection has broken for its process."""
+        world = self.world
+        cluster = ClusterClient(
+            [(machine.name, PORT) for machine in world.machines],
+            rng=world.new_rng(),
+            client_id="late",
+            request_timeout_ms=REQUEST_MS,
+            retry_budget_ms=0,
+            dial=world.network.dialer("late", None),
+        )
+        await asyncio.sleep(self.rng.choice(LATE_S))
+        async with cluster:
+            try:
+                await cluster.refresh([])
+                connection = await cluster.broker(broker_id)
+                body = await connection.request(ApiKey.FIRN_KEYED, message, timeout_ms=REQUEST_MS)
+            except FirnError as error:
+                world.trace("late", self.name, broker_id, str(error))
+            else:
+                world.trace("late", self.name, broker_id, unpack(KeyedResponse, body).found)
+
     async def next_end(self) -> None:
-        """Wait until it asks for the end of a transaction."""
+        """Wait until it asks for the end of a transaction, or for all steps of one."""
         self._ends.clear()
         await self._ends.wait()
 
-    def _breaks(self, host: str) -> None:
-        if self.rng.random() < LOST_SHARE:
+    def _breaks(self, host: str, share: float) -> None:
+        if self.rng.random() < share:
             wait_s = self.rng.uniform(0.0, 0.02)
             loop, network = self.world.loop, self.world.network
             loop.call_later(wait_s, network.reset, (self.name, host), context=self.world.outside)
@@ -277,13 +336,28 @@ class HttpProcess:
     def _sends(self, request: ProduceRequest) -> None:
         for topic in request.topic_data:
             for part in topic.partition_data:
-                history = self.world.histories[topic.topic_id, part.index]
-                records = memoryview(part.records or b"")
-                tail = bytes(records[CRC_POSITION:])
-                if tail not in history.sent:
-                    count = int(parse_header(records).last_offset_delta) + 1
-                    history.sent[tail] = Batch(self.world.next_number(), STREAM, 0, count, tail, (), idempotent=True)
-                history.sent[tail].attempts += 1
+                self._sends_batch(self.world.histories[topic.topic_id, part.index], memoryview(part.records or b""))
+
+    def _sends_at_once(self, request: KeyedRequest) -> Asked:
+        """The broker appends the batches of the request as they are, and a result of this try."""
+        decoded = decode(encode_key(RequestKey(PRINCIPAL, request.key)), request.result)
+        assert decoded is not None
+        assert not isinstance(decoded, Tick)
+        result = decoded[1]
+        asked = self.checker.of(result.digest)
+        asked.offered.add(result.try_id)
+        for part, records in zip(result.parts, request.batches, strict=True):
+            topic = self.world.newest.topic(part.topic)
+            assert topic is not None
+            self._sends_batch(self.world.histories[topic.topic_id, part.partition], memoryview(records))
+        return asked
+
+    def _sends_batch(self, history: ReplicatedHistory, records: memoryview) -> None:
+        tail = bytes(records[CRC_POSITION:])
+        if tail not in history.sent:
+            count = int(parse_header(records).last_offset_delta) + 1
+            history.sent[tail] = Batch(self.world.next_number(), STREAM, 0, count, tail, (), idempotent=True)
+        history.sent[tail].attempts += 1
 
     def ask(self, asked: Asked) -> asyncio.Future[Result]:
         """The answer of the process, if it lives to give one."""
@@ -313,7 +387,9 @@ class Keyed:
         self.checker = OncePerKey(world)
         self.rng = world.new_rng()
         producing.Attempt = _watched_attempt(self.checker, world)  # type: ignore[misc]
-        self.processes = [HttpProcess(world, f"http{number}") for number in range(PROCESSES)]
+        self.processes = [
+            HttpProcess(world, f"http{number}", self.checker, at_once=number > 0) for number in range(PROCESSES)
+        ]
         self._shared: Asked | None = None
         """A key that the next caller asks for, too."""
         for number in range(CALLERS):

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import Any, Final
 
@@ -16,6 +17,8 @@ from app.exactly_once.attempt import Aborted, Attempt, Step, Stored
 from app.exactly_once.coordinator import RequestCoordinator
 from app.exactly_once.records import TOPIC, RequestKey
 from app.exactly_once.shard import KeyTaken, Open, RequestShard
+from app.handlers.produce import keyed
+from app.http.keyed.producing import _Try
 from app.transactions.markers import Marker, MarkerWriter
 from tests.cluster_simulation.planted import Planted
 
@@ -102,6 +105,28 @@ failed_commits_count_as_aborted = _believing(lambda _attempt: Aborted(None))
 failed_commits_count_as_committed = _believing(_stored)
 
 
+def unanswered_tries_count_as_aborted(patch: pytest.MonkeyPatch) -> None:
+    async def no_abort(one: _Try, *, commit: bool) -> None:
+        attempt = one._attempt
+        if commit or not attempt.lost:
+            await end(one, commit=commit)
+            return
+        assert one._transaction is not None
+        assert one._new is not None
+        one._producer.give_back(one._transaction.transactional_id, None, one._new.timeout_ms)
+        attempt.ended(success=True)
+
+    end = _Try._end
+    patch.setattr(_Try, "_end", no_abort)
+
+
+def commits_without_the_leadership(patch: pytest.MonkeyPatch) -> None:
+    async def believes(_context: Any, _placed: Any, waiting: list[Awaitable[None]]) -> None:
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    patch.setattr(keyed, "_stored", believes)
+
+
 def lost_markers_are_not_decided(patch: pytest.MonkeyPatch) -> None:
     async def nothing(_coordinator: RequestCoordinator) -> None:
         return
@@ -154,6 +179,16 @@ PLANTED: Final[dict[str, Planted]] = {
     ),
     "EO5 a failed commit counts as committed": Planted(
         failed_commits_count_as_committed, "once", 4, ("http cut off",), CUT_OFF
+    ),
+    "EO19 a try without an answer counts as aborted": Planted(
+        unanswered_tries_count_as_aborted, "EO5", 8, ("leaders gather", "slow network"), _MOVES
+    ),
+    "EO19 commits without the leadership": Planted(
+        commits_without_the_leadership,
+        "once",
+        8,
+        ("leaders gather", "leaders move", "leaders move", "slow network"),
+        _MOVES,
     ),
     "EO11 lost markers are not decided": Planted(lost_markers_are_not_decided, "EO11", 2, ("kill leader",), KEYED),
 }

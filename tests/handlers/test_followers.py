@@ -584,7 +584,7 @@ def test_fetches_wait_shorter_the_newer_the_change():
     now_s = 0.0
     parked = ParkedFollowers(lambda: now_s)
     hurried = []
-    parked.waiting.add(hurried.append)
+    parked.waiting[hurried.append] = None
     assert parked.wait_ms(2000, restless=False) == 2000
     assert parked.wait_ms(2000, restless=True) == RESTLESS_MS
     parked.leaders_changed()

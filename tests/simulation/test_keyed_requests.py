@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import pytest
 
+from tests.cluster_simulation.keyed import AT_ONCE
 from tests.cluster_simulation.planted_keyed import CUT_OFF, KEYED, PLANTED, markers_of_results_are_lost
 from tests.cluster_simulation.world import Outcome, run_seed
 from tests.sim.planted import assert_found
 from tests.simulation.seeds import describe
 
+GATHERED: Final = "leaders gather"
 KINDS: dict[str, tuple[tuple[str, ...], Mapping[str, Any]]] = {
-    "leaders die": (("kill leader", "restart", "reset"), KEYED),
-    "brokers are cut off": (("isolate", "partition", "pause leader"), KEYED | {"seconds": 15.0}),
+    "leaders die": (("kill leader", "restart", "reset", "leaders gather"), KEYED),
+    "brokers are cut off": (("isolate", "partition", "pause leader", "leaders gather"), KEYED | {"seconds": 15.0}),
     "clocks jump": (("clock", "clock", "kill leader"), KEYED | {"pause_s": 0.7}),
-    "processes are cut off": (("http cut off",), CUT_OFF),
+    "processes are cut off": (("http cut off", "leaders gather"), CUT_OFF),
+    GATHERED: (("leaders gather", "slow network"), KEYED | {"pause_s": 0.7}),
     "results move": (("results move", "slow network"), KEYED | {"pause_s": 0.5}),
 }
 SEEDS = 1
@@ -24,9 +27,9 @@ SLOW_SEEDS = range(100, 108)
 LOST_MARKER = "had lost its marker"
 
 
-def check(kind: str, seed: int) -> Outcome:
+def check(kind: str, seed: int, keep: Callable[[str], None] = lambda _line: None) -> Outcome:
     faults, shape = KINDS[kind]
-    outcome = run_seed(seed, faults=faults, shape=shape)
+    outcome = run_seed(seed, faults=faults, shape=shape, keep=keep)
     assert outcome.violation is None, describe(outcome)
     return outcome
 
@@ -34,8 +37,11 @@ def check(kind: str, seed: int) -> Outcome:
 @pytest.mark.ci
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_key_is_stored_once_and_answered_alike(kind: str) -> None:
-    outcomes = [check(kind, seed) for seed in range(SEEDS)]
+    lines: list[str] = []
+    outcomes = [check(kind, seed, lines.append) for seed in range(SEEDS)]
     assert sum(outcome.acks for outcome in outcomes) > 20
+    if kind == GATHERED:
+        assert any(AT_ONCE in line and "'committed'" in line for line in lines)
 
 
 @pytest.mark.ci

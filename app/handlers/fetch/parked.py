@@ -229,7 +229,7 @@ class ParkedFollower(ParkedFetch):
             return
         session.on_due = self._wake
         session.on_moved = self._hurry_session
-        self._connection.context.parked_followers.waiting.add(self._hurry)
+        self._connection.context.parked_followers.waiting[self._hurry] = None
         if session.restless:
             self._hurry_session()
         if session.moving:
@@ -243,7 +243,7 @@ class ParkedFollower(ParkedFetch):
             return
         if session.on_due == self._wake:  # else a later request of the session waits
             session.on_due = session.on_moved = None
-        self._connection.context.parked_followers.waiting.discard(self._hurry)
+        self._connection.context.parked_followers.waiting.pop(self._hurry, None)
 
     def _hurry_session(self) -> None:
         self._hurry(RESTLESS_MS)

@@ -30,8 +30,8 @@ class ParkedFollowers:
         self._elapsed_s = elapsed_s
         self._changed_s = -math.inf
         self._led_s = -math.inf
-        self.waiting: set[Callable[[int], None]] = set()
-        """To be called when leaders change: the fetch then ends within so many milliseconds."""
+        self.waiting: dict[Callable[[int], None], None] = {}
+        """To be called when leaders change, in the order in which they came: the fetch then ends within so many milliseconds."""
 
     @property
     def expecting(self) -> bool:
