@@ -169,8 +169,9 @@ class _Reading:
                     yield found
                 if self.ended_by is not None:
                     return
-                if self._fault is not None:
-                    raise self._fault
+                fault, self._fault = self._fault, None
+                if fault is not None:
+                    raise fault
                 if waiting is None:
                     break
             self._move_to(batch.header.end_offset)

@@ -30,6 +30,7 @@ TIMED_WORK: Final[Mapping[str, str]] = {
     "schemas/follower.py::SchemaFollower.run": PORTIONS,
     "http/consumers/table.py::ConsumerInstances._sweep": PORTIONS,
     "machine/children.py::Child.watch": ONE,
+    "http/server.py::Server._wait_tasks_to_complete": ONE,
     "http/processes/supervisor.py::Supervisor._tell_health": FEW,
     "http/processes/accepting.py::Accepting._accept": ONE,
     "http/keyed/producing.py::_Try._settle": ONE,
