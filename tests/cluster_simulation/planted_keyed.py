@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from itertools import count
 from typing import Any, Final
 
@@ -17,7 +16,6 @@ from app.exactly_once.attempt import Aborted, Attempt, Step, Stored
 from app.exactly_once.coordinator import RequestCoordinator
 from app.exactly_once.records import TOPIC, RequestKey
 from app.exactly_once.shard import KeyTaken, Open, RequestShard
-from app.handlers.produce import keyed
 from app.http.keyed.producing import _Try
 from app.transactions.markers import Marker, MarkerWriter
 from tests.cluster_simulation.planted import Planted
@@ -120,13 +118,6 @@ def unanswered_tries_count_as_aborted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_Try, "_end", no_abort)
 
 
-def commits_without_the_leadership(patch: pytest.MonkeyPatch) -> None:
-    async def believes(_context: Any, _placed: Any, waiting: list[Awaitable[None]]) -> None:
-        await asyncio.gather(*waiting, return_exceptions=True)
-
-    patch.setattr(keyed, "_stored", believes)
-
-
 def lost_markers_are_not_decided(patch: pytest.MonkeyPatch) -> None:
     async def nothing(_coordinator: RequestCoordinator) -> None:
         return
@@ -181,14 +172,7 @@ PLANTED: Final[dict[str, Planted]] = {
         failed_commits_count_as_committed, "once", 4, ("http cut off",), CUT_OFF
     ),
     "EO19 a try without an answer counts as aborted": Planted(
-        unanswered_tries_count_as_aborted, "EO5", 8, ("leaders gather", "slow network"), _MOVES
-    ),
-    "EO19 commits without the leadership": Planted(
-        commits_without_the_leadership,
-        "once",
-        8,
-        ("leaders gather", "leaders move", "leaders move", "slow network"),
-        _MOVES,
+        unanswered_tries_count_as_aborted, "EO5", 4, ("leaders gather", "slow network"), _MOVES
     ),
     "EO11 lost markers are not decided": Planted(lost_markers_are_not_decided, "EO11", 2, ("kill leader",), KEYED),
 }
