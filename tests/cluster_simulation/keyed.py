@@ -81,6 +81,8 @@ ASKED_AGAIN_EACH: Final = 4
 """One of so many keys is asked for again at the end, though it was answered."""
 READ_S: Final = 60.0
 STREAM: Final = -3
+AT_ONCE_FROM = 1
+"""Processes from this one on have one broker take all steps of a try."""
 AT_ONCE: Final = "at once"
 """In the trace: how far a broker came that was to take all steps of a try."""
 AGAIN: Final = frozenset({409, 429, 500, 503})
@@ -388,7 +390,8 @@ class Keyed:
         self.rng = world.new_rng()
         producing.Attempt = _watched_attempt(self.checker, world)  # type: ignore[misc]
         self.processes = [
-            HttpProcess(world, f"http{number}", self.checker, at_once=number > 0) for number in range(PROCESSES)
+            HttpProcess(world, f"http{number}", self.checker, at_once=number >= AT_ONCE_FROM)
+            for number in range(PROCESSES)
         ]
         self._shared: Asked | None = None
         """A key that the next caller asks for, too."""

@@ -18,6 +18,7 @@ from app.exactly_once.records import TOPIC, RequestKey
 from app.exactly_once.shard import KeyTaken, Open, RequestShard
 from app.http.keyed.producing import _Try
 from app.transactions.markers import Marker, MarkerWriter
+from tests.cluster_simulation import keyed
 from tests.cluster_simulation.planted import Planted
 
 LOST_MARKERS: Final = 8
@@ -100,7 +101,11 @@ def _stored(attempt: Attempt) -> Stored:
 
 
 failed_commits_count_as_aborted = _believing(lambda _attempt: Aborted(None))
-failed_commits_count_as_committed = _believing(_stored)
+
+
+def failed_commits_count_as_committed(patch: pytest.MonkeyPatch) -> None:
+    _believing(_stored)(patch)
+    patch.setattr(keyed, "AT_ONCE_FROM", keyed.PROCESSES)  # a process that commits by itself is told of the commit
 
 
 def unanswered_tries_count_as_aborted(patch: pytest.MonkeyPatch) -> None:

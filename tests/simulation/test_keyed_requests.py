@@ -48,9 +48,12 @@ def test_each_key_is_stored_once_and_answered_alike(kind: str) -> None:
 def test_a_result_that_has_lost_its_marker_is_decided_by_its_records(monkeypatch: pytest.MonkeyPatch) -> None:
     markers_of_results_are_lost(monkeypatch)
     lines: list[str] = []
-    outcome = run_seed(0, faults=("kill leader",), shape=KEYED, keep=lines.append)
-    assert outcome.violation is None, describe(outcome)
-    assert any(LOST_MARKER in line for line in lines)
+    for seed in range(4):
+        outcome = run_seed(seed, faults=("kill leader",), shape=KEYED, keep=lines.append)
+        assert outcome.violation is None, describe(outcome)
+        if any(LOST_MARKER in line for line in lines):
+            return
+    raise AssertionError("no seed lost the marker of a result")
 
 
 @pytest.mark.slow
