@@ -294,6 +294,11 @@ class RequestCoordinator:
         )
         return True
 
+    def check_producer(self, key: RequestKey, try_id: bytes, producer_id: ProducerId) -> None:
+        """Check that the partition of a key may join a transaction of a producer (EO11). Raises: RequestRejected."""
+        index = PartitionIndex(key.partition)
+        self._coordinator.look(index, lambda shard: shard.check_producer(producer_id, try_id))
+
     async def release(self, key: RequestKey, try_id: bytes) -> None:
         """A try ended without a result. Raises: NotLeader, RequestRejected."""
         index = PartitionIndex(key.partition)

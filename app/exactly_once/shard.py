@@ -272,13 +272,7 @@ class RequestShard:
             )
         if not set(self._index.find(request.index_hash)).issubset(others):
             raise KeyTaken(ErrorCode.CONCURRENT_TRANSACTIONS, "Another request with this key has a result.")
-        for _, earlier in self._by_producer.get(producer.producer_id, ()):
-            if earlier.try_id != result.try_id:
-                # Its marker is lost, and the marker of this transaction would end it, too (EO11).
-                raise RequestRejected(
-                    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                    "An earlier transaction of this producer has a result that is open. Try again in some minutes.",
-                )
+        self.check_producer(producer.producer_id, result.try_id)
         written = result._replace(appended_ms=turn.now_ms)
         record = encode_result(request, written)
         size_bytes = _size(*record)
@@ -287,6 +281,18 @@ class RequestShard:
         offset = Offset(self.end - 1)
         self._opened(offset, request, Head(written.try_id, written.appended_ms), producer.producer_id, size_bytes)
         return Accepted(offset, repeated=False)
+
+    def check_producer(self, producer_id: ProducerId, try_id: bytes) -> None:
+        """Raise if a producer has an open result of another try. The marker of that one is lost, and a marker of its next
+        transaction would end it (EO11). So the partition may not even join that transaction.
+
+        Raises: RequestRejected.
+        """
+        if any(earlier.try_id != try_id for _, earlier in self._by_producer.get(producer_id, ())):
+            raise RequestRejected(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                "An earlier transaction of this producer has a result that is open. Try again in some minutes.",
+            )
 
     def _check_room(self, request: RequestKey, size_bytes: int) -> None:
         why = self._usage.refusal(request.principal, size_bytes)

@@ -23,8 +23,10 @@ from app.metadata.image.records import APPEND_LEVEL, REQUESTS_LEVEL
 from app.records.builder import build_batch
 from app.replication.partition import Partition
 from app.transactions.coordinator import TransactionCoordinator
+from app.transactions.markers import Marker, MarkerWriter
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest
+from app.wire.apis.end_txn import EndTxnRequest
 from app.wire.apis.init_producer_id import InitProducerIdRequest
 from app.wire.apis.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from app.wire.private import (
@@ -322,6 +324,38 @@ async def test_a_key_whose_hash_another_key_has_is_left_to_the_caller(
         )
         assert (await writer.ask(writer.asked(second, OTHER_TRY))).found == "unknown"
         assert len(await committed(broker)) == 1
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_committed_result_that_has_lost_its_marker_outlives_the_next_transaction_of_its_producer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    write = MarkerWriter.write
+
+    def loses(writer: MarkerWriter, marker: Marker, partition: Any, *rest: Any) -> Any:
+        return None if partition.topic == TOPIC and marker.commit else write(writer, marker, partition, *rest)
+
+    names = (b"k%d" % number for number in count())
+    first, second = islice((name for name in names if RequestKey(ANYBODY, name).partition == 3), 2)
+    async with broker_of(tmp_path) as broker, talk(broker.port) as client:
+        writer = await writer_of(client)
+        monkeypatch.setattr(MarkerWriter, "write", loses)
+        done = await writer.ask(writer.asked(first))
+        assert done.found == "committed"
+        writer = writer.next(done)
+        asked = writer.asked(second, OTHER_TRY)
+        if at_once:
+            assert (await writer.ask(asked)).found == "unknown", "its caller goes on by itself"
+        else:
+            fields = (writer.transactional_id, writer.producer_id, writer.epoch, asked.result)
+            step = RequestsRequest("append", second, OTHER_TRY, [], -1, *fields)
+            answer = unpack(RequestsResponse, await client.ask(ApiKey.FIRN_REQUESTS, 0, pack(step)))
+            assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        ended = await client.ask(ApiKey.END_TXN, 5, EndTxnRequest(*writer[2:], committed=False))
+        assert ended.error_code == 0
+        await broker.node.context.transactions.wait_settled(writer.transactional_id, 5.0)
+        look = RequestsRequest("settle", first, OTHER_TRY)
+        assert unpack(RequestsResponse, await client.ask(ApiKey.FIRN_REQUESTS, 0, pack(look))).found == "open"
 
 
 async def test_settings_that_change_before_the_append_have_a_code_of_their_own(

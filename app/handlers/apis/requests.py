@@ -91,6 +91,7 @@ async def _append(context: RequestsView, request: Request, asked: RequestsReques
     others = await context.requests.others_of(key, asked.try_id)
     identity = ProducerIdentity(ProducerId(asked.producer_id), ProducerEpoch(asked.producer_epoch))
     target = TopicPartition(TOPIC, PartitionIndex(key.partition))
+    context.requests.check_producer(key, asked.try_id, identity.producer_id)
     await admit_record(context, asked.transactional_id, identity, target, adds=True)
     # No await between the coordinator's yes and the append.
     await context.requests.accept(key, result, ProducerIdAndEpoch(*identity), others)

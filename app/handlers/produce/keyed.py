@@ -157,7 +157,7 @@ async def _answer(context: KeyedView, request: Request, asked: KeyedRequest) -> 
         or not context.requests.is_new(key, asked.try_id)  # else another key has its hash, and records must be read
     ):
         return found
-    refused = await _joined(context, asked.transactional_id, identity, [*targets, _results_of(key)])
+    refused = await _joined(context, asked, key, identity, [*targets, _results_of(key)])
     if refused is not None:
         if refused.code in FENCED:  # the try may have come late: nothing uses the key then
             await context.requests.release(key, asked.try_id)
@@ -208,13 +208,18 @@ def is_here(context: KeyedView, asked: KeyedRequest, targets: list[TopicPartitio
 
 
 async def _joined(
-    context: KeyedView, transactional_id: str, identity: ProducerIdentity, targets: list[TopicPartition]
+    context: KeyedView,
+    asked: KeyedRequest,
+    key: RequestKey,
+    identity: ProducerIdentity,
+    targets: list[TopicPartition],
 ) -> RequestRejected | None:
     """Let all partitions join the transaction in one step. Returns: why it is not known that they have."""
     transactions = context.transactions
-    await transactions.wait_settled(transactional_id, SETTLE_WAIT_S)
+    await transactions.wait_settled(asked.transactional_id, SETTLE_WAIT_S)
     try:
-        added = transactions.add_partitions(transactional_id, identity, targets, VERSION_2)
+        context.requests.check_producer(key, asked.try_id, identity.producer_id)
+        added = transactions.add_partitions(asked.transactional_id, identity, targets, VERSION_2)
         if not isinstance(added, Transaction):
             await added
     except RequestRejected as error:
