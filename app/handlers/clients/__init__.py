@@ -2,6 +2,6 @@
 
 - ``client``: ``Client``; ``serving``: names the request that the loop is busy with
 - ``produce_shape``, ``fetch_shape``: recognise repeated requests
-- ``keyed``: look-ups of keys of HTTP requests
+- ``keyed``: look-ups of keys of HTTP requests; ``private``: private APIs that are served through a slot
 - ``admission``: transactional batches; ``held_sequences``: refused sequences
 """

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from app.core.errors import CorruptionError, ErrorCode, FirnError, ProtocolError, RequestRejected, kafka_code
@@ -24,17 +25,14 @@ from app.core.units import NO_LEADER_EPOCH, LeaderEpoch, Offset
 from app.handlers.base.authorising import may, refuse
 from app.handlers.base.partitions import topic_name
 from app.handlers.clients.admission import ADDS_PARTITIONS, admit, release
-from app.handlers.clients.client import RequestFields
-from app.handlers.clients.serving import request_of, spawn_told
+from app.handlers.clients.private import answer_private, read_private
+from app.handlers.clients.serving import spawn_told
 from app.handlers.produce.produce import append_prepared, may_transact, require_partition, tell_failed, tell_produced
 from app.metadata.image.records import APPEND_LEVEL, upgrade_needed
 from app.records.batch import iter_headers, parse_header
 from app.security.acls import Operation, ResourceType
 from app.wire.apikeys import ApiKey
-from app.wire.codec import decode_request
-from app.wire.framing import response_frame
-from app.wire.header import parse_request_header
-from app.wire.private import AppendRequest, AppendResponse, pack, unpack
+from app.wire.private import AppendRequest, AppendResponse
 from app.wire.produce import PartitionResult, ProduceRequest
 
 if TYPE_CHECKING:
@@ -43,10 +41,8 @@ if TYPE_CHECKING:
     from app.hot.log import PartitionLog
     from app.hot.producers import TransactionGuard
     from app.replication.partition import Partition
-    from app.transport.core import Slot
 
 APPEND: Final = int(ApiKey.FIRN_APPEND)
-PRODUCE: Final = 0
 SCAN_BYTES: Final = 64 * KIB
 """Of one read of the batches behind the caller's offset."""
 TRIES_MAX: Final = 10
@@ -70,34 +66,23 @@ def serve_append(connection: Client, version: int, correlation_id: int, frame: m
 
     Raises: ProtocolError for a frame that is no FirnAppend of a served version.
     """
-    if version != 0:
-        raise ProtocolError(f"Version {version} of FirnAppend is not served.", ErrorCode.UNSUPPORTED_VERSION)
-    header = parse_request_header(frame)
-    message = decode_request(APPEND, version, frame[header.body_start :])
-    asked = unpack(AppendRequest, message)
-    # Its bytes count for the quota of produced bytes.
-    fields = RequestFields(version, correlation_id, connection.charge(header.client_id, PRODUCE, len(frame)))
-    request = request_of(connection, fields, APPEND, header.client_id)
+    request, asked = read_private(connection, APPEND, version, correlation_id, frame, AppendRequest)
     slot = connection.open_slot(connection.server.metrics.meter(APPEND), stops_parsing=True)
-    connection.server.keep(COPIES * len(asked.records))
-    spawn_told(connection, request, _serve(connection, slot, request, asked))
+    kept_bytes = COPIES * len(asked.records)
+    connection.server.keep(kept_bytes)
+    answer = partial(_response, connection, request, asked)
+    spawn_told(connection, request, answer_private(connection, slot, request, kept_bytes, answer))
 
 
-async def _serve(connection: Client, slot: Slot, request: Request, asked: AppendRequest) -> None:
+async def _response(connection: Client, request: Request, asked: AppendRequest) -> AppendResponse:
+    """Raises: ProtocolError."""
     try:
-        response = await _answer(connection, request, asked)
-    except ProtocolError as error:
-        connection.fail(f"closing the connection of {connection.peer}: {error}")
-        return
+        return await _answer(connection, request, asked)
+    except ProtocolError:
+        raise
     except FirnError as error:
         connection.server.metrics.meter(APPEND).errors.value += 1
-        response = AppendResponse(int(kafka_code(error)), str(error))
-    finally:
-        connection.server.unreserve(COPIES * len(asked.records))
-    audit = connection.context.audit
-    if request.denied and audit is not None:
-        audit.refused(request.caller, APPEND, request.client_id, request.correlation_id, request.denied)
-    connection.complete(slot, response_frame(APPEND, 0, request.correlation_id, pack(response)))
+        return AppendResponse(int(kafka_code(error)), str(error))
 
 
 async def _answer(connection: Client, request: Request, asked: AppendRequest) -> AppendResponse:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from app.coordinator.partition import ProducerIdAndEpoch
@@ -22,26 +23,21 @@ from app.exactly_once.records import TOPIC, Part, RequestKey, Result
 from app.exactly_once.shard import KeyTaken
 from app.exactly_once.transactional_ids import may_use
 from app.handlers.clients.admission import ADDS_PARTITIONS, SETTLE_WAIT_S, writer_of
-from app.handlers.clients.client import RequestFields
 from app.handlers.clients.keyed import addressed, check_new, key_of, look_up, require_writes, result_of
-from app.handlers.clients.serving import request_of, spawn_told
+from app.handlers.clients.private import answer_private, read_private
+from app.handlers.clients.serving import spawn_told
 from app.handlers.produce.produce import append_one, check_produced, require_partition, tell_failed, tell_produced
 from app.hot.log import PreparationNeeded
 from app.metadata.image.records import APPEND_LEVEL, upgrade_needed
 from app.records.batch import parse_header
 from app.transactions.state import VERSION_2, ProducerIdentity, Transaction
 from app.wire.apikeys import ApiKey
-from app.wire.codec import decode_request
-from app.wire.framing import response_frame
-from app.wire.header import parse_request_header
 from app.wire.private import (
     KEYED_BYTES_MAX,
     KEYED_RECORDS_MAX,
     KeyedRequest,
     KeyedResponse,
     RequestsResponse,
-    pack,
-    unpack,
 )
 from app.wire.produce import PartitionResult, ProduceRequest
 
@@ -50,10 +46,8 @@ if TYPE_CHECKING:
     from app.handlers.base.views import KeyedView
     from app.handlers.clients.client import Client
     from app.replication.partition import Partition
-    from app.transport.core import Slot
 
 KEYED: Final = int(ApiKey.FIRN_KEYED)
-PRODUCE: Final = 0
 ALL_IN_SYNC: Final = -1
 STORED_WITHIN_S: Final = 10.0
 FENCED: Final = frozenset(
@@ -87,30 +81,24 @@ def serve_keyed(connection: Client, version: int, correlation_id: int, frame: me
 
     Raises: ProtocolError for a frame that is no FirnKeyed of a served version.
     """
-    if version != 0:
-        raise ProtocolError(f"Version {version} of FirnKeyed is not served.", ErrorCode.UNSUPPORTED_VERSION)
     if len(frame) > KEYED_BYTES_MAX:
         raise ProtocolError(f"A FirnKeyed has {len(frame)} bytes, of {KEYED_BYTES_MAX} at most.")
-    header = parse_request_header(frame)
-    asked = unpack(KeyedRequest, decode_request(KEYED, version, frame[header.body_start :]))
-    # Its bytes count for the quota of produced bytes.
-    fields = RequestFields(version, correlation_id, connection.charge(header.client_id, PRODUCE, len(frame)))
-    request = request_of(connection, fields, KEYED, header.client_id)
-    meter = connection.server.metrics.meter(KEYED)
-    slot = connection.open_slot(meter, stops_parsing=False)
+    request, asked = read_private(connection, KEYED, version, correlation_id, frame, KeyedRequest)
+    slot = connection.open_slot(connection.server.metrics.meter(KEYED), stops_parsing=False)
     kept_bytes = COPIES * len(frame)
     connection.server.keep(kept_bytes)
-    spawn_told(connection, request, _serve(connection, slot, request, asked, kept_bytes))
+    answer = partial(_response, connection, request, asked)
+    spawn_told(connection, request, answer_private(connection, slot, request, kept_bytes, answer))
 
 
-async def _serve(connection: Client, slot: Slot, request: Request, asked: KeyedRequest, kept_bytes: int) -> None:
+async def _response(connection: Client, request: Request, asked: KeyedRequest) -> RequestsResponse:
+    """Raises: ProtocolError."""
     context = connection.context
     response: RequestsResponse
     try:
         response = await _answer(context, request, asked)
-    except ProtocolError as error:
-        connection.fail(f"closing the connection of {connection.peer}: {error}")
-        return
+    except ProtocolError:
+        raise
     except StepRefused as error:
         connection.server.metrics.meter(KEYED).errors.value += 1
         response = KeyedResponse(
@@ -119,12 +107,7 @@ async def _serve(connection: Client, slot: Slot, request: Request, asked: KeyedR
     except FirnError as error:
         connection.server.metrics.meter(KEYED).errors.value += 1
         response = KeyedResponse(int(kafka_code(error)), str(error))
-    finally:
-        connection.server.unreserve(kept_bytes)
-    if request.denied and context.audit is not None:
-        context.audit.refused(request.caller, KEYED, request.client_id, request.correlation_id, request.denied)
-    packed = pack(addressed(context, request, response))
-    connection.complete(slot, response_frame(KEYED, 0, request.correlation_id, packed))
+    return addressed(context, request, response)
 
 
 async def _answer(context: KeyedView, request: Request, asked: KeyedRequest) -> RequestsResponse:
@@ -168,7 +151,7 @@ async def _answer(context: KeyedView, request: Request, asked: KeyedRequest) -> 
 async def _looked_up(
     context: KeyedView, request: Request, key: RequestKey, asked: KeyedRequest, targets: list[TopicPartition]
 ) -> RequestsResponse:
-    """As ``look_up``. It does not wait until what the answer "unknown" depends on is stored: the append of the result does.
+    """As ``look_up``, but an "unknown" is answered before the log is stored up to its end: the append of the result waits for that.
 
     Raises: FirnError.
     """
@@ -238,8 +221,8 @@ async def _written(
 ) -> KeyedResponse:
     """Append the records and the result, and commit. Raises: StepRefused."""
     transactions = context.transactions
-    # No await from here to the append of the result: what the coordinator has agreed to holds for all of them. The key was new,
-    # so a result that has its hash by now is taken for one of the key.
+    # No await from here to the append of the result: the coordinator's yes holds for all of these batches. The key was new, so a
+    # result that has its hash by now is taken for one of the key.
     placed, waiting, parts = append_records(context, request, asked, result, batches)
     target = _results_of(key)
     try:
