@@ -131,6 +131,11 @@ def lost_markers_are_not_decided(patch: pytest.MonkeyPatch) -> None:
     markers_of_results_are_lost(patch)
 
 
+def partitions_join_before_the_check(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RequestCoordinator, "check_producer", lambda *_: None)
+    markers_of_results_are_lost(patch)
+
+
 def markers_of_results_are_lost(patch: pytest.MonkeyPatch) -> None:
     """No planted fault: some markers for results are lost, as with the end of a log."""
     write, lost = MarkerWriter.write, count()
@@ -178,6 +183,9 @@ PLANTED: Final[dict[str, Planted]] = {
     ),
     "EO19 a try without an answer counts as aborted": Planted(
         unanswered_tries_count_as_aborted, "EO5", 4, ("leaders gather", "slow network"), _MOVES
+    ),
+    "EO11 partitions join before the check": Planted(
+        partitions_join_before_the_check, "once", 1, ("kill leader",), KEYED, first=22
     ),
     "EO11 lost markers are not decided": Planted(lost_markers_are_not_decided, "EO11", 2, ("kill leader",), KEYED),
 }
