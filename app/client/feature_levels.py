@@ -11,7 +11,7 @@ from app.metadata.image.records import LEVEL_FEATURE, upgrade_needed
 
 
 async def require_level(connection: KafkaConnection, needed: int, what: str) -> None:
-    """Check the level of the cluster. ``what``: subject and verb of the sentence of the error, as in "Conditional appends need".
+    """Check the level of the cluster. ``what``: the beginning of the error's sentence, such as "Conditional appends need".
 
     Raises: RequestRejected UNSUPPORTED_VERSION if the level is below ``needed``; BrokerUnavailable.
     """

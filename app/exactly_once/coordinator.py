@@ -84,7 +84,7 @@ class _Stored(NamedTuple):
 
 
 class _Resolved(NamedTuple):
-    """The effective settings of a topic, and what they were made of."""
+    """The effective settings of a topic, and the settings of topic and broker that they were made of."""
 
     overrides: Mapping[str, str]
     broker: BrokerConfig

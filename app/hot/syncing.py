@@ -72,7 +72,7 @@ class SyncPlan:
     snapshots: dict[int, list[SnapshotRow]] = field(default_factory=dict)
     bases: frozenset[int] = frozenset()
     lost: tuple[LostRange, ...] = ()
-    """Snapshots in these ranges stay: they may be all that shows the next start what is missing."""
+    """Snapshots in these ranges stay: they may be the only sign of the missing files at the next start."""
     epochs: bytes | None = None
     failure: OSError | None = None
     """The error that ``execute`` raised, for an owner that was cancelled meanwhile."""

@@ -548,8 +548,9 @@ class _Fetcher:
     async def _cut_lacking(self) -> None:
         """Cut logs that lack segment files back to before the first loss, and fetch what follows again (A6).
 
-        Never before the image has the registration of this run, nor after a fetch: a leader that saw the old end could take this
-        broker back into the set. One that is in a set then led, and others count on its log: it goes on at its end.
+        A log is not cut before the image has the registration of this run, nor after a fetch: a leader that saw the old end could
+        take this broker back into the set. A broker that is in a set by then was the leader, and others count on its log: it
+        goes on at its end.
         """
         this = self._owner.image().brokers.get(self._owner.broker_id)
         if this is None or this.broker_epoch != self._owner.broker_epoch():

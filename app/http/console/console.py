@@ -67,7 +67,7 @@ class Console:
         self.live: AskedOnce[Any] = AskedOnce(keeps=True, kept_s=LIVE_S)
         """The numbers for the script of the first page, which all callers share who may describe the cluster."""
         self.measured: AskedOnce[Any] = AskedOnce(keeps=True, kept_s=LIVE_S)
-        """What brokers measured of topics in the last hour, shared as ``live`` is."""
+        """Measurements of topics by brokers in the last hour, shared as ``live`` is."""
         self._environment: Environment | None = None
         self._assets: Mapping[str, Asset] = {}
 
