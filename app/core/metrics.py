@@ -65,15 +65,13 @@ class PackedSamples(NamedTuple):
 class SampleBlock:
     """Samples that stay the same until another block takes their place, such as those of one client."""
 
-    __slots__ = ("packed",)
+    __slots__ = ("packed", "samples")
 
-    def __init__(self) -> None:
+    def __init__(self, samples: Callable[[], Iterator[Sample]]) -> None:
+        self.samples: Final = samples
+        """Gives all of them. The first one of a family has the help."""
         self.packed: Sequence[PackedSamples] | None = None
         """The samples as they were packed last; None if they were not, or if they are too long to be kept twice."""
-
-    def samples(self) -> Iterator[Sample]:
-        """All of them. The first one of a family has the help."""
-        raise NotImplementedError
 
 
 class Registry:

@@ -17,9 +17,9 @@ import crc32c
 
 from app.configs.client_metrics import ALL_METRICS, Client, Subscription, Wanted, subscription_of, wanted_of
 from app.core.errors import ErrorCode, RequestRejected
-from app.core.metrics import Labels
+from app.core.metrics import Labels, SampleBlock
 from app.core.turns import Steps
-from app.telemetry.series import Known, ShownSeries, take
+from app.telemetry.series import Known, block_of, take
 
 CLIENTS_MAX: Final = 10_000
 """Limit of known clients. A further one replaces the one that was silent longest."""
@@ -82,7 +82,7 @@ class ClientState:
     @series.setter
     def series(self, series: Known) -> None:
         self._series = series
-        self.shown = ShownSeries(series, self.labels)
+        self.shown = block_of(series, self.labels)
 
 
 class PushingClients:
@@ -210,7 +210,7 @@ class PushingClients:
             if now_s - state.heard_s > kept_s:
                 self._forget(instance_id)
 
-    def shown(self) -> Iterator[ShownSeries]:
+    def shown(self) -> Iterator[SampleBlock]:
         """The series of each client. Clients may come and go between two of them."""
         for instance_id in list(self._clients):
             state = self._clients.get(instance_id)

@@ -47,24 +47,19 @@ Known = dict[bytes, Series]
 """The series of one client by the digest of their name and attributes as they were pushed, so that these are decoded once."""
 
 
-class ShownSeries(SampleBlock):
-    """The series of one client after a push, until the next one."""
+def block_of(series: Known, labels: Labels) -> SampleBlock:
+    """The series of one client after a push, until the next one. ``labels``: of the client."""
 
-    __slots__ = ("_labels", "_series")
-
-    def __init__(self, series: Known, labels: Labels) -> None:
-        """``labels``: of the client."""
-        super().__init__()
-        self._series, self._labels = series, labels
-
-    def samples(self) -> Iterator[Sample]:
+    def samples() -> Iterator[Sample]:
         told: set[str] = set()
-        for one in self._series.values():
+        for one in series.values():
             family = one.family
             text = "" if family in told else HELP
             told.add(family)
             kind: Literal["counter", "gauge"] = "counter" if one.rises else "gauge"
-            yield Sample(family, kind, text, family, (*self._labels, *one.labels), one.value)
+            yield Sample(family, kind, text, family, (*labels, *one.labels), one.value)
+
+    return SampleBlock(samples)
 
 
 class Taken(NamedTuple):

@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from app.core.metrics import Sample
-from app.telemetry.series import HELP, Known, ShownSeries, Taken, take
+from app.telemetry.series import HELP, Known, Taken, block_of, take
 from tests.support.client_metrics import Pushed, metric, metrics_data, part
 
 
@@ -20,7 +20,7 @@ def taken(
 
 
 def shown(result: Taken) -> list[tuple[str, str, dict[str, str], float]]:
-    samples = ShownSeries(result.series, ()).samples()
+    samples = block_of(result.series, ()).samples()
     return [(one.family, one.kind, dict(one.labels), one.value) for one in samples]
 
 
@@ -54,7 +54,7 @@ def test_attributes_are_labels_and_those_of_the_broker_stay_the_brokers() -> Non
 def test_a_series_has_the_labels_of_its_client_too() -> None:
     series = taken(Pushed("x", 2.5, {"topic": "t"}), Pushed("x", 3.5, {"topic": "u"})).series
     labels = [(("client_id", "c"), ("topic", name)) for name in "tu"]
-    assert list(ShownSeries(series, (("client_id", "c"),)).samples()) == [
+    assert list(block_of(series, (("client_id", "c"),)).samples()) == [
         Sample("kafka_client_x", "gauge", HELP, "kafka_client_x", labels[0], 2.5),
         Sample("kafka_client_x", "gauge", "", "kafka_client_x", labels[1], 3.5),
     ]
