@@ -5,7 +5,7 @@
 uvicorn answers a constant and has no application. The hop is uvicorn too, with one awaited Produce request for each request: a
 process that stores each record by a request of its own cannot do without it. Ratios are of neighbouring turns, so a busy machine
 bends them little. The CPU of a request is that of the HTTP process, of the broker with its store process (from /proc), and of the
-generator. A round whose generator used most of its core measures the generator.
+generator. A round whose generator used most of its core measures the generator. Paced cases have a rate, and tell the wait at it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from loadtests.firn_peer import firn_running
@@ -34,6 +34,8 @@ STREAMS = 4
 STREAM_RECORDS = 5_000
 BATCH_RECORDS = 500
 KEYED_CONNECTIONS = 50
+PACED_RATE = 800
+"""Requests a second of all callers together: what a key adds to the wait is told at a rate that both kinds of request can have."""
 HOP_TOPIC = "hop"
 DURABILITIES = ("memory", "disk", "object")
 READERS = 4
@@ -242,8 +244,9 @@ def keyed(port: int, path: str, record: bytes) -> dict[str, Case]:
         print(f"Keyed requests are left out: {status} {body[:200]!r}, then {again} {repeated[:200]!r}")
         return {}
 
-    def load(**headers: str) -> Load:
-        return _load(port, "POST", path, record, connections=KEYED_CONNECTIONS, pattern=RECEIPT, **headers)
+    def load(rate: float = 0.0, **headers: str) -> Load:
+        made = _load(port, "POST", path, record, connections=KEYED_CONNECTIONS, pattern=RECEIPT, **headers)
+        return replace(made, requests_a_second=rate)
 
     def receipts(found: Outcome) -> float:
         return found.found
@@ -255,6 +258,20 @@ def keyed(port: int, path: str, record: bytes) -> dict[str, Case]:
             "requests",
             load(Idempotency_Key=MARK.decode()),
             receipts,
+        ),
+        "paced-unkeyed": Case(
+            f"produce, a record a request, {PACED_RATE} requests a second of {KEYED_CONNECTIONS} callers",
+            "requests",
+            load(PACED_RATE),
+            receipts,
+            (),
+        ),
+        "paced-keyed": Case(
+            f"produce with a key, a record a request, {PACED_RATE} requests a second of {KEYED_CONNECTIONS} callers",
+            "requests",
+            load(PACED_RATE, Idempotency_Key=MARK.decode()),
+            receipts,
+            (),
         ),
     }
 

@@ -1,7 +1,11 @@
-"""A generator of HTTP/1.1 requests: connections that send one prepared request again and again, each after its response."""
+"""A generator of HTTP/1.1 requests: connections that send one prepared request again and again, each after its response.
+
+A paced load keeps a rate. Each request has its time, and its wait counts from there, also when its connection was not free yet.
+"""
 
 from __future__ import annotations
 
+import heapq
 import secrets
 import selectors
 import socket
@@ -28,7 +32,7 @@ class Outcome:
     found: int = 0
     """How often they held the pattern that was looked for."""
     waits_s: list[float] = field(default_factory=list)
-    """From each request to the end of its response."""
+    """From each request to the end of its response. In a paced load from the time that the request was due."""
     seconds: float = 0.0
     cpu_s: float = 0.0
     """Of the generator."""
@@ -44,7 +48,9 @@ class _Connection:
         self._prepared = request
         self._pattern = pattern
         self._outcome = outcome
-        self.restart()
+        self.due_s = 0.0
+        self._sent = 0
+        self._request = memoryview(b"")
         self._begin()
 
     def _begin(self) -> None:
@@ -54,9 +60,10 @@ class _Connection:
         self._pieces: list[bytes] = []
         self._tail = b""
 
-    def restart(self) -> None:
+    def restart(self, due_s: float) -> None:
+        """Take the next request, which is due at this time of ``time.perf_counter``."""
         self._sent = 0
-        self._since_s = time.perf_counter()
+        self.due_s = due_s
         own = b"%0*x" % (len(MARK), secrets.randbits(4 * len(MARK)))
         self._request = memoryview(
             self._prepared.replace(MARK, own) if MARK in self._prepared[:1_000] else self._prepared
@@ -99,7 +106,7 @@ class _Connection:
             whole = self._tail == _CHUNKED_END
         if whole:
             self._outcome.requests += 1
-            self._outcome.waits_s.append(time.perf_counter() - self._since_s)
+            self._outcome.waits_s.append(time.perf_counter() - self.due_s)
             self._outcome.body_bytes += self._received
             if self._pattern:
                 self._outcome.found += b"".join(self._pieces).count(self._pattern)
@@ -115,39 +122,76 @@ class Load:
     request: bytes
     connections: int
     pattern: bytes = b""
+    requests_a_second: float = 0.0
+    """Of all connections together. 0: each sends its next request at once."""
 
     def run(self, seconds: float) -> Outcome:
         """Send for so long. Raises: RequestFailed."""
         outcome = Outcome()
-        selector = selectors.DefaultSelector()
         all_open = [_Connection(self.port, self.request, self.pattern, outcome) for _ in range(self.connections)]
-        both = selectors.EVENT_READ | selectors.EVENT_WRITE
-        for opened in all_open:
-            selector.register(opened.socket, both, opened)
         began_s, began_cpu_s = time.perf_counter(), time.process_time()
-        deadline_s = began_s + seconds
-        busy = len(all_open)
-        while busy:
-            for key, events in selector.select(5):
-                one: _Connection = key.data
-                if events & selectors.EVENT_WRITE:
-                    one.send()
-                    if not one.wants_to_send:
-                        selector.modify(one.socket, selectors.EVENT_READ, one)
-                if events & selectors.EVENT_READ and one.receive():
-                    if time.perf_counter() >= deadline_s:
-                        selector.unregister(one.socket)
-                        one.socket.close()
-                        busy -= 1
-                        continue
-                    one.restart()
-                    one.send()
-                    if one.wants_to_send:
-                        selector.modify(one.socket, both, one)
-        selector.close()
+        _Run(all_open, self.connections / self.requests_a_second if self.requests_a_second else 0.0).until(
+            began_s + seconds
+        )
         outcome.seconds = time.perf_counter() - began_s
         outcome.cpu_s = time.process_time() - began_cpu_s
         return outcome
+
+
+class _Run:
+    """Connections that send until a time, and are closed after their last response."""
+
+    def __init__(self, connections: list[_Connection], interval_s: float) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._interval_s = interval_s
+        self._busy = len(connections)
+        self._parked: list[tuple[float, int, _Connection]] = []
+        """A heap of connections whose next request is due later, with the time."""
+        began_s = time.perf_counter()
+        for number, one in enumerate(connections):
+            self._selector.register(one.socket, selectors.EVENT_READ, one)
+            self._next(one, began_s + number * interval_s / len(connections))
+
+    def until(self, deadline_s: float) -> None:
+        """Raises: RequestFailed."""
+        while self._busy:
+            self._send_due()
+            for key, events in self._selector.select(self._timeout_s()):
+                one: _Connection = key.data
+                if events & selectors.EVENT_WRITE:
+                    self._send(one)
+                if events & selectors.EVENT_READ and one.receive():
+                    due_s = one.due_s + self._interval_s if self._interval_s else time.perf_counter()
+                    if max(due_s, time.perf_counter()) < deadline_s:
+                        self._next(one, due_s)
+                    else:
+                        self._selector.unregister(one.socket)
+                        one.socket.close()
+                        self._busy -= 1
+        self._selector.close()
+
+    def _next(self, one: _Connection, due_s: float) -> None:
+        if self._interval_s and due_s > time.perf_counter():
+            heapq.heappush(self._parked, (due_s, one.socket.fileno(), one))
+            return
+        one.restart(due_s)
+        self._send(one)
+
+    def _send(self, one: _Connection) -> None:
+        one.send()
+        both = selectors.EVENT_READ | selectors.EVENT_WRITE
+        wanted = both if one.wants_to_send else selectors.EVENT_READ
+        if self._selector.get_key(one.socket).events != wanted:
+            self._selector.modify(one.socket, wanted, one)
+
+    def _send_due(self) -> None:
+        while self._parked and self._parked[0][0] <= time.perf_counter():
+            due_s, _, one = heapq.heappop(self._parked)
+            one.restart(due_s)
+            self._send(one)
+
+    def _timeout_s(self) -> float:
+        return min(5.0, max(0.0, self._parked[0][0] - time.perf_counter())) if self._parked else 5.0
 
 
 def request_of(method: str, path: str, port: int, body: bytes = b"", **headers: str) -> bytes:
