@@ -34,6 +34,8 @@ TIMED_WORK: Final[Mapping[str, str]] = {
     "http/processes/supervisor.py::Supervisor._tell_health": FEW,
     "http/processes/accepting.py::Accepting._accept": ONE,
     "http/keyed/producing.py::_Try._settle": ONE,
+    "http/keyed/producing.py::_Try._settled": ONE,
+    "http/keyed/producing.py::_Try._wait_decided": ONE,
     "http/keyed/producing.py::KeyedProducer._wake_when_due": FEW,
     "http/console/acts/following.py::_Following._send": PORTIONS,
     "exactly_once/coordinator.py::RequestCoordinator._repeat": PORTIONS,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
-from app.client.cluster import ClusterClient
+from app.client.cluster import LATEST, ClusterClient
 from app.client.conditional_appends import EndMoved, SeenEnd, append_in_transaction
 from app.client.partitioner import partition_of_key
 from app.client.transactional_batches import Row, WrittenBatch, encoded_batch, write_batches
@@ -372,22 +372,41 @@ class _Try:
 
     async def unless_stored(self, outcome: Outcome) -> Outcome:
         """The outcome of the try. If the partition did not end where it must, it may be another try of the request that has moved
-        the end: then its outcome counts."""
+        the end: then its outcome counts. Its records may be open yet."""
         if not isinstance(outcome, Aborted) or not isinstance(outcome.error, RestError):
             return outcome
         if outcome.error.answer.status != MOVED:
             return outcome
         try:
-            found = await self._results.settle(self._key, self._attempt.try_id)
-        except FirnError:
+            async with asyncio.timeout(SETTLE_S):
+                await self._wait_decided()
+                found = await self._settled()
+        except (FirnError, TimeoutError):
             return Undecided()
-        match found:
-            case Known(result):
-                return Stored(result) if result.digest == self._attempt.digest else OtherBody()
-            case Busy():
-                return InProgress()
-            case Unknown():
-                return outcome
+        if found is None:
+            return outcome
+        return Stored(found) if found.digest == self._attempt.digest else OtherBody()
+
+    async def _wait_decided(self) -> None:
+        """Wait until all records that the only partition has now are committed or aborted. Raises: FirnError."""
+        (partition,) = self._plan.partitions
+        end = (await self._cluster.list_offsets({partition: LATEST}))[partition].offset
+        while True:
+            decided = await self._cluster.list_offsets({partition: LATEST}, read_committed=True)
+            if decided[partition].offset >= end:
+                return
+            await asyncio.sleep(SETTLE_PAUSE_S)
+
+    async def _settled(self) -> Result | None:
+        """The result of the key, if it has one that is committed. An open one is waited for. Raises: FirnError."""
+        while True:
+            match await self._results.settle(self._key, self._attempt.try_id):
+                case Known(result):
+                    return result
+                case Unknown():
+                    return None
+                case Busy():
+                    await asyncio.sleep(SETTLE_PAUSE_S)
 
     @property
     def is_lost(self) -> bool:

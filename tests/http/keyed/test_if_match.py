@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from app.http.keyed import producing
 from app.http.keyed.results import ResultClient
 from app.metadata.image.records import APPEND_LEVEL
 from app.wire.private import RequestsRequest, RequestsResponse
@@ -216,4 +217,32 @@ async def test_a_try_that_lost_to_another_try_of_its_request_gets_that_ones_answ
     answer = await process.post("k", record("a"), if_match=end)
     assert others[0].status_code == 200
     assert (answer.status_code, answer.content) == (200, others[0].content)
+    assert [offset for _, offset, _ in await committed(broker)] == [0]
+
+
+@pytest.mark.parametrize("patience_s", [15.0, 0.2])
+async def test_a_refusal_waits_for_the_try_whose_open_records_have_moved_the_end(
+    broker: RunningBroker, process: Process, monkeypatch: pytest.MonkeyPatch, patience_s: float
+) -> None:
+    """The coordinator has forgotten the reservation of a slow try, whose records are open, and which is committed later."""
+    monkeypatch.setattr(producing, "SETTLE_S", patience_s)
+    end = await end_of(process)
+    ask, others = ResultClient.ask_once, list[asyncio.Task[httpx.Response]]()
+
+    async def slow(self: ResultClient, asked: RequestsRequest) -> RequestsResponse:
+        if asked.step == "append" and not others:
+            await ask(self, RequestsRequest("release", asked.key, asked.try_id))
+            others.append(asyncio.create_task(other.post("k", record("a"), if_match=end)))
+            await asyncio.wait(others, timeout=1.0 if patience_s > 1.0 else None)
+        return await ask(self, asked)
+
+    monkeypatch.setattr(ResultClient, "ask_once", slow)
+    async with process_of(broker) as other:
+        answer = await process.post("k", record("a"), if_match=end)
+        again = await others[0]
+    assert answer.status_code == 200
+    if patience_s > 1.0:
+        assert (again.status_code, again.content) == (200, answer.content)
+    else:
+        assert (again.status_code, again.json()["error_code"]) == (503, 50302)
     assert [offset for _, offset, _ in await committed(broker)] == [0]
