@@ -102,6 +102,11 @@ class Ages:
             del amounts[principal]
         self._usage.change(principal, amount, -1)
 
+    def is_kept(self, offset: int, retention_ms: int) -> bool:
+        """Whether a result is younger than ``retention_ms``, as far as its slice tells."""
+        at = bisect_right(self._slices, offset, key=lambda one: one.first_offset) - 1
+        return at >= 0 and self._elapsed_ms - self._slices[at].newest_ms < retention_ms
+
     def expire(self, retention_ms: int, log_end: int, first_open: int | None) -> int:
         """Forget slices that are older than ``retention_ms``. Returns: the offset below which no result is needed any more.
 

@@ -130,7 +130,6 @@ class RequestCoordinator:
         self._controller = controller
         self._partitions = partitions
         self._reads = reads
-        self._clock = clock
         self._log_line = log_line
         self._faults = faults
         self._advance = advance
@@ -522,11 +521,12 @@ class RequestCoordinator:
             fates.add(await self.fate_of(target, part.base_offset, found.producer))
         if RecordFate.OPEN in fates:
             return  # its own marker comes, or its partition is decided first
-        kept_ms = self._clock.now_ms() - result.appended_ms
-        if fates == {RecordFate.GONE} and kept_ms < self._config().firn_http_idempotency_retention_ms:
-            return  # readers may have seen them: its key is 409 as long as results are kept
         if not self._is_open(place, partition, found.producer):
             return  # its marker came meanwhile
+        if fates - {RecordFate.LOST} == {RecordFate.GONE} and self._coordinator.look(
+            place.partition, lambda shard: shard.is_kept(place.offset)
+        ):
+            return  # readers may have seen them: its key is 409 as long as results are kept
         committed = (
             decide(found.producer.producer_epoch, None, [fate is RecordFate.COMMITTED for fate in fates])
             is Fate.COMMITTED

@@ -13,7 +13,7 @@ Tests: ``tests/exactly_once/test_shard.py``.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from app.coordinator.partition import ProducerIdAndEpoch, ReplayedBatch
@@ -108,6 +108,7 @@ class RequestShard:
         """Of a load, until they go to the index."""
         self._ages = Ages(usage)
         self._open: dict[RequestKey, Open] = {}
+        """In the order of offsets."""
         self._by_producer: dict[ProducerId, list[tuple[RequestKey, Open]]] = {}
         self._reserved: OrderedDict[RequestKey, tuple[bytes, int]] = OrderedDict()
         """By key: the try that has it, and until when (steady ms)."""
@@ -183,6 +184,7 @@ class RequestShard:
         self._note_open(request, Open(offset, head.try_id, size_bytes), producer_id)
 
     def _note_open(self, request: RequestKey, opened: Open, producer_id: ProducerId) -> None:
+        self._open.pop(request, None)
         self._open[request] = opened
         self._by_producer.setdefault(producer_id, []).append((request, opened))
 
@@ -215,15 +217,19 @@ class RequestShard:
         """The producers whose transactions have open results."""
         return list(self._by_producer)
 
-    def open_results(self) -> list[tuple[ProducerId, Offset]]:
-        """The producer and the offset of each open result."""
-        return [
-            (producer_id, opened.offset) for producer_id, results in self._by_producer.items() for _, opened in results
-        ]
+    def open_results(self) -> Iterator[tuple[ProducerId, Offset]]:
+        """The producer and the offset of each open result. Other requests may be served in between."""
+        for producer_id in self.open_producers():
+            for _, opened in self._by_producer.get(producer_id, ()):
+                yield producer_id, opened.offset
 
     def is_open(self, producer_id: ProducerId, offset: Offset) -> bool:
         """Whether the result at an offset is open."""
         return any(opened.offset == offset for _, opened in self._by_producer.get(producer_id, ()))
+
+    def is_kept(self, offset: Offset) -> bool:
+        """Whether an open result would be kept if it were committed (EO10)."""
+        return self._ages.is_kept(offset, self._retention_ms())
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -311,8 +317,9 @@ class RequestShard:
         except RequestRejected:
             return  # the next tick lets the time pass
         self._ages.pass_time(turn.now_ms)
-        first_open = min((one.offset for one in self._open.values()), default=None)
-        self.start = Offset(self._ages.expire(self._retention_ms(), self.end, first_open))
+        first_open = next(iter(self._open.values()), None)
+        first_offset = None if first_open is None else first_open.offset
+        self.start = Offset(self._ages.expire(self._retention_ms(), self.end, first_offset))
         self._index.start = max(self._index.start, self.start)
 
     def drop_expired(self) -> Steps[None]:

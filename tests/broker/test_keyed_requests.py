@@ -6,6 +6,7 @@ import random
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from app.core.errors import CorruptionError, ErrorCode, FencedError, FirnError, 
 from app.core.units import PartitionIndex, ProducerEpoch, TopicPartition
 from app.exactly_once import columns
 from app.exactly_once import coordinator as coordinators
+from app.exactly_once.coordinator import RequestCoordinator
+from app.exactly_once.deciding import RecordFate
 from app.exactly_once.records import PARTITIONS, TOPIC, Part, RequestKey, Result, Tick, encode_result
 from app.exactly_once.shard import RequestShard
 from app.exactly_once.transactional_ids import prefix_of
@@ -382,32 +385,40 @@ async def test_a_result_that_lost_its_marker_is_decided_as_its_records_are(
         assert (second == first) is commit
 
 
+@pytest.mark.parametrize("is_one_lost", [False, True])
 async def test_a_result_whose_records_were_deleted_meanwhile_is_not_taken_for_aborted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_one_lost: bool
 ) -> None:
-    write = MarkerWriter.write
+    write, fate = MarkerWriter.write, RequestCoordinator.fate
 
     def loses(self: MarkerWriter, marker: Any, partition: Any, *more: Any) -> Any:
         return None if partition.topic == TOPIC else write(self, marker, partition, *more)
 
+    async def lost(self: RequestCoordinator, target: TopicPartition, *more: Any) -> RecordFate:
+        return RecordFate.LOST if is_one_lost and target.partition else await fate(self, target, *more)
+
     monkeypatch.setattr(coordinators, "ABANDONED_S", 0.0)
     clock = Clock()
     key = RequestKey("User:ANONYMOUS", b"k")
+    records = tuple(record._replace(partition=place) for place, record in enumerate(RECORDS[:1] * 2))
     async with open_broker(tmp_path, clock=clock) as broker, producer_of(broker) as producer:
         monkeypatch.setattr(MarkerWriter, "write", loses)
-        await produced(producer)
+        await producer.produce(b"k", DIGEST, "t", records, 200)
         monkeypatch.setattr(MarkerWriter, "write", write)
         log = broker.log(TOPIC, key.partition)
         await until(lambda: not any(broker.log("t", index).producers.open_transactions for index in (0, 1)))
         for index in (0, 1):
             data = broker.log("t", index)
             await broker.node.remote_log_manager.advance_log_start(data.topic_id, data.partition, data.log_end_offset)
+        broker.node.requests.fate_of = partial(lost, broker.node.requests)
+        retention_ms = broker.node.cluster.effective_broker_config().firn_http_idempotency_retention_ms
+        clock.ahead_ms += retention_ms  # a jump of one clock lets two minutes pass
         await broker.node.requests.decide_abandoned()
         assert log.producers.open_transactions, "readers may have seen the records"
         with pytest.raises(RestError) as refused:
-            await producer.produce(b"k", DIGEST, "t", RECORDS, 200)
+            await producer.produce(b"k", DIGEST, "t", records, 200)
         assert refused.value.answer.status == 409
-        clock.ahead_ms += broker.node.cluster.effective_broker_config().firn_http_idempotency_retention_ms
+        pass_minutes(broker, key, clock, retention_ms // 60_000)
         await broker.node.requests.decide_abandoned()
         assert not log.producers.open_transactions
 

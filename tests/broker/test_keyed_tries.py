@@ -320,7 +320,7 @@ async def test_a_key_whose_hash_another_key_has_is_left_to_the_caller(
         assert done.found == "committed"
         writer = writer.next(done)
         await until(
-            lambda: not any(shard.open_results() for _, shard in broker.node.context.requests._coordinator.shards())
+            lambda: not any(shard.open_producers() for _, shard in broker.node.context.requests._coordinator.shards())
         )
         assert (await writer.ask(writer.asked(second, OTHER_TRY))).found == "unknown"
         assert len(await committed(broker)) == 1

@@ -71,6 +71,18 @@ def test_an_open_result_keeps_its_slice_and_all_behind_it() -> None:
     assert ages.expire(MINUTE, 70, None) == 70
 
 
+def test_a_result_is_kept_for_the_retention_by_the_age_of_its_slice() -> None:
+    ages = Ages(Usage())
+    ages.pass_time(0)
+    ages.add(0, "a", 100)
+    ages.pass_time(MINUTE)
+    ages.add(1, "a", 100)
+    ages.pass_time(MINUTE + HOUR)  # a clock that jumps lets two minutes pass
+    assert [ages.is_kept(offset, 3 * MINUTE) for offset in (0, 1)] == [False, True]
+    ages.expire(3 * MINUTE, 3, None)
+    assert [ages.is_kept(offset, HOUR) for offset in (0, 1)] == [False, True]
+
+
 def test_an_aborted_result_is_taken_back_where_it_was_counted() -> None:
     usage = Usage()
     ages = Ages(usage)

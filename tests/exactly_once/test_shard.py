@@ -12,7 +12,7 @@ from app.core.errors import ErrorCode, RequestRejected
 from app.core.turns import whole
 from app.core.units import NO_PRODUCER_ID, NO_TIMESTAMP, Offset, ProducerEpoch, ProducerId
 from app.exactly_once.bounds import Amount, Bounds, Usage
-from app.exactly_once.records import Part, RequestKey, Result, Tick, encode_result
+from app.exactly_once.records import Part, RequestKey, Result, Tick, encode_result, encode_tick
 from app.exactly_once.shard import RESERVATIONS_MAX, RESERVED_MS, KeyTaken, RequestShard
 from app.records.control import ControlType, EndTransactionMarker
 
@@ -219,6 +219,29 @@ def test_an_open_result_does_not_expire() -> None:
         accept(shard, log, OTHER, 2)
 
 
+def test_open_results_are_listed_while_others_end() -> None:
+    log = Log()
+    for number in (1, 2, 3):
+        log.records.append((ProducerId(number), encode_result(RequestKey("User:a", b"%d" % number), RESULT)))
+    shard = log.replayed()
+    listed = shard.open_results()
+    assert next(listed) == (1, 0)
+    shard.complete(ProducerId(2), commit=True)
+    assert list(listed) == [(3, 2)]
+
+
+def test_the_start_stays_below_the_first_open_result_though_a_key_has_two() -> None:
+    log = Log()
+    for number, key in ((1, KEY), (2, RequestKey("User:a", b"l")), (3, KEY)):
+        log.records.append((ProducerId(number), encode_result(key, RESULT)))
+        log.records.append((NO_PRODUCER_ID, encode_tick(len(log.records) * 60_000)))
+    shard = log.replayed()
+    for minute in range(10, 200):
+        log.now_ms = minute * 60_000
+        shard.due(log, Tick)  # type: ignore[arg-type]
+    assert shard.start == 2
+
+
 def test_a_tick_that_cannot_be_written_is_tried_again() -> None:
     log = Log()
     shard = log.replayed()
@@ -243,10 +266,10 @@ def test_a_log_with_two_open_results_of_a_key_is_loaded_and_each_ends_with_its_o
     log.records = [(ProducerId(number), encode_result(KEY, result)) for number, result in ((1, RESULT), (2, OTHER))]
     log.mark(1, commit=commit)
     shard = log.replayed(usage)
-    assert shard.open_results() == [(2, 1)]
+    assert list(shard.open_results()) == [(2, 1)]
     assert not shard.is_open(ProducerId(1), Offset(0))
     assert shard.look(KEY, b"", 0).offsets == ((0,) if commit else ())
     log.mark(2, commit=False)
     usage = Usage()
-    assert log.replayed(usage).open_results() == []
+    assert list(log.replayed(usage).open_results()) == []
     assert usage.total.keys == int(commit)
