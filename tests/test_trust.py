@@ -464,6 +464,7 @@ REGISTRY_ROUTES: dict[tuple[str, str], Served] = {
                 "/schemas/ids/{schema_id}/subjects",
                 "/schemas/ids/{schema_id}/versions",
                 "/subjects",
+                "/subjects/{subject}/metadata",
                 "/subjects/{subject}/versions",
                 VERSION,
                 f"{VERSION}/referencedby",

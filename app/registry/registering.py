@@ -138,8 +138,10 @@ def check_mode(view: View, asked: SchemaRequest) -> None:
         raise RegistryRefusal(Code.NOT_PERMITTED, f"Subject {name!r} is not in import mode. Send no id.")
 
 
-def with_text(versions: Sequence[Version], wanted: Content) -> Steps[tuple[Version | None, list[Version]]]:
-    """Look for a schema in versions, by its text.
+def with_text(
+    versions: Sequence[Version], wanted: Content, *, extras: bool = True
+) -> Steps[tuple[Version | None, list[Version]]]:
+    """Look for a schema in versions, by its text. Without ``extras``, metadata and rules need not be equal.
 
     Returns: the last version that has the text, and the versions with another text but an equal type and equal references. Each of
     these may still have the same schema (``is_same``): other registries store texts as they were sent. The last one comes first.
@@ -148,7 +150,7 @@ def with_text(versions: Sequence[Version], wanted: Content) -> Steps[tuple[Versi
     for place, version in enumerate(reversed(versions)):
         if place % COMPARED_AT_ONCE == COMPARED_AT_ONCE - 1:
             yield
-        content = version.content
+        content = version.content if extras else version.content._replace(extras=wanted.extras)
         if content == wanted:
             return version, []
         if content.schema_type == wanted.schema_type and content[2:] == wanted[2:]:
@@ -163,6 +165,22 @@ def is_same(asked: SchemaRequest, parsed: ParsedSchema, model: ParsedSchema) -> 
 
 def _text(parsed: ParsedSchema, asked: SchemaRequest) -> str:
     return parsed.normalized if asked.normalize else parsed.canonical
+
+
+def with_extras(versions: Iterable[Version]) -> list[Version]:
+    """The versions that have metadata or rules."""
+    return [one for one in versions if one.stored.metadata is not None or one.stored.rule_set is not None]
+
+
+def completed(view: View, asked: SchemaRequest) -> SchemaRequest:
+    """The request with the metadata and the rules of the subject's newest version, where it has none of its own. An import keeps
+    to what it says."""
+    newest = view.newest(asked.subject.qualified)
+    if newest is None or asked.id is not None:
+        return asked
+    metadata = newest.stored.metadata if asked.metadata is None else asked.metadata
+    rule_set = newest.stored.rule_set if asked.rule_set is None else asked.rule_set
+    return asked._replace(metadata=metadata, rule_set=rule_set)
 
 
 def wanted_content(view: View, asked: SchemaRequest, parsed: ParsedSchema) -> Content:

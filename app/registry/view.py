@@ -84,6 +84,14 @@ def content_of(
     return Content(schema_type, schema, references, extras)
 
 
+def has_properties(version: Version, wanted: Iterable[tuple[str, str]]) -> bool:
+    """Whether the metadata of a version have all these properties, by key and value."""
+    metadata = version.stored.metadata
+    found = metadata.get("properties") if isinstance(metadata, dict) else None
+    properties = found if isinstance(found, dict) else {}
+    return all(properties.get(key) == value for key, value in wanted)
+
+
 def guid_of(content: Content) -> str:
     """A UUID that is made of a schema's content."""
     digest = hashlib.md5(content.schema.encode("utf-8", "surrogatepass"), usedforsecurity=False)
@@ -297,10 +305,10 @@ class View:
         ids = self._ids.get(context)
         return ids is not None and bool(ids.uses)
 
-    def referrers(self, subject: str, number: int) -> list[Version]:
-        """The versions that refer to a version and are not soft-deleted."""
+    def referrers(self, subject: str, number: int, *, deleted: bool = False) -> list[Version]:
+        """The versions that refer to a version and are not soft-deleted; with ``deleted``, also those that are."""
         found = (self.version(*own) for own in self._referrers.get((subject, number), ()))
-        return [one for one in found if one is not None and not one.stored.deleted]
+        return [one for one in found if one is not None and (deleted or not one.stored.deleted)]
 
     def count_referrers(self, subject: str, number: int, named_max: int) -> Steps[tuple[int, list[Version]]]:
         """How many versions ``referrers`` has, and the first ones of them, as work in steps."""

@@ -396,6 +396,7 @@ _READS: Final = (
     SUBJECT + "/versions/{version}",
     SUBJECT + "/versions/{version}/schema",
     SUBJECT + "/versions/{version}/referencedby",
+    SUBJECT + "/metadata",
     "/schemas",
     "/schemas/types",
     "/schemas/ids/{schema_id}",

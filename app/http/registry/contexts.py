@@ -12,6 +12,7 @@ from app import __version__
 from app.http.errors import Error
 from app.http.registry.answers import answered
 from app.http.registry.requests import service_of
+from app.http.registry.subjects import page
 from app.http.serving import gateway_of
 
 router = APIRouter(default_response_class=Response)
@@ -21,7 +22,8 @@ TAGS: Final[list[str | Enum]] = ["Contexts and metadata (schema registry)"]
 @router.get("/contexts", summary="List contexts", tags=TAGS)
 async def list_contexts(request: Request) -> Response:
     view = await service_of(request).view()
-    return answered(view.contexts())
+    prefix = request.query_params.get("contextPrefix", "")
+    return answered(page(request, [one for one in view.contexts() if one.startswith(prefix)]))
 
 
 @router.get("/v1/metadata/id", summary="Get the ids of the cluster and of the registry", tags=TAGS)

@@ -22,11 +22,13 @@ from app.registry.registering import (
     Registered,
     SchemaRequest,
     check_mode,
+    completed,
     is_same,
     referenced,
     register,
     subject_not_found,
     wanted_content,
+    with_extras,
     with_text,
 )
 from app.registry.schema_log import EndMoved
@@ -94,7 +96,7 @@ class SchemaService:
                 await self._check_compatible(view, asked_now, judged.parsed)
             if view.end != end:
                 continue  # another request has read on while this one was parsing
-            registered = register(view, asked_now, judged.parsed, judged.same)
+            registered = register(view, completed(view, asked_now), judged.parsed, judged.same)
             if registered.append is None or await self._appended(end, registered.append):
                 return registered
         raise _busy()
@@ -142,17 +144,38 @@ class SchemaService:
 
     async def _judged(self, view: View, asked: SchemaRequest, *, deleted: bool = False) -> Judged:
         parsed = await self._parsed(view, asked)
-        portion = Portion()
         versions = view.versions(asked.subject.qualified, deleted=deleted)
-        same, others = await run(with_text(versions, wanted_content(view, asked, parsed)), portion)
-        if same is None:
-            # Other registries store texts as they were sent, and a normalised text may equal several canonical ones.
-            for version in others:
-                model = await self.model_of(view, version)
-                if model is not None and is_same(asked, parsed, model):
-                    return Judged(parsed, version)
-                await portion.rest_if_spent()
+        same = await self._same(view, asked, parsed, versions)
+        if same is None and asked.id is None:
+            if asked.metadata is None and asked.rule_set is None:
+                # A serialiser knows the text alone, and must find the schema that has rules.
+                same = await self._same(view, asked, parsed, with_extras(versions), extras=False)
+            elif (whole_one := completed(view, asked)) != asked:
+                same = await self._same(view, whole_one, parsed, versions)
         return Judged(parsed, same)
+
+    async def _same(
+        self,
+        view: View,
+        asked: SchemaRequest,
+        parsed: ParsedSchema,
+        versions: Sequence[Version],
+        *,
+        extras: bool = True,
+    ) -> Version | None:
+        """The newest version that has a schema. Without ``extras``, its metadata and rules do not matter."""
+        portion = Portion()
+        wanted = wanted_content(view, asked, parsed)
+        same, others = await run(with_text(versions, wanted, extras=extras), portion)
+        if same is not None:
+            return same
+        # Other registries store texts as they were sent, and a normalised text may equal several canonical ones.
+        for version in others:
+            model = await self.model_of(view, version)
+            if model is not None and is_same(asked, parsed, model):
+                return version
+            await portion.rest_if_spent()
+        return None
 
     async def _parsed(self, view: View, asked: SchemaRequest) -> ParsedSchema:
         named = referenced(view, asked.subject, asked.references)

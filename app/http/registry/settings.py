@@ -33,7 +33,11 @@ class ConfigBody(msgspec.Struct):
     compatibility: str | None = None
     normalize: bool | None = None
     alias: str | None = None
-    validateFields: bool | None = None  # noqa: N815 (as clients write it)
+    aliasForDeks: str | None = None  # noqa: N815 (as clients write it)
+    validateFields: bool | None = None  # noqa: N815
+    validateNewSchemas: bool | None = None  # noqa: N815
+    validateRules: bool | None = None  # noqa: N815
+    compatibilityPolicy: str | None = None  # noqa: N815
     compatibilityGroup: str | None = None  # noqa: N815
     defaultMetadata: dict[str, Any] | None = None  # noqa: N815
     overrideMetadata: dict[str, Any] | None = None  # noqa: N815
@@ -63,9 +67,9 @@ async def _get_config(request: Request, subject: str | None) -> Response:
     name, named = _scope(request, subject)
     view = await service_of(request).view()
     found = view.config(name)
+    if found is None and name is not None and subject is not None and not flag(request, "defaultToGlobal"):
+        raise _no_level(subject)
     if found is None or "compatibilityLevel" not in found:
-        if name is not None and subject is not None and not flag(request, "defaultToGlobal"):
-            raise _no_level(subject)
         level = (DEFAULT_LEVEL if named is None else view.level(named)).value
         found = {**(found or {}), "compatibilityLevel": level}
     return answered(found)

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app.core.turns import Portion, ordered
+from app.http.errors import RestError
 from app.http.registry.answers import MEDIA_TYPE, answered, version_members
 from app.http.registry.paths import context_of
 from app.http.registry.requests import SchemaBody, flag, in_form, number, schema_in, service_of, subject_in, version_in
@@ -17,7 +18,7 @@ from app.http.schemas import request_body
 from app.registry.refusals import Code, RegistryRefusal
 from app.registry.registering import Append, delete_subject, delete_version, subject_not_found
 from app.registry.subjects import DEFAULT_CONTEXT, Subject, check_subject, read_subject
-from app.registry.view import Version, View
+from app.registry.view import Version, View, has_properties
 
 T = TypeVar("T")
 router = APIRouter(default_response_class=Response)
@@ -129,7 +130,31 @@ async def list_referrers(subject: str, version: str, request: Request) -> Respon
     view = await service_of(request).view()
     named = subject_in(request, subject)
     found = version_in(view, named, version, deleted=True)
-    return answered([one.stored.id for one in view.referrers(named.qualified, found.stored.version)])
+    referrers = view.referrers(named.qualified, found.stored.version, deleted=flag(request, "deleted"))
+    return answered(page(request, list(dict.fromkeys(one.stored.id for one in referrers))))
+
+
+@router.get("/subjects/{subject}/metadata", summary="Get the newest version that has some properties", tags=TAGS)
+async def get_version_of_metadata(subject: str, request: Request) -> Response:
+    """The newest version whose metadata has each property that a ``key`` names with the ``value`` at the same place."""
+    keys, values = (request.query_params.getlist(name) for name in ("key", "value"))
+    if len(keys) != len(values):
+        raise RestError(
+            400, f"The request has {len(keys)} parameters key and {len(values)} value. Send one value for each key."
+        )
+    wanted = list(zip(keys, values, strict=True))
+    view = await service_of(request).view()
+    name = subject_in(request, subject).qualified
+    versions = view.versions(name, deleted=flag(request, "deleted"))
+    if not versions:
+        raise subject_not_found(name)
+    portion = Portion()
+    for version in reversed(versions):
+        if has_properties(version, wanted):
+            return answered(version_members(await in_form(request, view, version)))
+        if portion.spent_by(1 + len(wanted)):
+            await portion.rest()
+    raise RegistryRefusal(Code.SCHEMA_NOT_FOUND, "Schema not found.")
 
 
 @router.delete("/subjects/{subject}/versions/{version}", summary="Delete a version of a subject", tags=TAGS)

@@ -185,6 +185,25 @@ async def test_configs_are_set_got_and_taken_away(client: Client) -> None:
     assert set(client.log.subjects) == {None}
 
 
+async def test_a_config_without_a_level_is_there_with_the_level_that_holds(client: Client) -> None:
+    sent = {
+        "normalize": True,
+        "alias": "b",
+        "aliasForDeks": "c",
+        "validateFields": True,
+        "validateNewSchemas": False,
+        "validateRules": True,
+        "compatibilityPolicy": "STRICT",
+        "compatibilityGroup": "major",
+    }
+    assert await client.good("PUT", "/config/a", sent) == sent
+    assert await client.good("GET", "/config/a") == {**sent, "compatibilityLevel": "BACKWARD"}
+    await client.good("PUT", "/config", {"compatibility": "FULL"})
+    assert await client.good("GET", "/config/a") == {**sent, "compatibilityLevel": "FULL"}
+    assert await client.good("DELETE", "/config/a") == sent
+    assert await client.refused("GET", "/config/a") == (404, 40408)
+
+
 async def test_modes_are_set_got_and_taken_away(client: Client) -> None:
     assert await client.good("GET", "/mode") == {"mode": "READWRITE"}
     assert await client.good("PUT", "/mode/a", {"mode": "READONLY"}) == {"mode": "READONLY"}
@@ -290,6 +309,22 @@ async def test_references_are_stored_and_shown_from_both_sides(client: Client) -
     assert (await client.good("POST", "/subjects/a", asked))["id"] == number
 
 
+async def test_referrers_come_once_in_pages_and_deleted_ones_if_asked(client: Client) -> None:
+    await client.register("e", {"type": "enum", "name": "E", "symbols": ["X"]})
+    references = [{"name": "E", "subject": "e", "version": 1}]
+    array, mapping = ({"type": "array", "items": "E"}, {"type": "map", "values": "E"})
+    first = await client.register("a", array, references=references)
+    assert await client.register("b", array, references=references) == first
+    second = await client.register("c", mapping, references=references)
+    path = "/subjects/e/versions/1/referencedby"
+    assert await client.good("GET", path) == [first, second]
+    assert await client.good("GET", f"{path}?offset=1&limit=5") == [second]
+    assert await client.good("GET", f"{path}?limit=1") == [first]
+    await client.good("DELETE", "/subjects/c")
+    assert await client.good("GET", path) == [first]
+    assert await client.good("GET", f"{path}?deleted=true") == [first, second]
+
+
 USER = 'syntax = "proto3";\npackage p;\n\nmessage User {\n  string name = 1;\n}\n'
 ORDER = (
     'syntax = "proto3";\npackage p;\n\nimport "user.proto";\nimport "confluent/meta.proto";\n\nmessage Order {\n'
@@ -362,6 +397,75 @@ async def test_metadata_and_rules_are_kept(client: Client) -> None:
     assert {name: got[name] for name in more} == more
 
 
+RULES: dict[str, Any] = {"domainRules": [{"name": "r"}]}
+
+
+def owned_by(owner: str) -> dict[str, Any]:
+    return {"properties": {"owner": owner}}
+
+
+async def test_a_text_alone_finds_the_schema_that_has_metadata_and_rules(client: Client) -> None:
+    first = await client.register("a", STRING, metadata=owned_by("me"), ruleSet=RULES)
+    second = await client.register("a", STRING, metadata=owned_by("you"), ruleSet=RULES)
+    assert (await client.good("POST", "/subjects/a", {"schema": '{"type": "string"}'}))["id"] == second
+    assert await client.register("a", STRING) == second
+    assert await client.good("GET", "/subjects/a/versions") == [1, 2]
+    assert (await client.good("POST", "/subjects/a", {"schema": STRING, "metadata": owned_by("me")}))["id"] == first
+    assert await client.refused("POST", "/subjects/a", {"schema": STRING, "ruleSet": {}}) == (404, 40403)
+    await client.good("DELETE", "/subjects/a/versions/2")
+    assert (await client.good("POST", "/subjects/a", {"schema": STRING}))["id"] == first
+    assert (await client.good("POST", "/subjects/a?deleted=true", {"schema": STRING}))["id"] == second
+
+
+async def test_a_schema_without_metadata_of_its_own_is_found_before_one_that_has_them(client: Client) -> None:
+    plain = await client.register("a", STRING)
+    assert await client.register("a", STRING, metadata=owned_by("me")) != plain
+    assert await client.register("a", STRING) == plain
+
+
+async def test_a_new_version_takes_over_the_metadata_and_rules_that_it_does_not_name(client: Client) -> None:
+    await client.good("PUT", "/config/a", {"compatibility": "NONE"})
+    await client.register("a", STRING, metadata=owned_by("me"), ruleSet=RULES)
+
+    async def newest() -> tuple[Any, Any]:
+        got = await client.good("GET", "/subjects/a/versions/latest")
+        return got.get("metadata"), got.get("ruleSet")
+
+    number = await client.register("a", '"int"')
+    assert await newest() == (owned_by("me"), RULES)
+    assert await client.register("a", '"int"', metadata=owned_by("me")) == number
+    await client.register("a", '"long"', metadata=owned_by("you"))
+    assert await newest() == (owned_by("you"), RULES)
+    await client.register("a", '"bytes"', metadata={}, ruleSet={})
+    assert await newest() == ({}, {})
+    await client.good("PUT", "/mode/a?force=true", {"mode": "IMPORT"})
+    await client.register("a", '"float"', id=900)
+    assert await newest() == (None, None)
+
+
+async def test_the_newest_version_with_some_properties_is_found(client: Client) -> None:
+    for owner, stage in (("me", "1"), ("you", "1"), ("me", "2")):
+        await client.register("a", STRING, metadata={"properties": {"owner": owner, "stage": stage}})
+    await client.register("a", '"bytes"', metadata={"tags": {"x": ["PII"]}})
+
+    async def version(query: str) -> int:
+        found = await client.good("GET", f"/subjects/a/metadata{query}")
+        assert found.keys() >= {"subject", "id", "schema", "metadata"}
+        number: int = found["version"]
+        return number
+
+    assert await version("?key=owner&value=me&deleted=False") == 3
+    assert await version("?key=owner&value=me&key=stage&value=1") == 1
+    assert await version("?key=owner&key=stage&value=you&value=1") == 2
+    assert await version("") == 4
+    await client.good("DELETE", "/subjects/a/versions/3")
+    assert await version("?key=owner&value=me") == 1
+    assert await version("?key=owner&value=me&deleted=true") == 3
+    assert await client.refused("GET", "/subjects/a/metadata?key=owner&value=nobody") == (404, 40403)
+    assert await client.refused("GET", "/subjects/b/metadata?key=owner&value=me") == (404, 40401)
+    assert await client.refused("GET", "/subjects/a/metadata?key=owner&key=stage&value=me") == (400, 400)
+
+
 async def test_a_normalised_schema_is_found_by_another_form_of_it(client: Client) -> None:
     first = {"type": "record", "name": "x.R", "fields": [], "b": 1, "a": 2}
     second = {"a": 2, "b": 1, "type": "record", "name": "R", "namespace": "x", "fields": []}
@@ -383,6 +487,8 @@ async def test_a_context_has_ids_and_subjects_of_its_own(client: Client) -> None
     assert await client.good("GET", "/subjects?subjectPrefix=:.sales:") == [":.sales:a"]
     assert (await client.good("GET", "/contexts/sales/subjects/a/versions/1"))["subject"] == ":.sales:a"
     assert await client.good("GET", "/contexts") == [".", ".sales"]
+    assert await client.good("GET", "/contexts?offset=1&limit=1") == [".sales"]
+    assert await client.good("GET", "/contexts?contextPrefix=.s") == [".sales"]
     await client.good("PUT", "/contexts/sales/config", {"compatibility": "NONE"})
     assert await client.good("GET", "/contexts/sales/config/a?defaultToGlobal=true") == {"compatibilityLevel": "NONE"}
     assert await client.good("GET", "/config") == {"compatibilityLevel": "BACKWARD"}
