@@ -68,7 +68,7 @@ class SetSettingBody(msgspec.Struct, forbid_unknown_fields=True):
 
 class AlterSettingsBody(msgspec.Struct, forbid_unknown_fields=True):
     data: Annotated[list[SettingChange], msgspec.Meta(max_length=SETTINGS_MAX)]
-    validate_only: bool = False
+    validate_only: bool | None = None
 
 
 class TopicSettingsChange(msgspec.Struct, forbid_unknown_fields=True):
@@ -80,7 +80,7 @@ class TopicSettingsChange(msgspec.Struct, forbid_unknown_fields=True):
 
 class AlterTopicsSettingsBody(msgspec.Struct, forbid_unknown_fields=True):
     data: Annotated[list[TopicSettingsChange], msgspec.Meta(max_length=TOPICS_CHANGED_MAX)]
-    validate_only: bool = False
+    validate_only: bool | None = None
 
 
 class TopicSettingsFailure(msgspec.Struct):
@@ -211,7 +211,7 @@ async def alter_configs_of_topics(cluster_id: str, request: Request) -> Response
     failures: list[TopicSettingsFailure] = []
     for first in range(0, len(names), TOPICS_ASKED_MAX):
         some = {name: changes[name] for name in names[first : first + TOPICS_ASKED_MAX]}
-        refused = await gateway.admin.alter_topics_configs(some, validate_only=wanted.validate_only)
+        refused = await gateway.admin.alter_topics_configs(some, validate_only=bool(wanted.validate_only))
         for name, error in refused.items():
             answer = answer_of(error)
             failures.append(TopicSettingsFailure(name, answer.error_code, answer.message))
@@ -459,7 +459,7 @@ async def delete_cluster_config(cluster_id: str, name: str, request: Request) ->
 
 
 async def _alter(gateway: Gateway, kind: ConfigResourceType, resource: str, wanted: AlterSettingsBody) -> Response:
-    await gateway.admin.alter_configs(kind, resource, _changes(wanted.data), validate_only=wanted.validate_only)
+    await gateway.admin.alter_configs(kind, resource, _changes(wanted.data), validate_only=bool(wanted.validate_only))
     return Response(status_code=NO_CONTENT)
 
 

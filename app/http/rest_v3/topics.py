@@ -5,7 +5,7 @@ Tests: ``tests/http/test_application.py``, ``tests/http/rest_v3/test_clusters.py
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -53,20 +53,22 @@ class InitialSetting(msgspec.Struct, forbid_unknown_fields=True):
     value: str | None = None
 
 
+_Brokers = Annotated[list[int], msgspec.Meta(min_length=1, max_length=REPLICAS_MAX)]
+
+
 class CreateTopicBody(msgspec.Struct, forbid_unknown_fields=True):
     topic_name: str
     partitions_count: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
     replication_factor: Annotated[int, msgspec.Meta(ge=1, le=2**15 - 1)] | None = None
     replicas_assignments: (
-        Annotated[
-            dict[str, Annotated[list[int], msgspec.Meta(min_length=1, max_length=REPLICAS_MAX)]],
-            msgspec.Meta(max_length=ASSIGNMENTS_MAX),
-        ]
+        Annotated[dict[str, _Brokers], msgspec.Meta(max_length=ASSIGNMENTS_MAX)]
+        | Annotated[list[dict[str, int | _Brokers]], msgspec.Meta(max_length=ASSIGNMENTS_MAX)]
         | None
     ) = None
-    """The brokers of each partition, the preferred leader first. Then counts are left out."""
-    configs: Annotated[list[InitialSetting], msgspec.Meta(max_length=SETTINGS_MAX)] = []
-    validate_only: bool = False
+    """The brokers of each partition, the preferred leader first. Then counts are left out. Several forms are in use:
+    `{"0": [1, 2]}`, `[{"0": [1, 2]}]` and `[{"partition_id": 0, "broker_ids": [1, 2]}]`."""
+    configs: Annotated[list[InitialSetting], msgspec.Meta(max_length=SETTINGS_MAX)] | None = None
+    validate_only: bool | None = None
 
 
 class AddPartitionsBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -194,8 +196,8 @@ async def create_topic(cluster_id: str, request: Request) -> Response:
         partitions_count=wanted.partitions_count or -1,
         replication_factor=wanted.replication_factor or -1,
         assignments=await _assignments(wanted),
-        configs={config.name: config.value for config in wanted.configs},
-        validate_only=wanted.validate_only,
+        configs={config.name: config.value for config in wanted.configs or ()},
+        validate_only=bool(wanted.validate_only),
     )
     topic = _topic_fields(
         request,
@@ -224,11 +226,13 @@ async def _assignments(wanted: CreateTopicBody) -> Mapping[int, list[int]] | Non
     replicas = 0
     portion = Portion()
     await portion.rest()  # the body was decoded at once
-    for text, brokers in wanted.replicas_assignments.items():
+    for text, brokers in _assigned(wanted.replicas_assignments):
         if not (text.isascii() and text.isdecimal() and len(text) < 10):
             raise RestError(422, f"In replicas_assignments, {text[:20]!r} is not the number of a partition.")
         if not all(0 <= broker < 2**31 for broker in brokers):
             raise RestError(422, f"In replicas_assignments, the brokers of partition {text} must be broker ids.")
+        if int(text) in found:
+            raise RestError(422, f"In replicas_assignments, partition {text} comes twice.")
         found[int(text)] = brokers
         replicas += len(brokers)
         if replicas > REPLICAS_OF_ALL_MAX:
@@ -236,6 +240,26 @@ async def _assignments(wanted: CreateTopicBody) -> Mapping[int, list[int]] | Non
         if portion.spent_by(len(brokers)):
             await portion.rest()
     return found
+
+
+def _assigned(
+    assignments: Mapping[str, list[int]] | Sequence[Mapping[str, int | list[int]]],
+) -> Iterator[tuple[str, list[int]]]:
+    """The partitions and brokers of assignments in any of their forms. Raises: RestError 422."""
+    if isinstance(assignments, Mapping):
+        yield from assignments.items()
+        return
+    for one in assignments:
+        match one:
+            case {"partition_id": int(partition), "broker_ids": list(brokers), **others} if not others:
+                yield str(partition), brokers
+            case _:
+                for text, brokers_of_one in one.items():
+                    if not isinstance(brokers_of_one, list):
+                        raise RestError(
+                            422, "An element of replicas_assignments must have a partition_id and broker_ids."
+                        )
+                    yield text, brokers_of_one
 
 
 @router.get(

@@ -71,6 +71,33 @@ async def test_a_topic_is_made_with_the_replicas_that_the_request_assigns(
     assert (away.status_code, away.json()["error_code"]) == (400, 40002)
 
 
+@pytest.mark.parametrize(
+    "assignments",
+    [
+        [{"partition_id": 1, "broker_ids": [1]}, {"partition_id": 0, "broker_ids": [1]}],
+        [{"0": [1]}, {"1": [1]}],
+        [{"0": [1], "1": [1]}],
+    ],
+)
+async def test_assignments_may_be_a_list(http: httpx.AsyncClient, cluster: str, assignments: object) -> None:
+    made = await http.post(f"{cluster}/topics", json={"topic_name": "t", "replicas_assignments": assignments})
+    assert (made.status_code, made.json()["partitions_count"]) == (201, 2), made.text
+
+
+async def test_null_means_what_a_member_that_is_left_out_means(http: httpx.AsyncClient, cluster: str) -> None:
+    members = ("partitions_count", "replication_factor", "replicas_assignments", "configs", "validate_only")
+    made = await http.post(f"{cluster}/topics", json={"topic_name": "t", **dict.fromkeys(members)})
+    assert (made.status_code, made.json()["partitions_count"]) == (201, 1), made.text
+    change = {"name": "retention.ms", "value": "7", "operation": None}
+    for path, data in (
+        ("t/configs:alter", [change]),
+        ("-/configs:alter", [{"topic_name": "t", "configs": [{**change, "value": "8"}]}]),
+    ):
+        changed = await http.post(f"{cluster}/topics/{path}", json={"data": data, "validate_only": None})
+        assert changed.status_code in (204, 207), changed.text
+    assert (await http.get(f"{cluster}/topics/t/configs/retention.ms")).json()["value"] == "8"
+
+
 async def test_assignments_are_decoded_read_and_encoded_in_portions_of_their_own(
     http: httpx.AsyncClient, cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +127,14 @@ async def test_assignments_are_decoded_read_and_encoded_in_portions_of_their_own
         ({"topic_name": "t", "replicas_assignments": {"x": [1]}}, "replicas_assignments"),
         ({"topic_name": "t", "replicas_assignments": {"0": []}}, "replicas_assignments"),
         ({"topic_name": "t", "replicas_assignments": {"0": [-1]}}, "replicas_assignments"),
+        ({"topic_name": "t", "replicas_assignments": [{"0": [1]}, {"0": [1]}]}, "partition 0 comes twice"),
+        ({"topic_name": "t", "replicas_assignments": [{"0": 1}]}, "replicas_assignments"),
+        ({"topic_name": "t", "replicas_assignments": [{"broker_ids": [1]}]}, "replicas_assignments"),
+        (
+            {"topic_name": "t", "replicas_assignments": [{"partition_id": 0, "broker_ids": [1], "2": [1]}]},
+            "partition_id",
+        ),
+        ({"topic_name": "t", "replicas_assignments": [{"partition_id": -1, "broker_ids": [1]}]}, "'-1'"),
         ({"topic_name": "t", "replicas_assignments": {"0": [1]}, "partitions_count": 1}, "replicas_assignments"),
         (
             {"topic_name": "t", "replicas_assignments": {str(index): [1] * 100 for index in range(301)}},
