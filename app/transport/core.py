@@ -462,6 +462,11 @@ class ConnectionCore(ABC):
         self._slots.append(slot)
 
     @property
+    def open_slots(self) -> int:
+        """Responses whose place is kept."""
+        return len(self._slots)
+
+    @property
     def waits_for_answers(self) -> bool:
         """Whether requests are being worked on."""
         return bool(self._slots)

@@ -12,18 +12,20 @@ from typing import Any, NamedTuple
 import pytest
 
 from app.configs.broker import STANDARD_AUTHORIZER
-from app.core.errors import ErrorCode
+from app.core.errors import ErrorCode, RequestRejected
 from app.core.units import ProducerEpoch, ProducerId, TimestampMs
 from app.exactly_once.coordinator import RequestCoordinator
 from app.exactly_once.records import TOPIC, Part, RequestKey, Result, encode_result
 from app.exactly_once.transactional_ids import prefix_of
-from app.handlers.produce import keyed
-from app.handlers.serving.session import SIDE_BY_SIDE_MAX
+from app.handlers.clients.client import SIDE_BY_SIDE_MAX
+from app.handlers.produce import keyed, produce
+from app.handlers.produce.produce import BESIDE_BYTES_MAX
 from app.metadata.image.records import APPEND_LEVEL, REQUESTS_LEVEL
 from app.records.builder import build_batch
 from app.replication.partition import Partition
 from app.transactions.coordinator import TransactionCoordinator
 from app.transactions.markers import Marker, MarkerWriter
+from app.transactions.state import Transaction
 from app.wire.apikeys import ApiKey
 from app.wire.apis.api_versions import ApiVersionsRequest
 from app.wire.apis.end_txn import EndTxnRequest
@@ -199,6 +201,78 @@ async def test_identities_are_given_beside_each_other_and_not_before_a_produce_i
         stored.set_result(None)
         await until(lambda: asked == ["a", "b", "a"])
         may_go_on.set()
+
+
+async def test_ends_of_keyed_requests_are_decided_beside_each_other_and_other_ends_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go_on, asked = asyncio.Event(), list[str]()
+
+    async def waits(self: TransactionCoordinator, transactional_id: str, *args: Any, **named: Any) -> Any:
+        asked.append(transactional_id)
+        await may_go_on.wait()
+        raise RequestRejected(ErrorCode.INVALID_TXN_STATE, "It has no transaction.")
+
+    monkeypatch.setattr(TransactionCoordinator, "end", waits)
+    async with broker_of(tmp_path) as broker, talk(broker.port) as client, talk(broker.port) as other:
+        of_requests = [f"{prefix_of(ANYBODY)}{number}" for number in range(SIDE_BY_SIDE_MAX + 1)]
+        for connection, names in ((client, of_requests), (other, ["a", "b"])):
+            for name in names:
+                connection.send(ApiKey.END_TXN, 5, EndTxnRequest(name, 1, 0, True))
+        await until(lambda: len(asked) > SIDE_BY_SIDE_MAX)
+        await serve_what_came(broker)
+        assert sorted(asked) == sorted([*of_requests[:-1], "a"])
+        may_go_on.set()
+        for connection, names in ((client, of_requests), (other, ["a", "b"])):
+            for _ in names:
+                _, answer = await connection.answer(ApiKey.END_TXN, 5)
+                assert answer.error_code == ErrorCode.INVALID_TXN_STATE
+
+
+async def test_batches_of_keyed_requests_wait_for_their_coordinator_beside_each_other_and_others_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go_on, add, asked = asyncio.Event(), TransactionCoordinator.add_partitions, list[str]()
+
+    async def later(self: TransactionCoordinator, *args: Any) -> Transaction:
+        await may_go_on.wait()
+        added = add(self, *args)
+        return added if isinstance(added, Transaction) else await added
+
+    def waits(self: TransactionCoordinator, transactional_id: str, *args: Any) -> Any:
+        asked.append(transactional_id)
+        return later(self, transactional_id, *args)
+
+    def send(connection: Talk, transactional_id: str, records: bytes, index: int = 0) -> None:
+        connection.send_produce(12, [("t", [(index, records)])], transactional_id=transactional_id)
+
+    most = 3
+    monkeypatch.setattr(produce, "SIDE_BY_SIDE_MAX", most)
+    async with broker_of(tmp_path) as broker, talk(broker.port) as client, talk(broker.port) as other:
+        writers = [await writer_of(client, name=f"w{number}") for number in range(most + 1)]
+        monkeypatch.setattr(TransactionCoordinator, "add_partitions", waits)
+        for one in writers:
+            send(client, one.transactional_id, one.batch(b"v"))
+        for name in ("a", "b"):
+            send(other, name, writers[0].batch(b"v"))
+        async with talk(broker.port) as third:
+            for one in writers[:2]:
+                send(third, one.transactional_id, one.batch(bytes(BESIDE_BYTES_MAX)), 1)
+            await until(lambda: len(asked) >= most + 2)
+            await serve_what_came(broker)
+            names = [one.transactional_id for one in writers]
+            assert sorted(asked) == sorted([*names[:most], "a", names[0]])
+        may_go_on.set()
+        for offset, _ in enumerate(writers):
+            _, answer = await client.answer(ApiKey.PRODUCE, 12)
+            (stored,) = answer.responses[0].partition_responses
+            assert (stored.error_code, stored.base_offset) == (0, offset)
+
+
+async def serve_what_came(broker: RunningBroker) -> None:
+    """Wait until the broker has served what has come before."""
+    async with talk(broker.port) as client:
+        await client.ask(ApiKey.API_VERSIONS, 3, ApiVersionsRequest())
 
 
 @pytest.mark.parametrize("key", [ApiKey.FIRN_REQUESTS, ApiKey.FIRN_KEYED])

@@ -179,7 +179,7 @@ class ClusterMachine(BrokerMachine):
     def _new_level(self) -> int:
         """Of the cluster that is made."""
         if self.world.objects is not None:
-            return self.world.objects.new_level
+            return self.world.objects.shape.level
         return LEVEL_MAX if self.world.shape.pulses else 0 if self.world.shape.from_0 else 1
 
     def _start_pulses(self, owner: Process, board: TurnBoard) -> SimPulses:

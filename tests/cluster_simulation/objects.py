@@ -76,6 +76,8 @@ class ObjectShape:
     retention_bytes: int = 1 << 30
     all_lost: bool = True
     """At the end all disks are lost at once."""
+    level: int = OBJECT_LEVEL
+    """Of the cluster that is made."""
 
     @classmethod
     def of(cls, seed: int) -> ObjectShape:
@@ -256,8 +258,6 @@ class Objects:
             firn_internal_durability=InternalDurability.OBJECT if self.shape.internal else InternalDurability.MEMORY,
             leader_imbalance_check_interval_seconds=3,
         )
-
-    new_level: Final = OBJECT_LEVEL
 
     def topic_configs(self, name: str) -> Mapping[str, str]:
         """What a new topic has beside the rest."""

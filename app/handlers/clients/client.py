@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 SOFTWARE_CHARACTERS_MAX: Final = 64
 """Characters of the name and of the version of a client's library that a connection keeps."""
+SIDE_BY_SIDE_MAX: Final = 32
+"""Requests of one connection that are served beside each other. They begin in one turn of the loop, and the first step of each may
+take 0.6 ms."""
 
 
 class Gathers(Protocol):

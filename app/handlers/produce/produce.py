@@ -9,6 +9,9 @@ four things make a request wait:
 - Hundreds of partitions: they are served in portions. The connection waits.
 - The first records of many partitions, since making their files takes a fraction of a millisecond each. The connection waits, and
   others have their turns in between.
+
+The first batch of a transaction may wait for its coordinator, too. The connection waits then, but not for one of a keyed request
+over HTTP (ADR 0043, EO20).
 """
 
 from __future__ import annotations
@@ -30,8 +33,9 @@ from app.core.errors import (
     copy_of,
     kafka_code,
 )
-from app.core.limits import BATCH_OVERHEAD_BYTES
+from app.core.limits import BATCH_OVERHEAD_BYTES, KIB
 from app.core.turns import Portion
+from app.exactly_once.transactional_ids import is_of_requests
 from app.handlers.base.authorising import denial, may
 from app.handlers.base.partitions import check_writable, hint, node_endpoints, topic_name
 from app.handlers.base.portions import look_at_error
@@ -44,7 +48,7 @@ from app.handlers.clients.admission import (
     release,
     writer_of,
 )
-from app.handlers.clients.client import RequestFields
+from app.handlers.clients.client import SIDE_BY_SIDE_MAX, RequestFields
 from app.handlers.clients.held_sequences import HeldSequences, sequenced, tell_refused
 from app.handlers.clients.produce_shape import NO_TAGS, ProduceShape, learn
 from app.handlers.clients.serving import request_of, spawn_told
@@ -105,6 +109,9 @@ PARTITIONS_AT_ONCE: Final = 128
 """Topics and partitions of a long request whose rights are looked at, and which are appended to, before the clock is looked at."""
 MANY_PARTITIONS: Final = 2 * PARTITIONS_AT_ONCE
 """Topics and partitions of a request that is served in portions (INV-15, ADR 0039)."""
+
+BESIDE_BYTES_MAX: Final = 256 * KIB
+"""Records of a request that waits for its coordinator beside other requests of its connection: 8 MiB in all."""
 
 TopicResults = list[tuple[TopicRef, list[PartitionResult]]]
 Found: TypeAlias = "list[list[Partition | None]]"
@@ -311,9 +318,11 @@ def _serve_any(
 ) -> Parts:
     """Serve any number of topics, partitions and errors. ``refused``: results of the partitions that were taken out before."""
     admitted = admit(connection.context, asked.version, request)
-    if isinstance(admitted, Awaitable) or _takes_long(request, found):
-        slot = connection.open_slot(connection.server.produce_meter, stops_parsing=True)
+    takes_long = _takes_long(request, found)
+    if takes_long or isinstance(admitted, Awaitable):
         kept_bytes = _keep_records(request)
+        beside = not takes_long and kept_bytes <= BESIDE_BYTES_MAX and _has_no_order(connection, request)
+        slot = connection.open_slot(connection.server.produce_meter, stops_parsing=not beside)
         connection.server.keep(kept_bytes)
         work = _append_in_turns(connection, slot, asked, request, admitted, kept_bytes, refused)
         spawn_told(connection, request_of(connection, asked, PRODUCE, client_id), work)
@@ -325,6 +334,13 @@ def _serve_any(
         PendingProduce(connection, slot, asked, request.timeout_ms, results, waiting)
         return None
     return _answer(connection, asked, request, results)
+
+
+def _has_no_order(connection: Client, request: ProduceRequest) -> bool:
+    """Whether a request that waits for its coordinator may be served beside those behind it: each transaction of a keyed request
+    has one batch for a partition (ADR 0043, EO20)."""
+    name = request.transactional_id
+    return name is not None and is_of_requests(name) and connection.open_slots < SIDE_BY_SIDE_MAX - 1
 
 
 def _takes_long(request: ProduceRequest, found: Found) -> bool:

@@ -3,7 +3,7 @@
 Produce, a Fetch that has something to answer, ApiVersions and every other handler that does not wait are answered within the
 callback of the socket. Further Produces are served behind a waiting Produce (they are appended in order, only their answers wait);
 anything else that waits stops the parsing of this connection until it is answered, and a request that is not a Produce does not
-pass waiting Produces.
+pass waiting Produces. Requests of keyed requests over HTTP have no order, and are served beside each other (ADR 0043, EO20).
 
 Tests: ``tests/broker/test_mutated_streams.py``.
 """
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from app.core.errors import ErrorCode, FirnError, ProtocolError, RequestRejected, kafka_code
 from app.core.log_events import Event
+from app.exactly_once.transactional_ids import is_of_requests
 from app.handlers.apis.passing_on import PASSED_ON, address_of, principal_of
 from app.handlers.base.context import Context, PassesOn
 from app.handlers.base.portions import (
@@ -28,7 +29,7 @@ from app.handlers.base.portions import (
     serve_split,
 )
 from app.handlers.base.request import Request
-from app.handlers.clients.client import Client, software_of
+from app.handlers.clients.client import SIDE_BY_SIDE_MAX, Client, software_of
 from app.handlers.clients.produce_shape import PREFIX_START
 from app.handlers.clients.serving import STEPS, told
 from app.handlers.fetch.attempts import FETCH
@@ -36,12 +37,13 @@ from app.handlers.fetch.fetch import serve_fetch
 from app.handlers.produce.conditional import APPEND, serve_append
 from app.handlers.produce.keyed import KEYED, serve_keyed
 from app.handlers.produce.produce import PRODUCE, serve_produce
+from app.metadata.changes.internal_topics import KEYED_ID_PREFIX
 from app.transport.core import FRAME_SIZE, OUT_BYTES_MAX, REQUEST_BYTES_MIN, SLOTS_MAX, Slot
 from app.wire.apikeys import ApiKey
 from app.wire.bounds import BYTES_MAX
 from app.wire.codec import decode_request
 from app.wire.framing import response_frame
-from app.wire.header import parse_request_header
+from app.wire.header import FLEXIBLE_FIRST, parse_request_header
 from app.wire.negotiation import is_api_versions_known, unknown_api_versions_frame
 from app.wire.versions import BETWEEN_BROKERS, is_between_brokers, is_served
 
@@ -60,10 +62,22 @@ API_VERSIONS: Final = 18
 SIDE_BY_SIDE: Final = frozenset({int(ApiKey.FIRN_REQUESTS), KEYED, int(ApiKey.INIT_PRODUCER_ID)})
 """Requests of one connection that are served beside each other: those of many callers of keyed requests, which have no order. Long
 ones of FirnRequests are served alone. Kafka's clients wait for their InitProducerId before they go on."""
-SIDE_BY_SIDE_MAX: Final = 32
-"""Of these at a time, on one connection. They begin in one turn of the loop, and the first step of each may take 0.6 ms."""
+BEGIN_BY_ID: Final = frozenset({int(ApiKey.INIT_PRODUCER_ID), int(ApiKey.END_TXN)})
+"""Their first field is a transactional id. Those with the ids of keyed requests have no order either (ADR 0043, EO20)."""
+_KEYED_ID_PREFIX: Final = KEYED_ID_PREFIX.encode()
 WHILE_STARTING: Final = frozenset({API_VERSIONS, ApiKey.FIRN_PLACE, *BETWEEN_BROKERS})
 """The APIs that one of several brokers answers before it is registered."""
+
+
+def _is_of_keyed_request(api_key: int, api_version: int, frame: memoryview) -> bool:
+    """Whether a request of ``BEGIN_BY_ID`` is of a keyed request. Only Firn sends these, in versions whose strings are compact."""
+    if api_version < FLEXIBLE_FIRST[api_key]:
+        return False
+    try:
+        start = parse_request_header(frame).body_start + 1  # behind the length of the id, which is one byte
+    except ProtocolError:
+        return False  # it ends the connection when it is served
+    return frame[start : start + len(_KEYED_ID_PREFIX)] == _KEYED_ID_PREFIX
 
 
 class _Kept:
@@ -155,7 +169,7 @@ class Session(Client):
                     if self.gathered:
                         gathering.flush(self)
                         refusal = context.refusal or self.held
-                    if slots and not self._may_pass(api_key):
+                    if slots and not self._may_pass(api_key, api_version, view[position + 4 : frame_end]):
                         break
                     self._serve_one(api_key, api_version, correlation_id, view[position + 4 : frame_end])
                 position = frame_end
@@ -180,14 +194,18 @@ class Session(Client):
                 meter.observe(server.loop.time() - self.started_s, produced - later)
         return position
 
-    def _may_pass(self, api_key: int) -> bool:
+    def _may_pass(self, api_key: int, api_version: int, frame: memoryview) -> bool:
         """Whether a request other than Produce may be served while others wait. An InitProducerId may end the transaction of a
-        waiting Produce, and does not pass it."""
+        waiting Produce, and does not pass it. Ids of keyed requests are in use one request at a time."""
         slots = self._slots
-        if api_key not in SIDE_BY_SIDE or len(slots) >= SIDE_BY_SIDE_MAX:
+        if len(slots) >= SIDE_BY_SIDE_MAX:
             return False
+        if api_key in BEGIN_BY_ID and _is_of_keyed_request(api_key, api_version, frame):
+            return True
+        if api_key != ApiKey.INIT_PRODUCER_ID:
+            return api_key in SIDE_BY_SIDE
         produces = self.server.produce_meter
-        return api_key != ApiKey.INIT_PRODUCER_ID or all(slot.meter is not produces for slot in slots)
+        return all(slot.meter is not produces for slot in slots)
 
     def _serve_decoded(self, api_version: int, correlation_id: int, frame: memoryview) -> Parts:
         """Serve a Produce that is decoded in full. Returns and raises: as ``serve_produce``."""
@@ -266,7 +284,8 @@ class Session(Client):
         if quotas is not None:
             quotas.spent(self.caller, header.client_id)
         if isinstance(result, Coroutine):
-            slot = self.open_slot(meter, stops_parsing=api_key not in SIDE_BY_SIDE)
+            beside = api_key in SIDE_BY_SIDE or (api_key == ApiKey.END_TXN and is_of_requests(message.transactional_id))
+            slot = self.open_slot(meter, stops_parsing=not beside)
             work = self._finish(slot, meter, result, api.refuse, request, message)
             server.spawn(told(server, request, work), self, work, result)
             return
