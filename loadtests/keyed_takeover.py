@@ -1,22 +1,22 @@
 """What a take-over of the results of keyed requests costs: reading a partition of `__http_requests`, without a network.
 
-    python -m loadtests.keyed_takeover [--keys 1000000] [--partitions 8] [--callers 50] [--one-by-one] [--directory DIR]
+    python -m loadtests.keyed_takeover [--keys 1000000] [--partitions 8] [--callers 50] [--one-by-one] [--keep DIR]
 
 The log of each partition is written from ready batches: results of ``--callers`` requests at a time, and their markers. One try
 in a hundred is aborted. Then the logs are read as a coordinator reads them. The figures are
 microseconds of a key: reading alone, reading and decoding, and the whole load; the longest that the loop is held; and the bytes of
-memory that a key takes in the index.
+memory that a key takes in the index. ``--keep`` leaves the logs in a folder, and a second run with the same arguments reads them.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import gc
 import os
 import random
 import resource
-import shutil
 import tempfile
 import time
 import uuid
@@ -146,10 +146,12 @@ async def measure(directory: str, keys: int, partitions: int, callers: int, *, o
     await manager.load_all()
     config = TopicConfig(segment_bytes=SEGMENT_BYTES, retention_ms=-1)
     logs = [
-        manager.create(TOPIC, TopicId(uuid.UUID(int=7)), PartitionIndex(index), config) for index in range(partitions)
+        manager.get(TOPIC, index) or manager.create(TOPIC, TopicId(uuid.UUID(int=7)), PartitionIndex(index), config)
+        for index in range(partitions)
     ]
     for log in logs:
-        _fill(log, keys // partitions, callers)
+        if not log.log_end_offset:
+            _fill(log, keys // partitions, callers)
     size = sum(entry.stat().st_size for path, _, _ in os.walk(directory) for entry in os.scandir(path))
     before_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     gc.freeze()
@@ -181,15 +183,13 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=8)
     parser.add_argument("--callers", type=int, default=50)
     parser.add_argument("--one-by-one", action="store_true", help="decode each batch by itself, as for short logs")
-    parser.add_argument("--directory", help="where the logs are written (a temporary folder)")
+    parser.add_argument("--keep", metavar="DIR", help="where the logs are written and stay (a temporary folder)")
     arguments = parser.parse_args()
-    directory = tempfile.mkdtemp(prefix="firn-keyed-", dir=arguments.directory)
-    try:
+    with contextlib.ExitStack() as stack:
+        directory = arguments.keep or stack.enter_context(tempfile.TemporaryDirectory(prefix="firn-keyed-"))
         found = asyncio.run(
             measure(directory, arguments.keys, arguments.partitions, arguments.callers, one_by_one=arguments.one_by_one)
         )
-    finally:
-        shutil.rmtree(directory)
     for name, value in found.items():
         print(f"{name:>12} {value:,.2f}")
 

@@ -436,7 +436,7 @@ run "the_bill_counts_what_is_there" {
   }
 
   assert {
-    condition     = output.bill == { load_balancer = 1, endpoint = 0, nat = 1, key = 0, metric = 15, alarm = 12, http_machine = 0, http_load_balancer = 0 }
+    condition     = output.bill == { load_balancer = 1, endpoint = 0, nat = 1, key = 0, metric = 16, alarm = 13, http_machine = 0, http_load_balancer = 0 }
     error_message = "The bill counts ${jsonencode(output.bill)}"
   }
 }
