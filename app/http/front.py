@@ -17,7 +17,7 @@ from app.core.metrics import Counter, Histogram, Registry
 from app.http.conventions import HEAD, in_one_form, without_body
 from app.http.guard import Guard, GuardAnswer, Header
 from app.http.processes.worker import PASSED
-from app.http.registry.paths import read_paths
+from app.http.registry.paths import ANSWER_TYPE, OWN_TYPE, read_paths
 
 METHODS: Final = frozenset(("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"))
 """Methods that have series of their own."""
@@ -62,7 +62,7 @@ class Front:
             await self._inner(scope, receive, send)
             return
         scope = read_paths(in_one_form(scope))
-        sending = _Sending(without_body(send) if HEAD in scope else send)
+        sending = _Sending(without_body(send) if HEAD in scope else send, scope.get(ANSWER_TYPE))
         started_s = perf_counter()
         try:
             # The process that passed a request on has checked it.
@@ -86,10 +86,12 @@ class Front:
 class _Sending:
     """Sends a response, and knows its status."""
 
-    __slots__ = ("_send", "shared", "status")
+    __slots__ = ("_kind", "_send", "shared", "status")
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, kind: bytes | None) -> None:
+        """``kind``: the type of the response, in place of the registry's."""
         self._send = send
+        self._kind = kind
         self.status = FAILED
         self.shared: Sequence[Header] = ()
         """Headers that the response gets besides its own."""
@@ -99,4 +101,9 @@ class _Sending:
             self.status = message["status"]
             if self.shared:
                 message = {**message, "headers": [*message.get("headers", ()), *self.shared]}
+            if self._kind is not None:
+                message = {**message, "headers": [self._typed(one) for one in message.get("headers", ())]}
         return self._send(message)
+
+    def _typed(self, header: Header) -> Header:
+        return (header[0], self._kind) if self._kind is not None and header == (b"content-type", OWN_TYPE) else header

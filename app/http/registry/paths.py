@@ -1,11 +1,14 @@
-"""The forms of paths that the registry's clients use. ``Front`` reads them before routes and metrics see a path.
+"""The forms of paths that the registry's clients use, and the types of answers that they accept. ``Front`` reads them before routes
+and metrics see a path.
 
 - ``/contexts/sales/subjects`` is ``/subjects`` with the context ``.sales`` for all names that have none.
 - A name with a slash comes as ``%2F``. The slash must not end the name, so it is another character until ``slashes`` is called.
+- An answer has the API's own type. A request that accepts plain JSON and not this type gets the same bytes as plain JSON.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -16,6 +19,10 @@ from app.registry.subjects import DEFAULT_CONTEXT, read_context
 
 CONTEXT: Final = "firn.registry.context"
 """Where a request's scope has the context of its base URL."""
+ANSWER_TYPE: Final = "firn.registry.type"
+"""Where the scope of a request that does not accept ``OWN_TYPE`` has the type of its answer."""
+OWN_TYPE: Final = b"application/vnd.schemaregistry.v1+json"
+_OTHER_TYPES: Final = (b"application/vnd.schemaregistry+json", b"application/json")
 _SLASH: Final = "\ue000"
 """Of the private use area. A name of a subject cannot have it."""
 _ROOTS: Final = frozenset({"subjects", "schemas", "config", "mode", "compatibility", "contexts"})
@@ -39,6 +46,8 @@ def read_paths(scope: Scope) -> Scope:
     if root not in _ROOTS:
         return scope
     changed: dict[str, Any] = {}
+    if (kind := _type_of(scope["headers"])) is not None:
+        changed[ANSWER_TYPE] = kind
     raw: bytes = scope.get("raw_path") or b""
     if b"%2f" in raw.lower():
         parts = raw.partition(b"?")[0].decode("latin-1").split("/")
@@ -51,3 +60,11 @@ def read_paths(scope: Scope) -> Scope:
             return scope  # no route has this path
         changed["path"] = f"/{rest}"
     return {**scope, **changed} if changed else scope
+
+
+def _type_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
+    """The type of an answer, if it is not ``OWN_TYPE``. A request that accepts none of the types gets ``OWN_TYPE``, too."""
+    accepted = b",".join([value for name, value in headers if name == b"accept"]).lower()
+    if OWN_TYPE in accepted or b"*" in accepted:
+        return None
+    return next((kind for kind in _OTHER_TYPES if kind in accepted), None)

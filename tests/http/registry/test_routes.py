@@ -12,9 +12,10 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from app.http.bodies import CONTAINERS_MAX
 from app.http.registry import requests
+from app.http.registry.answers import WHOLE_MAX
 from app.registry.record_json import Key, KeyType, write_key
 from tests.support.registry import schema_record
-from tests.support.registry_routes import Client
+from tests.support.registry_routes import MEDIA_TYPE, Client
 from tests.support.schema_log import MemorySchemaLog
 
 STRING = '"string"'
@@ -57,6 +58,33 @@ async def test_a_schema_is_registered_got_listed_and_found(client: Client) -> No
     assert (await client.good("GET", "/schemas/ids/1?fetchMaxId=true"))["maxId"] == 1
     assert await client.good("GET", "/schemas/types") == ["JSON", "PROTOBUF", "AVRO"]
     assert client.log.subjects == ["orders-value"]
+
+
+@pytest.mark.parametrize(
+    ("accepted", "kind"),
+    [
+        ("", MEDIA_TYPE),
+        ("*/*", MEDIA_TYPE),
+        ("application/*", MEDIA_TYPE),
+        (f"application/json, {MEDIA_TYPE};q=0.5", MEDIA_TYPE),
+        ("application/json", "application/json"),
+        ("text/html;q=0.5, Application/JSON;q=0.1", "application/json"),
+        ("application/json, application/vnd.schemaregistry+json", "application/vnd.schemaregistry+json"),
+        ("text/html", MEDIA_TYPE),
+    ],
+)
+async def test_an_answer_has_a_type_that_its_request_accepts(client: Client, accepted: str, kind: str) -> None:
+    client.log.put(*(schema_record(f"s{n:03}", 1, 1) for n in range(WHOLE_MAX + 1)))
+    for path, status in (
+        ("/schemas/ids/1", 200),
+        ("/subjects", 200),
+        ("/subjects/s000/versions/1/schema", 200),
+        ("/schemas", 200),
+        ("/subjects/none/versions", 404),
+        ("/contexts/.sales/mode", 200),
+    ):
+        answer = await client.http.get(path, headers={"Accept": accepted})
+        assert (answer.status_code, answer.headers["content-type"]) == (status, kind), path
 
 
 async def test_brackets_in_the_text_of_a_schema_are_no_arrays_of_the_body(client: Client) -> None:
