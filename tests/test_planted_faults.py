@@ -113,6 +113,13 @@ def test_no_fault_is_planted_in_patterns() -> None:
         ast.parse(fault.text)
 
 
+def test_of_the_fields_of_messages_only_first_versions_are_shifted() -> None:
+    source = 'FIELDS = {\n    "R": (\n        ("name", "int8", False, 1, 3, False, 2, 5),\n    ),\n}\nOTHER = ("name", "int8", False, 1, 3)\n'
+    found = faults_of(source)
+    assert [fault.line for fault in found] == [3, 6, 6]
+    assert '"int8", False, (2), 3, False, 2, 5)' in found[0].text
+
+
 NESTED = '''
 if True:
     class Outer:

@@ -163,9 +163,18 @@ def _children(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
 def _places(
     node: ast.AST, numbers: dict[ast.AST, int], function: int | None = None
 ) -> Iterator[tuple[ast.AST, int | None]]:
-    """Nodes that a fault may change, with their function: no annotation, no assertion, no raised error, no text, no pattern."""
+    """Nodes that a fault may change, with their function: no annotation, no assertion, no raised error, no text, no pattern.
+
+    Of a field of a message (``app/wire/schema.py:Row``), only its first version: most last versions and defaults have no effect.
+    """
     if isinstance(node, NO_PLACES) or _never_run(node):
         return
+    match node:
+        case ast.Tuple(
+            elts=[ast.Constant(str()), ast.Constant(str()), ast.Constant(bool()), first_version, _, _, _, _]
+        ):
+            yield first_version, function
+            return
     yield node, function
     for field, child in _children(node):
         if field not in ("annotation", "returns", "decorator_list"):
