@@ -1,6 +1,6 @@
 """Counters of transactions. State machines count; ``app/core/metrics.py`` adds up.
 
-Tests: ``tests/transactions/test_shard.py``.
+Tests: ``tests/transactions/test_coordinator.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Transactional ids of other coordinators: asks them whether a transaction may begin in a partition (ADR 0026, XV).
-
-Tests: ``tests/transactions/test_requests.py``.
-"""
+"""Transactional ids of other coordinators: asks them whether a transaction may begin in a partition (ADR 0026, XV)."""
 
 from __future__ import annotations
 

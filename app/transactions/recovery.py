@@ -3,7 +3,7 @@
 Its coordinator serves no client before it has decided every open transaction that no coordinator knows, and has forgotten every
 transactional id of the partition. All brokers report their facts about transactions (``looking.py``), and ``deciding.py`` decides.
 
-Tests: ``tests/transactions/test_coordinator.py``, ``tests/transactions/test_model.py``.
+Tests: ``tests/broker/test_lost_transactions.py``.
 """
 
 from __future__ import annotations

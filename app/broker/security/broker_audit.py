@@ -1,6 +1,6 @@
 """The audit log of one broker (ADR 0033), from before its start to its end: where its lines go, and the task that writes them.
 
-Tests: ``tests/broker/test_stages.py``.
+Tests: ``tests/broker/test_audit.py``.
 """
 
 from __future__ import annotations
