@@ -1,7 +1,4 @@
-"""The last log line of a replaced broker: the records that the new broker does not have.
-
-Tests: ``tests/broker/test_replacing.py``.
-"""
+"""The last log line of a replaced broker: the records that the new broker does not have."""
 
 from __future__ import annotations
 
