@@ -3,8 +3,6 @@
 glibc returns buffers of some MiB to the kernel as soon as they are freed and asks for new pages, zeroed one by one at their first
 touch, for the next buffer: that costs more than the work on it. A process that frees as much as it takes loses nothing by
 keeping it.
-
-Tests: ``tests/tiering/test_store_process.py``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Operations that numba lacks, written for LLVM directly: an unaligned load, a plain copy, the processor's CRC-32C, a prefetch.
 
 Each operation has one function that names the types and one that generates the code. Compaction spends most of its time here.
-
-Tests: ``tests/hot/test_cleaning_engines.py``.
 """
 
 from __future__ import annotations
