@@ -1,8 +1,6 @@
 """Hands entries of segment manifests to the followers of the partitions that this broker leads (ADR 0024, T8).
 
 Only entries that are durable are handed on, as they are in the bucket. So it does no harm if this broker does not lead any more.
-
-Tests: ``tests/broker/test_manifest_copies.py``.
 """
 
 from __future__ import annotations

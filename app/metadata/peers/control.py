@@ -2,8 +2,6 @@
 
 ``ControlLink`` reaches other brokers. The composition root implements it with Kafka's protocol; tests and the simulation bring
 their own network. Messages are arrays, so that fields may be appended.
-
-Tests: ``tests/broker/test_private_apis.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The tier state of one led partition: steps under way, failures, and the time of the next look.
-
-Tests: ``tests/tiering/test_steps.py``.
-"""
+"""The tier state of one led partition: steps under way, failures, and the time of the next look."""
 
 from __future__ import annotations
 
