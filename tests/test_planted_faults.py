@@ -114,10 +114,17 @@ def test_no_fault_is_planted_in_patterns() -> None:
 
 
 def test_of_the_fields_of_messages_only_first_versions_are_shifted() -> None:
-    source = 'FIELDS = {\n    "R": (\n        ("name", "int8", False, 1, 3, False, 2, 5),\n    ),\n}\nOTHER = ("name", "int8", False, 1, 3)\n'
+    source = 'FIELDS = {\n    "R": (\n        ("name", "int8", False, 1, 3, False, 2, 5),\n    ),\n}\n'
+    source += 'OTHER = ("name", "int8", False, 1, 3)\n'
     found = faults_of(source)
     assert [fault.line for fault in found] == [3, 6, 6]
     assert '"int8", False, (2), 3, False, 2, 5)' in found[0].text
+
+
+def test_no_fault_is_planted_in_methods_of_protocols() -> None:
+    source = 'class P:\n    def a(self, b: int = 1) -> int:\n        """B."""\n        ...\n    async def c(self, d=2): ...\n'
+    assert faults_of(source) == []
+    assert [fault.line for fault in faults_of(f"{source}    def e(self, f=3):\n        f()\n")] == [6]
 
 
 NESTED = '''

@@ -146,6 +146,11 @@ def _never_run(node: ast.AST) -> bool:
             return True
         case ast.If(test=ast.Compare(left=ast.Name(id="__name__"))):
             return True
+        case (
+            ast.FunctionDef(body=[*_, ast.Expr(ast.Constant(value))])
+            | ast.AsyncFunctionDef(body=[*_, ast.Expr(ast.Constant(value))])
+        ):
+            return value is ...  # a method of a protocol
     return False
 
 
