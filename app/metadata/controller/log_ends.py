@@ -4,8 +4,6 @@ An entry that ends leaderships leaves ranges open, and their partitions without 
 that such ranges name, and writes the closing change, which also elects. If a seal cannot be put, it is tried again and again. Other
 logs do not wait for it. The seal is put by the callable ``seal`` (``app/wal/taker.py``): a log that has a seal keeps it, so
 two controllers find the same end, and the cluster log decides whose change counts.
-
-Tests: ``tests/broker/test_write_ahead_released.py``.
 """
 
 from __future__ import annotations
