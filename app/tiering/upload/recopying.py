@@ -3,8 +3,6 @@
 They were copied before cleaning, so that no upload waits for the cleaner. The leader copies its cleaned segments anew when the
 remote ones have twice their bytes, or are many. All of them are replaced in one entry, by segments of one state of the local log
 (ADR 0037, J59).
-
-Tests: ``tests/broker/test_cleaning.py``.
 """
 
 from __future__ import annotations
