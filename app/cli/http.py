@@ -1,4 +1,4 @@
-"""``firn http``: the HTTP process by itself. Tests: ``tests/http/test_process.py``."""
+"""``firn http``: the HTTP process by itself."""
 
 from __future__ import annotations
 
