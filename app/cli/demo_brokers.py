@@ -51,7 +51,7 @@ LOOK_S: Final = 0.2
 
 
 @dataclass(slots=True)
-class _Brokers:
+class DemoBrokers:
     """The processes of the cluster, by the port of each."""
 
     root: Path
@@ -103,9 +103,9 @@ class _Brokers:
 
 
 @contextmanager
-def _serving(root: Path, count: int) -> Iterator[tuple[_Brokers, ExitStack]]:
+def _serving(root: Path, count: int) -> Iterator[tuple[DemoBrokers, ExitStack]]:
     """Brokers that end when the block is left, however it is left."""
-    brokers = _Brokers(root, [free_port() for _ in range(count)])
+    brokers = DemoBrokers(root, [free_port() for _ in range(count)])
     with ended_by_sigterm(), ExitStack() as stack:
         try:
             for port in brokers.ports:
@@ -130,15 +130,15 @@ def failover(count: int, flights_max: int | None = None) -> Callable[[Console, P
             console.print(
                 f"[bold]2. {count} brokers[/], each started by the same command, on one directory as object store"
             )
-            ids = _ids(brokers, count)
+            ids = ports_by_id(brokers, count)
             for node_id, port in sorted(ids.items()):
                 console.print(f"  broker {node_id} on 127.0.0.1:{port}", highlight=False)
             create_topic(brokers.bootstrap, min(3, count))
-            _wait(brokers, _all_in_sync, "all replicas of the topic are in sync")
+            _wait(brokers, all_in_sync, "all replicas of the topic are in sync")
             console.print(f"  topic {TOPIC}, {PARTITIONS} partitions of 3 replicas, min.insync.replicas=2")
 
             console.print("[bold]3. Produce[/] with librdkafka, idempotent, acks=all, and kill a leader meanwhile")
-            killing = _Killing(brokers, ids)
+            killing = Killing(brokers, ids)
             sent, produce_s = produce(
                 console,
                 brokers.bootstrap,
@@ -157,7 +157,7 @@ def failover(count: int, flights_max: int | None = None) -> Callable[[Console, P
             console.print(f"[bold]5. Start broker {killing.node_id} again[/] on its data directory")
             brokers.start(killing.port, stack)
             brokers.wait_for(killing.port)
-            back_s = _wait(brokers, _all_in_sync, "the broker that was killed is in sync again")
+            back_s = _wait(brokers, all_in_sync, "the broker that was killed is in sync again")
             console.print(f"  in sync with all partitions {back_s:.1f} s after it listened")
 
             console.print("[bold]6. Tier[/], and replay from the object store, with no record left on a leader's disk")
@@ -172,10 +172,10 @@ def failover(count: int, flights_max: int | None = None) -> Callable[[Console, P
     return show
 
 
-class _Killing:
+class Killing:
     """Kills the leader of the first partition, and notes when other brokers accept writes to its partitions."""
 
-    def __init__(self, brokers: _Brokers, ids: dict[int, int]) -> None:
+    def __init__(self, brokers: DemoBrokers, ids: dict[int, int]) -> None:
         self._brokers = brokers
         self._ids = ids
         self.node_id = -1
@@ -218,7 +218,7 @@ class _Killing:
 # --- watching -------------------------------------------------------------------------------------------------------
 
 
-def _cluster(brokers: _Brokers) -> ClusterMetadata:
+def _cluster(brokers: DemoBrokers) -> ClusterMetadata:
     """The cluster's metadata from the first broker that responds. Raises: DemoFailed."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
@@ -231,18 +231,18 @@ def _cluster(brokers: _Brokers) -> ClusterMetadata:
         raise DemoFailed(f"No broker answers: {clause(error)}.") from None
 
 
-def _topic_leader(brokers: _Brokers, partition: int) -> int:
+def _topic_leader(brokers: DemoBrokers, partition: int) -> int:
     leader: int = _cluster(brokers).topics[TOPIC].partitions[partition].leader
     return leader
 
 
-def _ids(brokers: _Brokers, count: int) -> dict[int, int]:
+def ports_by_id(brokers: DemoBrokers, count: int) -> dict[int, int]:
     """The ports by node id. Raises: DemoFailed."""
     _wait(brokers, lambda found: len(found.brokers) == count, f"{count} brokers are in the cluster")
     return {node_id: int(one.port) for node_id, one in _cluster(brokers).brokers.items()}
 
 
-def _all_in_sync(found: ClusterMetadata) -> bool:
+def all_in_sync(found: ClusterMetadata) -> bool:
     topic = found.topics.get(TOPIC)
     return (
         topic is not None
@@ -251,7 +251,7 @@ def _all_in_sync(found: ClusterMetadata) -> bool:
     )
 
 
-def _wait(brokers: _Brokers, holds: Callable[[ClusterMetadata], bool], what: str) -> float:
+def _wait(brokers: DemoBrokers, holds: Callable[[ClusterMetadata], bool], what: str) -> float:
     """Wait until the cluster is so. Returns the seconds it took. Raises: DemoFailed."""
     began_s = time.monotonic()
     while not holds(_cluster(brokers)):
@@ -261,7 +261,7 @@ def _wait(brokers: _Brokers, holds: Callable[[ClusterMetadata], bool], what: str
     return time.monotonic() - began_s
 
 
-def _wait_until_tiered(console: Console, brokers: _Brokers) -> float:
+def _wait_until_tiered(console: Console, brokers: DemoBrokers) -> float:
     """Wait until the leaders have no record on their disks. Returns the seconds it took. Raises: DemoFailed."""
     began_s = time.monotonic()
     with progress_bar(console) as bars:
@@ -278,7 +278,7 @@ def _wait_until_tiered(console: Console, brokers: _Brokers) -> float:
             time.sleep(LOOK_S)
 
 
-async def _local_bytes(brokers: _Brokers) -> int:
+async def _local_bytes(brokers: DemoBrokers) -> int:
     """Bytes of the topic on the disks of its leaders."""
     from app.cli.session import connected
     from app.client.admin import AdminClient
