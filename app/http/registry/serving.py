@@ -1,9 +1,8 @@
-"""Adds the registry to the HTTP application. Tests: ``tests/http/registry/test_routes.py``."""
+"""Adds the registry to the HTTP application. Tests: ``tests/http/registry/test_broker.py``."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -34,9 +33,9 @@ FREQUENT: Final = frozenset(
 ROUTERS: Final = (subjects.router, ids.router, settings.router, compatibility.router, contexts.router)
 
 
-def add_registry(app: FastAPI, open_log: Callable[[Gateway], SchemaLog] | None = None) -> None:
-    """Add routes, refusals and the state that requests share. ``open_log`` gives a caller's log, if not the one of the brokers."""
-    app.state.schema_logs = FollowedLogs(_of_brokers if open_log is None else open_log)
+def add_registry(app: FastAPI) -> None:
+    """Add routes, refusals and the state that requests share."""
+    app.state.schema_logs = FollowedLogs(_of_brokers)
     app.state.schema_work = ParsingWork()
     app.state.schema_texts = WeakKeyDictionary()
     app.state.encoding_turns = asyncio.Semaphore(THREADS_MAX)
