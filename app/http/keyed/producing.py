@@ -18,7 +18,7 @@ from app.client.conditional_appends import EndMoved, SeenEnd, append_in_transact
 from app.client.partitioner import partition_of_key
 from app.client.transactional_batches import Row, WrittenBatch, encoded_batch, write_batches
 from app.client.transactions import Transaction, begin_transaction, end_transaction
-from app.core.errors import RETRIABLE, ErrorCode, FirnError, RequestRejected, clause
+from app.core.errors import RETRIABLE, BrokerUnavailable, ErrorCode, FirnError, RequestRejected, clause
 from app.core.limits import KIB
 from app.core.seams import Clock
 from app.core.turns import Portion
@@ -145,31 +145,28 @@ class KeyedProducer:
         task = asyncio.create_task(self._run(key, digest, topic, records, status, seen, answer))
         self._running.add(task)
         task.add_done_callback(self._ended)
-        match await asyncio.shield(task):
-            case Stored(result):
-                return result
-            case OtherBody():
-                raise RestError(422, "Another request had this Idempotency-Key. Choose a new key for each request.")
-            case InProgress():
-                raise RestError(
-                    409, "A request with this Idempotency-Key is being served. Try again later.", comes_again=True
-                )
-            case Undecided():
-                raise RestError(
-                    503,
-                    "It is not known yet whether the records are stored. Try again with the same Idempotency-Key.",
-                    error_code=50302,
-                )
-            case Aborted(error):
-                raise _error_of(error)
+        return _stored(await asyncio.shield(task))
 
     async def known(self, key: bytes, digest: bytes) -> Result | None:
-        """The committed result of a request, if it is known now."""
+        """The result of an earlier try of a request that cannot be served now; None if its key has none.
+
+        Raises: RestError 409 with Retry-After while one is open, and 503 if it cannot be looked up now.
+        """
         try:
             found = await self._results.settle(key, secrets.token_bytes(TRY_ID_BYTES))
-        except FirnError:
-            return None  # the caller has an error of its own to tell
-        return found.result if isinstance(found, Known) and found.result.digest == digest else None
+        except RequestRejected as error:
+            if error.code in RETRIABLE and error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                return _stored(Undecided())
+            return None  # there is no key at all, or no cluster that takes any
+        except BrokerUnavailable:
+            return _stored(Undecided())
+        match found:
+            case Known(result):
+                return result if result.digest == digest else None
+            case Busy():
+                return _stored(InProgress())
+            case Unknown():
+                return None
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
@@ -649,6 +646,27 @@ def _size(row: Row) -> int:
     _, key, value, headers = row
     of_headers = sum([len(name.encode()) + len(content or b"") + 10 for name, content in headers])
     return 40 + len(key or b"") + len(value or b"") + of_headers
+
+
+def _stored(outcome: Outcome) -> Result:
+    """The result of a request that is stored. Raises: RestError for another outcome."""
+    match outcome:
+        case Stored(result):
+            return result
+        case OtherBody():
+            raise RestError(422, "Another request had this Idempotency-Key. Choose a new key for each request.")
+        case InProgress():
+            raise RestError(
+                409, "A request with this Idempotency-Key is being served. Try again later.", comes_again=True
+            )
+        case Undecided():
+            raise RestError(
+                503,
+                "It is not known yet whether the records are stored. Try again with the same Idempotency-Key.",
+                error_code=50302,
+            )
+        case Aborted(error):
+            raise _error_of(error)
 
 
 def _error_of(error: Exception | None) -> RestError:

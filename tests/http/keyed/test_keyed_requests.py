@@ -18,6 +18,8 @@ from app.client.cluster import ClusterClient
 from app.client.connection import KafkaConnection
 from app.core.errors import BrokerUnavailable, ErrorCode, RequestRejected
 from app.exactly_once import transactional_ids
+from app.exactly_once.records import TOPIC
+from app.hot.log import PartitionLog
 from app.http.errors import RestError
 from app.http.keyed import producing
 from app.http.keyed.results import ResultClient
@@ -42,6 +44,10 @@ async def _broker(tmp_path: Path) -> AsyncIterator[RunningBroker]:
 async def _process(broker: RunningBroker) -> AsyncIterator[Process]:
     async with process_of(broker) as process:
         yield process
+
+
+def results_of(broker: RunningBroker) -> list[PartitionLog]:
+    return [one.log for one in broker.node.partitions.table.all_led() if one.topic == TOPIC]
 
 
 # --- one record -------------------------------------------------------------------------------------------------------
@@ -482,8 +488,7 @@ async def test_a_result_whose_answer_was_lost_is_accepted_again_and_written_once
     assert (await process.post("k")).status_code == 200
     assert lost == ["append"]
     await settled(broker)
-    results = [one.log for one in broker.node.partitions.table.all_led() if one.topic == "__http_requests"]
-    assert sum(log.log_end_offset for log in results) == 2, "one result and one marker"
+    assert sum(log.log_end_offset for log in results_of(broker)) == 2, "one result and one marker"
     assert len(await committed(broker)) == 1
 
 
@@ -614,6 +619,39 @@ async def test_an_answer_outlives_its_records_and_the_growth_of_its_topic(
     assert (again.status_code, again.content) == (207, first.content)
     await settled(broker)
     assert await committed(broker) == [], "nothing was stored again"
+
+
+@pytest.mark.parametrize("why", ["open", "not known"])
+async def test_a_repeat_that_cannot_be_served_is_told_of_a_try_that_may_be_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """The schema of the first try is deleted before it commits."""
+    may_end, end = asyncio.Event(), producing.end_transaction
+
+    async def late(*args: Any, **named: Any) -> Any:
+        await may_end.wait()
+        return await end(*args, **named)
+
+    async def unreachable(*args: Any) -> Any:
+        raise BrokerUnavailable("It cannot be reached.")
+
+    monkeypatch.setattr(producing, "end_transaction", late)
+    async with broker_on(tmp_path, new_level=APPEND_LEVEL) as broker, process_of(broker) as process:
+        await broker.create_topic("t", 1)
+        registered = await process.http.post("/subjects/t-value/versions", json={"schema": '"int"'})
+        body = {"value": {"schema_id": registered.json()["id"], "data": 5}}
+        first = asyncio.create_task(process.post("k", body))
+        await until(lambda: any(log.log_end_offset for log in results_of(broker)))
+        for query in ("", "?permanent=true"):
+            assert (await process.http.delete(f"/subjects/t-value{query}")).status_code == 200
+        with monkeypatch.context() as patch:
+            if why == "not known":
+                patch.setattr(ResultClient, "settle", unreachable)
+            again = await process.post("k", body)
+        assert again.status_code == (409 if why == "open" else 503)
+        may_end.set()
+        assert (await first).status_code == 200
+        assert (await process.post("k", body)).content == (await first).content
 
 
 async def test_a_batch_of_many_records_has_a_long_answer_and_the_same_one_again(
