@@ -287,8 +287,11 @@ class KeyedProducer:
         timeout_ms = self._timeout_ms
         try:
             transaction = await begin_transaction(self._cluster, taken, timeout_ms=timeout_ms, once=True)
-        except FirnError:
-            self.give_back(taken, None, timeout_ms)
+        except FirnError as error:
+            # It has begun nothing. Were each id set aside, a coordinator that is away for a moment would take all of them.
+            is_busy = isinstance(error, RequestRejected) and error.code is ErrorCode.CONCURRENT_TRANSACTIONS
+            self._ids.give_back(taken, self._now_ms(), complete=not is_busy)
+            self._serve_waiting(self._ids)
             return None
         return _Kept(transaction, timeout_ms, until_s + IDENTITY_KEPT_S)
 

@@ -295,3 +295,23 @@ async def test_a_transaction_that_another_has_not_left_waits(
         assert (await process.post(f"k{number}")).status_code == 200
     await settled(broker)
     assert len(await committed(broker)) == 6
+
+
+async def test_an_id_that_got_no_identity_is_not_set_aside(
+    broker: RunningBroker, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a coordinator that is away for a moment takes all ids for a minute. One whose transaction may be open is set aside."""
+    monkeypatch.setattr(transactional_ids, "IDS_MAX", 1)
+    monkeypatch.setattr(producing, "ID_WITHIN_S", 0.0)
+    begin, errors = producing.begin_transaction, [LOST, RequestRejected(ErrorCode.CONCURRENT_TRANSACTIONS, "It ends.")]
+
+    async def fails(*args: Any, **named: Any) -> Any:
+        if named.get("once"):
+            raise errors[0]
+        return await begin(*args, **named)
+
+    monkeypatch.setattr(producing, "begin_transaction", fails)
+    for status in (200, 503):
+        process.gateway.keyed._kept.clear()
+        assert (await process.post(f"k{status}")).status_code == status
+        del errors[0]
