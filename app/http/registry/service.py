@@ -150,6 +150,7 @@ class SchemaService:
             if asked.metadata is None and asked.rule_set is None:
                 # A serialiser knows the text alone, and must find the schema that has rules.
                 same = await self._same(view, asked, parsed, with_extras(versions), extras=False)
+                same = same or await self._written_out(view, asked, parsed, versions)
             elif (whole_one := completed(view, asked)) != asked:
                 same = await self._same(view, whole_one, parsed, versions)
         return Judged(parsed, same)
@@ -175,6 +176,24 @@ class SchemaService:
             if model is not None and is_same(asked, parsed, model):
                 return version
             await portion.rest_if_spent()
+        return None
+
+    async def _written_out(
+        self, view: View, asked: SchemaRequest, parsed: ParsedSchema, versions: Sequence[Version]
+    ) -> Version | None:
+        """The newest version that has the schema of a request with some of its types in references. Classes that were generated
+        from such a version have the schema with all types in it."""
+        if asked.references or asked.schema_type is not SchemaType.AVRO:
+            return None
+        portion = Portion()
+        for version in versions[::-1]:
+            await portion.rest_if_spent()
+            if not version.stored.references or version.stored.schema_type != SchemaType.AVRO.value:
+                continue
+            text = (await self.in_form(view, version, Format.RESOLVED)).stored.schema
+            model = (await self._work.readable([(SchemaType.AVRO, text, ())]))[0]
+            if model is not None and is_same(asked, parsed, model):
+                return version
         return None
 
     async def _parsed(self, view: View, asked: SchemaRequest) -> ParsedSchema:

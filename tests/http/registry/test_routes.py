@@ -337,6 +337,21 @@ async def test_references_are_stored_and_shown_from_both_sides(client: Client) -
     assert (await client.good("POST", "/subjects/a", asked))["id"] == number
 
 
+async def test_a_schema_with_all_types_in_it_finds_the_one_with_references(client: Client) -> None:
+    inner = {"type": "enum", "name": "E", "namespace": "x", "symbols": ["X"]}
+    await client.register("e", inner)
+    references = [{"name": "x.E", "subject": "e", "version": 1}]
+    fields = [record({"name": "a", "type": kind}) | {"namespace": "y"} for kind in ("x.E", inner)]
+    number = await client.register("a", fields[0], references=references, metadata=owned_by("me"))
+    whole = {"schema": json.dumps(fields[1])}
+    assert (await client.good("POST", "/subjects/a", whole))["id"] == number
+    assert await client.register("a", fields[1]) == number
+    other = {"schema": json.dumps(fields[1]).replace('"X"', '"Y"')}
+    assert await client.refused("POST", "/subjects/a", other) == (404, 40403)
+    assert await client.refused("POST", "/subjects/a", {**whole, "metadata": {}}) == (404, 40403)
+    assert await client.refused("POST", "/subjects/e", whole) == (404, 40403)
+
+
 async def test_referrers_come_once_in_pages_and_deleted_ones_if_asked(client: Client) -> None:
     await client.register("e", {"type": "enum", "name": "E", "symbols": ["X"]})
     references = [{"name": "E", "subject": "e", "version": 1}]
