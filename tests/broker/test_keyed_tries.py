@@ -313,6 +313,25 @@ async def test_a_result_of_more_records_than_a_try_may_have_is_refused(tmp_path:
         assert f"has {KEYED_RECORDS_MAX + 1} records" in more.error
 
 
+async def test_two_tries_of_one_identity_do_not_take_each_others_records_for_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = asyncio.Barrier(2)
+
+    async def waits(*args: Any) -> None:
+        await both.wait()
+
+    names = {RequestKey(ANYBODY, name).partition: name for name in (b"k%d" % number for number in range(50))}
+    async with broker_of(tmp_path) as broker, talk(broker.port) as client:
+        writer = await writer_of(client)
+        monkeypatch.setattr(TransactionCoordinator, "wait_settled", waits)
+        for key, try_id in ((names[3], TRY), (names[4], OTHER_TRY)):
+            client.send(ApiKey.FIRN_KEYED, 0, pack(writer.asked(key, try_id)))
+        answers = [unpack(KeyedResponse, (await client.answer(ApiKey.FIRN_KEYED, 0))[1]) for _ in range(2)]
+        assert sorted(one.found for one in answers) == ["committed", "failed"]
+        assert len(await committed(broker)) == 1
+
+
 async def test_a_key_that_is_reserved_or_has_an_open_result_is_left_alone(tmp_path: Path) -> None:
     async with broker_of(tmp_path) as broker, talk(broker.port) as client:
         writer = await writer_of(client)

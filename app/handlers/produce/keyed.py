@@ -277,6 +277,10 @@ def append_records(
         try:
             partition = require_partition(context, part.topic, part.partition)
             checked = check_produced(context, ADDS_PARTITIONS, produced, partition, records, None)
+            if partition.log.has_batch(checked):
+                raise RequestRejected(
+                    ErrorCode.INVALID_TXN_STATE, "The transaction has written to the partition before."
+                )
             stored = append_one(context, produced, partition, part.partition, checked, answered, now_ms)
         except PreparationNeeded:  # SV9
             told = f"The settings of {part.topic} have changed. Try again."
