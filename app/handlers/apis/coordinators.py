@@ -2,8 +2,6 @@
 partition of the internal topic.
 
 The internal topic is made at the first such request, as in Kafka. Unlike in Kafka, the first answer waits until it is there.
-
-Tests: ``tests/handlers/test_small_apis.py``, ``tests/handlers/test_admin_cluster.py``.
 """
 
 from __future__ import annotations
