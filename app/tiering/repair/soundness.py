@@ -1,7 +1,4 @@
-"""Whether a partition can be led, judged from the store alone, for ``firn doctor``; and how to repair a partition.
-
-Tests: ``tests/cli/test_commands.py``.
-"""
+"""Whether a partition can be led, judged from the store alone, for ``firn doctor``; and how to repair a partition."""
 
 from __future__ import annotations
 
