@@ -1,7 +1,4 @@
-"""A topic as its manifests in the object store describe it, for ``firn topic describe --store``. No broker is asked.
-
-Tests: ``tests/cli/test_commands.py``.
-"""
+"""A topic as its manifests in the object store describe it, for ``firn topic describe --store``. No broker is asked."""
 
 from __future__ import annotations
 
