@@ -1,7 +1,4 @@
-"""The surroundings of a node: the implementations of its seams.
-
-Tests: ``tests/broker/test_node.py``.
-"""
+"""The surroundings of a node: the implementations of its seams."""
 
 from __future__ import annotations
 
