@@ -55,8 +55,11 @@ class TransactionLink(Protocol):
         marker is committed."""
         ...
 
-    async def add_to_transactions(self, to: BrokerImage, asked: Sequence[AddAsked]) -> Sequence[AddAnswer]:
-        """Add partitions to transactions that ``to`` coordinates, or verify that they were added. In the order of ``asked``."""
+    async def add_to_transactions(
+        self, to: BrokerImage, asked: Sequence[AddAsked], *, late: bool = False
+    ) -> Sequence[AddAnswer]:
+        """Add partitions to transactions that ``to`` coordinates, or verify that they were added. In the order of ``asked``.
+        ``late``: by a connection of their own, because they are expected to be answered late."""
         ...
 
     async def look_at_transactions(self, to: BrokerImage, asked: LookRequest) -> LookResponse:

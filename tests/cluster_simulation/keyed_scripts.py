@@ -23,6 +23,7 @@ from app.http.gateway import RETRY_BUDGET_MS
 from app.http.keyed import producing
 from app.http.keyed.asked import KeyedRecord
 from app.http.keyed.producing import KeyedProducer
+from app.records.record import iter_records
 from app.wire.apikeys import ApiKey
 from app.wire.private import KeyedResponse, unpack
 from tests.cluster_simulation.machine import PORT, ClusterMachine
@@ -53,8 +54,8 @@ class Caller:
         """Tries that have begun."""
         self.committed_at_once = 0
         """Tries all of whose steps one broker has taken."""
-        self.ids: dict[bytes, set[str]] = {}
-        """Transactional ids with which the record of a value was written."""
+        self.ids: dict[bytes, list[str]] = {}
+        """Transactional ids with which the record of a key was sent."""
         self.cluster = self._client(at_once)
         self.producer = KeyedProducer(self.cluster, VirtualClock(world.loop))
         caller = self
@@ -77,6 +78,10 @@ class Caller:
             """Tells which way a request goes."""
 
             async def request(self, key: ApiKey, message: Any, **named: Any) -> Any:
+                if key is ApiKey.PRODUCE:
+                    records = bytes(message.topic_data[0].partition_data[0].records)
+                    (record,) = iter_records(memoryview(records))
+                    caller.ids.setdefault(bytes(record.value or b""), []).append(message.transactional_id)
                 if key is not ApiKey.FIRN_KEYED:
                     return await super().request(key, message, **named)
                 if not at_once:

@@ -116,6 +116,7 @@ LANES: Final = (
     "share",
     "markers",
     "transactions",
+    "late-transactions",
     "looks",
     "holds",
     "ends",
@@ -261,8 +262,11 @@ class KafkaControlLink:
     async def write_markers(self, to: BrokerImage, asked: Sequence[MarkerAsked]) -> Sequence[ErrorCode]:
         return await transaction_calls.write_markers(await self.connection(to, "markers"), asked)
 
-    async def add_to_transactions(self, to: BrokerImage, asked: Sequence[AddAsked]) -> Sequence[AddAnswer]:
-        return await transaction_calls.add_to_transactions(await self.connection(to, "transactions"), asked)
+    async def add_to_transactions(
+        self, to: BrokerImage, asked: Sequence[AddAsked], *, late: bool = False
+    ) -> Sequence[AddAnswer]:
+        lane = "late-transactions" if late else "transactions"
+        return await transaction_calls.add_to_transactions(await self.connection(to, lane), asked)
 
     async def look_at_transactions(self, to: BrokerImage, asked: LookRequest) -> LookResponse:
         return await self._ask(to, "looks", ApiKey.FIRN_TRANSACTIONS, asked, LookResponse, LOOK_MS)

@@ -9,7 +9,7 @@ Tests: ``tests/transactions/test_requests.py``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -52,7 +52,7 @@ BATCHED_FROM: Final = 4
 FOR_BROKERS: Final[Mapping[ApiKey, int]] = {ApiKey.ADD_PARTITIONS_TO_TXN: BATCHED_FROM, ApiKey.WRITE_TXN_MARKERS: 0}
 """Versions from which on an API is for brokers, and WriteTxnMarkers for operators too."""
 ADDED_WITHIN_S: Final = 5.0
-"""A broker is answered after it, even if its partitions are not stored yet: other requests wait behind."""
+"""A broker is answered after it, even if some of its partitions are not stored yet: other requests wait behind."""
 MARKED_WITHIN_S: Final = 1.0
 MARKED_BY_HAND_WITHIN_S: Final = 30.0
 """A coordinator is answered after it, even if some of its markers are not stored yet; an operator later."""
@@ -77,8 +77,8 @@ def told(version: int, code: ErrorCode) -> ErrorCode:
 # --- AddPartitionsToTxn -----------------------------------------------------------------------------------------------
 
 
-BEGUN_AT_ONCE: Final = 32
-"""Transactions of one request from a broker that are served before it waits for the first. All may be stored in the same turn."""
+ENDED_AT_ONCE: Final = 32
+"""Transactions of one request from a broker whose waits may end in the same turn."""
 
 
 async def handle_add_partitions(
@@ -88,18 +88,7 @@ async def handle_add_partitions(
     version = request.api_version
     portion = Portion()
     if version >= BATCHED_FROM:
-        results = []
-        for some in slices(message.transactions, BEGUN_AT_ONCE):
-            begun = []
-            for asked in some:
-                begun.append(await _begin_to_add(context, request, asked, portion))
-                await portion.rest_if_spent()
-            await _settle_within(ADDED_WITHIN_S, [one for one in begun if isinstance(one, asyncio.Future)])
-            for asked, one in zip(some, begun, strict=True):
-                of_topics = await _results_in_portions(asked.topics, _codes_for_broker(one), portion)
-                results.append(
-                    AddPartitionsToTxnResult(asked.transactional_id, of_topics, _epoch(context, asked.transactional_id))
-                )
+        results = await _add_all(context, request, message.transactions, portion)
         return AddPartitionsToTxnResponse(results_by_transaction=results)
     only = AddPartitionsToTxnTransaction(
         message.v3_and_below_transactional_id,
@@ -108,8 +97,8 @@ async def handle_add_partitions(
         topics=message.v3_and_below_topics,
     )
     codes = await _begin_to_add(context, request, only, portion)
-    if isinstance(codes, asyncio.Future):
-        codes = await codes
+    if isinstance(codes, _Adding):
+        codes = await codes.codes()
     told_codes = {target: told(version, code) for target, code in codes.items()}
     return AddPartitionsToTxnResponse(
         results_by_topic_v3_and_below=await _results_in_portions(only.topics, told_codes, portion)
@@ -119,12 +108,78 @@ async def handle_add_partitions(
 Codes = dict[TopicPartition, ErrorCode]
 
 
+class _Adding(NamedTuple):
+    """Partitions that were added, and are not stored yet."""
+
+    added: Awaitable[Transaction]
+    targets: list[TopicPartition]
+
+    async def codes(self) -> Codes:
+        """The result of each partition, when it is stored."""
+        try:
+            await self.added
+        except RequestRejected as error:
+            return dict.fromkeys(self.targets, error.code)
+        return dict.fromkeys(self.targets, ErrorCode.NONE)
+
+    def leave(self) -> None:
+        """Do not wait for it."""
+        if isinstance(self.added, Coroutine):
+            self.added.close()
+
+
+async def _add_all(
+    context: TransactionsView, request: Request, transactions: Sequence[AddPartitionsToTxnTransaction], portion: Portion
+) -> list[AddPartitionsToTxnResult]:
+    """Serve all transactions of a broker's request.
+
+    All have begun before it waits for one, and the time of all is up at the same time (ADR 0026, XV6).
+    """
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + ADDED_WITHIN_S
+    begun: list[Codes | _Adding] = []
+    results: list[AddPartitionsToTxnResult] = []
+    left = 0
+    try:
+        for asked in transactions:
+            begun.append(await _begin_to_add(context, request, asked, portion))
+            await portion.rest_if_spent()
+        for some in slices(transactions, ENDED_AT_ONCE):
+            waits = {
+                place: asyncio.ensure_future(one.codes())
+                for place, one in enumerate(begun[left : left + len(some)])
+                if isinstance(one, _Adding)
+            }
+            first, left = left, left + len(some)
+            await _settle_within(until_s - loop.time(), waits.values())
+            for place, asked in enumerate(some):
+                codes = _codes_of(begun[first + place], waits.get(place))
+                of_topics = await _results_in_portions(asked.topics, codes, portion)
+                results.append(
+                    AddPartitionsToTxnResult(asked.transactional_id, of_topics, _epoch(context, asked.transactional_id))
+                )
+        return results
+    finally:
+        for one in begun[left:]:
+            if isinstance(one, _Adding):
+                one.leave()
+
+
+def _codes_of(begun: Codes | _Adding, wait: asyncio.Future[Codes] | None) -> Codes | None:
+    """None: it is not known whether the partitions were added."""
+    if not isinstance(begun, _Adding):
+        return begun
+    assert wait is not None
+    return None if wait.cancelled() else wait.result()
+
+
 async def _settle_within(limit_s: float, work: Collection[asyncio.Future[Any]]) -> None:
-    """Wait for ``work`` up to a time limit. Futures that are not done then are cancelled."""
+    """Wait for ``work`` up to a time limit. Futures that are not done then are cancelled. Each gets a turn, whatever the limit."""
     if not work:
         return
     try:
-        await asyncio.wait(work, timeout=limit_s)
+        await asyncio.sleep(0)
+        await asyncio.wait(work, timeout=max(limit_s, 0.0))
     finally:
         late = [one for one in work if one.cancel()]
         if late:
@@ -133,8 +188,8 @@ async def _settle_within(limit_s: float, work: Collection[asyncio.Future[Any]]) 
 
 async def _begin_to_add(
     context: TransactionsView, request: Request, asked: AddPartitionsToTxnTransaction, portion: Portion
-) -> Codes | asyncio.Future[Codes]:
-    """Add, or check, the partitions of one transaction. A future if that has to be stored.
+) -> Codes | _Adding:
+    """Add, or check, the partitions of one transaction.
 
     The partitions are checked in portions, and added in one turn: all of them, or none.
     """
@@ -171,22 +226,7 @@ async def _begin_to_add(
         return dict.fromkeys(targets, error.code)
     if isinstance(added, Transaction):
         return dict.fromkeys(targets, ErrorCode.NONE)
-    return asyncio.ensure_future(_when_added(added, targets))
-
-
-async def _when_added(added: Awaitable[Transaction], targets: list[TopicPartition]) -> Codes:
-    try:
-        await added
-    except RequestRejected as error:
-        return dict.fromkeys(targets, error.code)
-    return dict.fromkeys(targets, ErrorCode.NONE)
-
-
-def _codes_for_broker(codes: Codes | asyncio.Future[Codes]) -> Codes | None:
-    """None: it is not known whether the partitions were added."""
-    if not isinstance(codes, asyncio.Future):
-        return codes
-    return None if codes.cancelled() else codes.result()
+    return _Adding(added, targets)
 
 
 def _epoch(context: TransactionsView, transactional_id: str) -> int:
