@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app.http.registry.answers import answered
+from app.http.registry.parameters import query
 from app.http.registry.requests import SchemaBody, flag, schema_in, service_of, subject_in, version_number
 from app.http.registry.subjects import EXAMPLE
 from app.http.schemas import request_body
@@ -24,7 +25,7 @@ TAGS: Final[list[str | Enum]] = ["Compatibility (schema registry)"]
     "/subjects/{subject}/versions/{version}",
     summary="Compare a schema with a version of a subject",
     tags=TAGS,
-    openapi_extra=request_body(SchemaBody, EXAMPLE),
+    openapi_extra=request_body(SchemaBody, EXAMPLE) | query("normalize", "verbose"),
 )
 async def compare_with_version(subject: str, version: str, request: Request) -> Response:
     named = subject_in(request, subject)
@@ -47,7 +48,7 @@ async def compare_with_version(subject: str, version: str, request: Request) -> 
     "/subjects/{subject}/versions",
     summary="Compare a schema with the versions that the level of a subject compares",
     tags=TAGS,
-    openapi_extra=request_body(SchemaBody, EXAMPLE),
+    openapi_extra=request_body(SchemaBody, EXAMPLE) | query("normalize", "verbose"),
 )
 async def compare_with_subject(subject: str, request: Request) -> Response:
     asked = await schema_in(request, subject_in(request, subject))

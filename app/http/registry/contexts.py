@@ -11,6 +11,7 @@ from starlette.responses import Response
 from app import __version__
 from app.http.errors import Error
 from app.http.registry.answers import answered
+from app.http.registry.parameters import PAGE, query
 from app.http.registry.requests import service_of
 from app.http.registry.subjects import page
 from app.http.serving import gateway_of
@@ -19,7 +20,7 @@ router = APIRouter(default_response_class=Response)
 TAGS: Final[list[str | Enum]] = ["Contexts and metadata (schema registry)"]
 
 
-@router.get("/contexts", summary="List contexts", tags=TAGS)
+@router.get("/contexts", summary="List contexts", tags=TAGS, openapi_extra=query("contextPrefix", *PAGE))
 async def list_contexts(request: Request) -> Response:
     view = await service_of(request).view()
     prefix = request.query_params.get("contextPrefix", "")

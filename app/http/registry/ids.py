@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from app.core.turns import Portion, ordered
 from app.http.registry.answers import answered, listed, schema_members, use_members, version_members
+from app.http.registry.parameters import PAGE, query
 from app.http.registry.paths import context_of
 from app.http.registry.requests import flag, in_form, kept, known_answer, service_of
 from app.http.registry.subjects import in_prefix, page
@@ -24,7 +25,7 @@ router = APIRouter(prefix="/schemas", default_response_class=Response)
 TAGS: Final[list[str | Enum]] = ["Schemas (schema registry)"]
 
 
-@router.get("", summary="List schemas", tags=TAGS)
+@router.get("", summary="List schemas", tags=TAGS, openapi_extra=query("subjectPrefix", "deleted", "latestOnly", *PAGE))
 async def list_schemas(request: Request) -> Response:
     view = await service_of(request).view()
     deleted = flag(request, "deleted")
@@ -43,7 +44,12 @@ async def list_types() -> Response:
     return answered([one.value for one in SUPPORTED])
 
 
-@router.get("/ids/{schema_id}", summary="Get a schema by its id", tags=TAGS)
+@router.get(
+    "/ids/{schema_id}",
+    summary="Get a schema by its id",
+    tags=TAGS,
+    openapi_extra=query("subject", "format", "fetchMaxId"),
+)
 async def get_schema(schema_id: str, request: Request) -> Response:
     with_max = b"fetchMaxId" in request.scope["query_string"] and flag(request, "fetchMaxId")
     known = None if with_max else await known_answer(request)
@@ -58,7 +64,12 @@ async def get_schema(schema_id: str, request: Request) -> Response:
     return kept(request, view, end, msgspec.json.encode(made))
 
 
-@router.get("/ids/{schema_id}/schema", summary="Get the text of a schema by its id", tags=TAGS)
+@router.get(
+    "/ids/{schema_id}/schema",
+    summary="Get the text of a schema by its id",
+    tags=TAGS,
+    openapi_extra=query("subject", "format"),
+)
 async def get_text(schema_id: str, request: Request) -> Response:
     if isinstance(known := await known_answer(request), Response):
         return known
@@ -68,18 +79,28 @@ async def get_text(schema_id: str, request: Request) -> Response:
     return kept(request, view, end, found.stored.schema.encode())
 
 
-@router.get("/ids/{schema_id}/subjects", summary="List the subjects that have a schema", tags=TAGS)
+@router.get(
+    "/ids/{schema_id}/subjects",
+    summary="List the subjects that have a schema",
+    tags=TAGS,
+    openapi_extra=query("subject", "deleted", *PAGE),
+)
 async def list_subjects(schema_id: str, request: Request) -> Response:
     names = {one.stored.subject: None for one in await _uses(request, schema_id)}
     return answered(page(request, await ordered(names, Portion(), key=str)))
 
 
-@router.get("/ids/{schema_id}/versions", summary="List the versions that have a schema", tags=TAGS)
+@router.get(
+    "/ids/{schema_id}/versions",
+    summary="List the versions that have a schema",
+    tags=TAGS,
+    openapi_extra=query("subject", "deleted", *PAGE),
+)
 async def list_versions(schema_id: str, request: Request) -> Response:
     return listed(page(request, await _uses(request, schema_id)), use_members)
 
 
-@router.get("/guids/{guid}", summary="Get a schema by its GUID", tags=TAGS)
+@router.get("/guids/{guid}", summary="Get a schema by its GUID", tags=TAGS, openapi_extra=query("format"))
 async def get_schema_of_guid(guid: str, request: Request) -> Response:
     if isinstance(known := await known_answer(request), Response):
         return known

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from app.http.bodies import small_body
 from app.http.gateway import ADMIN_BODY_BYTES_MAX
 from app.http.registry.answers import answered
+from app.http.registry.parameters import query
 from app.http.registry.paths import context_of
 from app.http.registry.requests import flag, service_of, subject_in
 from app.http.schemas import request_body
@@ -174,10 +175,13 @@ def _add(
         async def of_subject(subject: str, request: Request) -> Response:
             return await answer(request, subject)
 
-        extra = request_body(body, example) if method == "PUT" else None
-        for path, endpoint, whose in (
-            (f"/{kind}", of_all, "all subjects"),
-            (f"/{kind}/{{subject}}", of_subject, "a subject"),
+        extra = request_body(body, example) if method == "PUT" else {}
+        if method == "PUT" and body is ModeBody:
+            extra |= query("force")
+        of_one = query("defaultToGlobal") if method == "GET" else {}
+        for path, endpoint, whose, more in (
+            (f"/{kind}", of_all, "all subjects", {}),
+            (f"/{kind}/{{subject}}", of_subject, "a subject", of_one),
         ):
             router.add_api_route(
                 path,
@@ -186,7 +190,7 @@ def _add(
                 name=f"{method.lower()}_{kind}_{endpoint.__name__}",
                 summary=f"{verb} the {kind} of {whose}",
                 tags=TAGS,
-                openapi_extra=extra,
+                openapi_extra=extra | more,
             )
 
     add("GET", "Get", get)

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from app.core.turns import Portion, ordered
 from app.http.errors import RestError
 from app.http.registry.answers import MEDIA_TYPE, answered, version_members
+from app.http.registry.parameters import PAGE, query
 from app.http.registry.paths import context_of
 from app.http.registry.requests import SchemaBody, flag, in_form, number, schema_in, service_of, subject_in, version_in
 from app.http.schemas import request_body
@@ -59,7 +60,12 @@ def page(request: Request, found: list[T]) -> list[T]:
     return found[start:] if limit < 0 else found[start : start + limit]
 
 
-@router.get("/subjects", summary="List subjects", tags=TAGS)
+@router.get(
+    "/subjects",
+    summary="List subjects",
+    tags=TAGS,
+    openapi_extra=query("subjectPrefix", "deleted", "deletedOnly", *PAGE),
+)
 async def list_subjects(request: Request) -> Response:
     view = await service_of(request).view()
     names = view.subjects(deleted=flag(request, "deleted"), deleted_only=flag(request, "deletedOnly"))
@@ -70,7 +76,7 @@ async def list_subjects(request: Request) -> Response:
     "/subjects/{subject}",
     summary="Find a schema in a subject",
     tags=TAGS,
-    openapi_extra=request_body(SchemaBody, EXAMPLE),
+    openapi_extra=request_body(SchemaBody, EXAMPLE) | query("normalize", "format", "deleted"),
 )
 async def look_up(subject: str, request: Request) -> Response:
     asked = await schema_in(request, subject_in(request, subject))
@@ -78,7 +84,7 @@ async def look_up(subject: str, request: Request) -> Response:
     return answered(version_members(await in_form(request, view, found)))
 
 
-@router.delete("/subjects/{subject}", summary="Delete a subject", tags=TAGS)
+@router.delete("/subjects/{subject}", summary="Delete a subject", tags=TAGS, openapi_extra=query("permanent"))
 async def remove_subject(subject: str, request: Request) -> Response:
     named, permanent = subject_in(request, subject), flag(request, "permanent")
 
@@ -88,7 +94,12 @@ async def remove_subject(subject: str, request: Request) -> Response:
     return answered(await service_of(request).write(decide))
 
 
-@router.get("/subjects/{subject}/versions", summary="List the versions of a subject", tags=TAGS)
+@router.get(
+    "/subjects/{subject}/versions",
+    summary="List the versions of a subject",
+    tags=TAGS,
+    openapi_extra=query("deleted", "deletedOnly", *PAGE),
+)
 async def list_versions(subject: str, request: Request) -> Response:
     view = await service_of(request).view()
     named = subject_in(request, subject)
@@ -104,7 +115,7 @@ async def list_versions(subject: str, request: Request) -> Response:
     "/subjects/{subject}/versions",
     summary="Register a schema",
     tags=TAGS,
-    openapi_extra=request_body(SchemaBody, EXAMPLE),
+    openapi_extra=request_body(SchemaBody, EXAMPLE) | query("normalize"),
 )
 async def register_schema(subject: str, request: Request) -> Response:
     asked = await schema_in(request, check_subject(subject_in(request, subject)))
@@ -112,19 +123,32 @@ async def register_schema(subject: str, request: Request) -> Response:
     return answered({"id": registered.id})
 
 
-@router.get("/subjects/{subject}/versions/{version}", summary="Get a version of a subject", tags=TAGS)
+@router.get(
+    "/subjects/{subject}/versions/{version}",
+    summary="Get a version of a subject",
+    tags=TAGS,
+    openapi_extra=query("format", "deleted"),
+)
 async def get_version(subject: str, version: str, request: Request) -> Response:
     return answered(version_members(await _version(request, subject, version)))
 
 
-@router.get("/subjects/{subject}/versions/{version}/schema", summary="Get the schema of a version", tags=TAGS)
+@router.get(
+    "/subjects/{subject}/versions/{version}/schema",
+    summary="Get the schema of a version",
+    tags=TAGS,
+    openapi_extra=query("format", "deleted"),
+)
 async def get_schema(subject: str, version: str, request: Request) -> Response:
     found = await _version(request, subject, version)
     return Response(found.stored.schema, media_type=MEDIA_TYPE)
 
 
 @router.get(
-    "/subjects/{subject}/versions/{version}/referencedby", summary="List the ids that refer to a version", tags=TAGS
+    "/subjects/{subject}/versions/{version}/referencedby",
+    summary="List the ids that refer to a version",
+    tags=TAGS,
+    openapi_extra=query("deleted", *PAGE),
 )
 async def list_referrers(subject: str, version: str, request: Request) -> Response:
     view = await service_of(request).view()
@@ -134,7 +158,12 @@ async def list_referrers(subject: str, version: str, request: Request) -> Respon
     return answered(page(request, list(dict.fromkeys(one.stored.id for one in referrers))))
 
 
-@router.get("/subjects/{subject}/metadata", summary="Get the newest version that has some properties", tags=TAGS)
+@router.get(
+    "/subjects/{subject}/metadata",
+    summary="Get the newest version that has some properties",
+    tags=TAGS,
+    openapi_extra=query("key", "value", "format", "deleted"),
+)
 async def get_version_of_metadata(subject: str, request: Request) -> Response:
     """The newest version whose metadata has each property that a ``key`` names with the ``value`` at the same place."""
     keys, values = (request.query_params.getlist(name) for name in ("key", "value"))
@@ -157,7 +186,12 @@ async def get_version_of_metadata(subject: str, request: Request) -> Response:
     raise RegistryRefusal(Code.SCHEMA_NOT_FOUND, "Schema not found.")
 
 
-@router.delete("/subjects/{subject}/versions/{version}", summary="Delete a version of a subject", tags=TAGS)
+@router.delete(
+    "/subjects/{subject}/versions/{version}",
+    summary="Delete a version of a subject",
+    tags=TAGS,
+    openapi_extra=query("permanent"),
+)
 async def remove_version(subject: str, version: str, request: Request) -> Response:
     named, permanent = subject_in(request, subject), flag(request, "permanent")
 

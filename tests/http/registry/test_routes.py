@@ -5,14 +5,17 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Final
 
 import pytest
+from fastapi import Request
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from starlette.datastructures import QueryParams
 
 from app.http.bodies import CONTAINERS_MAX
 from app.http.registry import requests
 from app.http.registry.answers import WHOLE_MAX
+from app.http.schemas import REGISTRY_PATHS
 from app.registry.record_json import Key, KeyType, write_key
 from tests.support.registry import schema_record
 from tests.support.registry_routes import MEDIA_TYPE, Client
@@ -58,6 +61,43 @@ async def test_a_schema_is_registered_got_listed_and_found(client: Client) -> No
     assert (await client.good("GET", "/schemas/ids/1?fetchMaxId=true"))["maxId"] == 1
     assert await client.good("GET", "/schemas/types") == ["JSON", "PROTOBUF", "AVRO"]
     assert client.log.subjects == ["orders-value"]
+
+
+READ_FIRST: Final = ("GET", "POST", "PUT", "DELETE")
+BODY_OF: Final[dict[str, Any]] = {"config": {"compatibility": "NONE"}, "mode": {"mode": "READWRITE"}}
+
+
+async def test_the_document_has_the_parameters_that_each_route_reads(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.register("a", STRING)
+    guid = (await client.good("GET", "/schemas/ids/1"))["guid"]
+    paths = {path: of for path, of in client.app.openapi()["paths"].items() if path.startswith(REGISTRY_PATHS)}
+    del paths["/v1/metadata/id"]  # it asks a broker
+    read: set[str] = set()
+
+    class Told(QueryParams):
+        def get(self, key: Any, default: Any = None) -> Any:
+            read.add(key)
+            return super().get(key, default)
+
+        def getlist(self, key: Any) -> list[Any]:
+            read.add(key)
+            return super().getlist(key)
+
+    monkeypatch.setattr(Request, "query_params", property(lambda self: Told(self.scope["query_string"])))
+    for method in READ_FIRST:
+        for path, operations in paths.items():
+            operation = operations.get(method.lower())
+            if operation is None or "(schema registry)" not in operation["tags"][0]:
+                continue
+            read.clear()
+            names = {"subject": "a", "version": "1", "schema_id": "1", "guid": guid}
+            body = {"POST": {"schema": STRING}, "PUT": BODY_OF.get(path.split("/")[1])}.get(method)
+            status, found = await client.ask(method, path.format(**names) + "?fetchMaxId=true", body)
+            assert status == 200 or found["error_code"] in (40404, 40406, 40408, 40409), (method, path, found)
+            documented = {one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"}
+            assert documented == read, (method, path)
 
 
 @pytest.mark.parametrize(
