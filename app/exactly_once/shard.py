@@ -292,11 +292,11 @@ class RequestShard:
         """Raise if a producer has an open result of another try. The marker of that one is lost, and a marker of its next
         transaction would end it (EO11). So the partition may not even join that transaction.
 
-        Raises: RequestRejected.
+        Raises: RequestRejected CONCURRENT_TRANSACTIONS.
         """
         if any(earlier.try_id != try_id for _, earlier in self._by_producer.get(producer_id, ())):
             raise RequestRejected(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                ErrorCode.CONCURRENT_TRANSACTIONS,
                 "An earlier transaction of this producer has a result that is open. Try again in some minutes.",
             )
 

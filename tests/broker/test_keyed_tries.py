@@ -443,7 +443,7 @@ async def test_a_committed_result_that_has_lost_its_marker_outlives_the_next_tra
             fields = (writer.transactional_id, writer.producer_id, writer.epoch, asked.result)
             step = RequestsRequest("append", second, OTHER_TRY, [], -1, *fields)
             answer = unpack(RequestsResponse, await client.ask(ApiKey.FIRN_REQUESTS, 0, pack(step)))
-            assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            assert answer.error_code == ErrorCode.CONCURRENT_TRANSACTIONS
         ended = await client.ask(ApiKey.END_TXN, 5, EndTxnRequest(*writer[2:], committed=False))
         assert ended.error_code == 0
         await broker.node.context.transactions.wait_settled(writer.transactional_id, 5.0)

@@ -185,7 +185,7 @@ PLANTED: Final[dict[str, Planted]] = {
         unanswered_tries_count_as_aborted, "EO5", 4, ("leaders gather", "slow network"), _MOVES
     ),
     "EO11 partitions join before the check": Planted(
-        partitions_join_before_the_check, "once", 1, ("kill leader",), KEYED, first=22
+        partitions_join_before_the_check, "once", 1, ("kill leader",), KEYED, first=4
     ),
     "EO11 lost markers are not decided": Planted(lost_markers_are_not_decided, "EO11", 2, ("kill leader",), KEYED),
 }

@@ -202,7 +202,7 @@ class KeyedProducer:
         one = _Try(self, Attempt(secrets.token_bytes(TRY_ID_BYTES), digest), key, plan, status)
         await one.write_at_once()
         outcome = await one.end()
-        if one.is_lost and isinstance(outcome, Aborted):
+        if isinstance(outcome, Aborted) and (one.is_lost or (one.id_is_busy and seen is None)):
             # Nothing of it can be committed any more. Another try takes its steps one by one, each of which may be repeated.
             await one.release()
             one = _Try(self, Attempt(secrets.token_bytes(TRY_ID_BYTES), digest), key, plan, status)
@@ -289,8 +289,7 @@ class KeyedProducer:
             transaction = await begin_transaction(self._cluster, taken, timeout_ms=timeout_ms, once=True)
         except FirnError as error:
             # It has begun nothing. Were each id set aside, a coordinator that is away for a moment would take all of them.
-            is_busy = isinstance(error, RequestRejected) and error.code is ErrorCode.CONCURRENT_TRANSACTIONS
-            self._ids.give_back(taken, self._now_ms(), complete=not is_busy)
+            self._ids.give_back(taken, self._now_ms(), complete=not _is_busy(error))
             self._serve_waiting(self._ids)
             return None
         return _Kept(transaction, timeout_ms, until_s + IDENTITY_KEPT_S)
@@ -369,6 +368,8 @@ class _Try:
         self._new: NewKey | None = None
         self._transaction: Transaction | None = None
         self._settle_until_s: float | None = None
+        self.id_is_busy = False
+        """Whether an earlier transaction of the id has an open result where this one's was to be, so that another id may do."""
 
     async def unless_stored(self, outcome: Outcome) -> Outcome:
         """The outcome of the try. If the partition did not end where it must, it may be another try of the request that has moved
@@ -534,7 +535,7 @@ class _Try:
                 break
             except (RestError, FirnError) as refused:
                 error = refused
-                if not isinstance(refused, RequestRejected) or refused.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
+                if not _is_busy(refused):
                     break
             if self._transaction is not None:
                 assert self._new is not None
@@ -593,8 +594,11 @@ class _Try:
         assert attempt.result is not None
         assert self._transaction is not None
         try:
-            accepted = await self._results.append(self._key, attempt.result, self._transaction, APPEND_BUDGET_MS)
+            accepted = await self._results.append(
+                self._key, attempt.result, self._transaction, APPEND_BUDGET_MS, BUSY_MS
+            )
         except FirnError as error:
+            self.id_is_busy = _is_busy(error)
             attempt.refused(error)
             return
         if accepted:
@@ -615,7 +619,7 @@ class _Try:
             after = await end_transaction(self._cluster, transaction, commit=commit)
         except FirnError:
             after = None  # no answer but a success is believed: the attempt looks the result up (EO5)
-        self._producer.give_back(transaction.transactional_id, after, new.timeout_ms)
+        self._producer.give_back(transaction.transactional_id, None if self.id_is_busy else after, new.timeout_ms)
         self._attempt.ended(success=after is not None)
         if not commit and self._attempt.outcome is not None:
             await self.release()
@@ -642,6 +646,11 @@ class _Try:
             await self._results.release(self._key, self._attempt.try_id)
         except FirnError:
             return  # the broker frees it by itself
+
+
+def _is_busy(error: Exception) -> bool:
+    """Whether another transactional id may be free for what an id was refused."""
+    return isinstance(error, RequestRejected) and error.code is ErrorCode.CONCURRENT_TRANSACTIONS
 
 
 def _size(row: Row) -> int:

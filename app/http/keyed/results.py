@@ -6,14 +6,14 @@ The broker names the principal of the connection, and so tells which partition a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from app.client.cluster import ClusterClient, refusal
 from app.client.connection import KafkaConnection
 from app.client.feature_levels import require_level
-from app.client.retry import retrying
-from app.client.transactions import Transaction
+from app.client.retry import NO_SHORTER, retrying
+from app.client.transactions import Transaction, busy
 from app.core.errors import BrokerUnavailable, ErrorCode, FirnError, RequestRejected
 from app.core.units import BrokerId, ProducerEpoch, ProducerId, TopicPartition
 from app.exactly_once.attempt import Busy, Known, Unknown
@@ -132,8 +132,10 @@ class ResultClient:
         """Look a key up, and reserve nothing. Raises: RequestRejected, BrokerUnavailable."""
         return self._found(key, await self._asked(RequestsRequest("settle", key, try_id)))
 
-    async def append(self, key: bytes, result: Result, transaction: Transaction, budget_ms: int) -> bool:
+    async def append(self, key: bytes, result: Result, transaction: Transaction, budget_ms: int, busy_ms: int) -> bool:
         """Have a result appended in a transaction (EO2). A lost answer is asked for again (EO3).
+
+        ``busy_ms``: how long to try while an earlier transaction of the id has an open result in the partition (EO11).
 
         Returns: False if the key has another result.
 
@@ -151,7 +153,7 @@ class ResultClient:
             producer_epoch=transaction.producer_epoch,
             result=value,
         )
-        answer = await self._asked(asked, budget_ms)
+        answer = await self._asked(asked, budget_ms, busy(busy_ms))
         return answer.found == "accepted"
 
     async def release(self, key: bytes, try_id: bytes) -> None:
@@ -180,7 +182,12 @@ class ResultClient:
 
     # --- brokers ------------------------------------------------------------------------------------------------------
 
-    async def _asked(self, asked: RequestsRequest, budget_ms: int | None = None) -> RequestsResponse:
+    async def _asked(
+        self,
+        asked: RequestsRequest,
+        budget_ms: int | None = None,
+        shorter_ms: Mapping[ErrorCode, int] = NO_SHORTER,
+    ) -> RequestsResponse:
         """The answer of the leader. Raises: RequestRejected, BrokerUnavailable."""
 
         async def look_again(error: FirnError) -> None:
@@ -193,6 +200,7 @@ class ResultClient:
             budget_ms=self._cluster.retry_budget_ms if budget_ms is None else budget_ms,
             before_retry=look_again,
             also_final=frozenset({ErrorCode.THROTTLING_QUOTA_EXCEEDED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}),
+            shorter_ms=shorter_ms,
         )
 
     async def _ask(self, asked: RequestsRequest) -> RequestsResponse:

@@ -18,7 +18,7 @@ from app.client.cluster import ClusterClient
 from app.client.connection import KafkaConnection
 from app.core.errors import BrokerUnavailable, ErrorCode, RequestRejected
 from app.exactly_once import transactional_ids
-from app.exactly_once.records import TOPIC
+from app.exactly_once.records import TOPIC, RequestKey
 from app.hot.log import PartitionLog
 from app.http.errors import RestError
 from app.http.keyed import producing
@@ -358,6 +358,30 @@ async def test_an_id_whose_last_transaction_does_not_end_is_set_aside(
     held_markers.set()
     await settled(broker)
     assert [(await process.post(key)).content for key in "ab"] == [one.content for one in answers]
+    assert len(await committed(broker)) == 2
+
+
+async def test_an_id_with_an_open_result_of_before_is_left_for_another_one(
+    broker: RunningBroker, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The marker of the first request's result is lost. The second one has its result in the same partition."""
+    write, lost = MarkerWriter.write, list[Any]()
+
+    def loses(writer: MarkerWriter, marker: Any, partition: Any, *rest: Any) -> Any:
+        if partition.topic == TOPIC and not lost:
+            lost.append(marker)
+            return None
+        return write(writer, marker, partition, *rest)
+
+    monkeypatch.setattr(MarkerWriter, "write", loses)
+    monkeypatch.setattr(transactional_ids, "REST_MS", 0)
+    names = [f"k{number}" for number in range(50)]
+    first, second = [one for one in names if RequestKey("User:ANONYMOUS", one.encode()).partition == 3][:2]
+    assert (await process.post(first)).status_code == 200
+    await until(lambda: lost)
+    assert (await process.post(second)).status_code == 200
+    assert (await process.post(first)).status_code == 409
+    await until(lambda: not any(broker.log("t", index).producers.open_transactions for index in (0, 1)))
     assert len(await committed(broker)) == 2
 
 
