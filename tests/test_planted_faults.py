@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tools import planted_faults
-from tools.fault_server import ENTERED, marked
+from tools.fault_server import ENTERED, live_functions, marked, replace_code
 from tools.named_tests import found_tests
 from tools.planted_faults import (
     FAULTS_MAX,
@@ -184,6 +184,21 @@ def small_tree(folder: Path, test: str, source: str = SOURCE) -> Copy:
         '[tool.pytest.ini_options]\npythonpath = ["."]\nmarkers = ["slow: s", "interop: i", "faults: f"]\n'
     )
     return Copy(root, folder / "copy")
+
+
+def test_a_fault_may_leave_inner_code_out(tmp_path: Path) -> None:
+    path = tmp_path / "looped.py"
+    source = "def first():\n    while True:\n        return [one for one in (1, 2)]\n\n\ndef second():\n    return 2\n"
+    path.write_text(source)
+    spec = importlib.util.spec_from_file_location("looped", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    fault = source.replace("while True", "while not True").replace("return 2", "return 3")
+    replace_code(live_functions(tmp_path), path, source, ast.parse(fault))
+    assert module.first() is None
+    assert module.second() == 3
 
 
 @pytest.mark.ci

@@ -134,11 +134,15 @@ def live_functions(folder: Path) -> dict[Key, list[FunctionType]]:
 
 
 def replace_code(live: dict[Key, list[FunctionType]], path: Path, source: str, tree: ast.Module) -> None:
-    """Give the functions of a module the code of another tree that has the same functions."""
-    before = list(_codes(compile(source, str(path), "exec")))
-    after = list(_codes(compile(tree, str(path), "exec")))
-    for old, new in zip(before, after, strict=True):
-        assert old.co_name == new.co_name, (old, new)
+    """Give the functions of a module the code of another tree. Code that Python never reaches may be missing there."""
+    after: dict[Key, list[CodeType]] = {}
+    for code in _codes(compile(tree, str(path), "exec")):
+        after.setdefault(key_of(code), []).append(code)
+    for old in _codes(compile(source, str(path), "exec")):
+        of_same_place = after.get(key_of(old))
+        if not of_same_place:
+            continue
+        new = of_same_place.pop(0)
         for function in live.get(key_of(old), ()):
             if function.__code__.co_freevars == new.co_freevars:
                 function.__code__ = new
