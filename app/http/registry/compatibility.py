@@ -12,6 +12,7 @@ from starlette.responses import Response
 from app.http.registry.answers import answered
 from app.http.registry.parameters import query
 from app.http.registry.requests import SchemaBody, flag, schema_in, service_of, subject_in, version_number
+from app.http.registry.shapes import Verdict, answers
 from app.http.registry.subjects import EXAMPLE
 from app.http.schemas import request_body
 from app.registry.refusals import Code, RegistryRefusal
@@ -24,6 +25,7 @@ TAGS: Final[list[str | Enum]] = ["Compatibility (schema registry)"]
 @router.post(
     "/subjects/{subject}/versions/{version}",
     summary="Compare a schema with a version of a subject",
+    responses=answers(Verdict, "Whether the schema is compatible."),
     tags=TAGS,
     openapi_extra=request_body(SchemaBody, EXAMPLE) | query("normalize", "verbose"),
 )
@@ -47,6 +49,7 @@ async def compare_with_version(subject: str, version: str, request: Request) -> 
 @router.post(
     "/subjects/{subject}/versions",
     summary="Compare a schema with the versions that the level of a subject compares",
+    responses=answers(Verdict, "Whether the schema is compatible."),
     tags=TAGS,
     openapi_extra=request_body(SchemaBody, EXAMPLE) | query("normalize", "verbose"),
 )

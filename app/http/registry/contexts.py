@@ -13,6 +13,7 @@ from app.http.errors import Error
 from app.http.registry.answers import answered
 from app.http.registry.parameters import PAGE, query
 from app.http.registry.requests import service_of
+from app.http.registry.shapes import NAME, answers
 from app.http.registry.subjects import page
 from app.http.serving import gateway_of
 
@@ -20,7 +21,13 @@ router = APIRouter(default_response_class=Response)
 TAGS: Final[list[str | Enum]] = ["Contexts and metadata (schema registry)"]
 
 
-@router.get("/contexts", summary="List contexts", tags=TAGS, openapi_extra=query("contextPrefix", *PAGE))
+@router.get(
+    "/contexts",
+    summary="List contexts",
+    responses=answers(NAME, "The names of contexts.", many=True),
+    tags=TAGS,
+    openapi_extra=query("contextPrefix", *PAGE),
+)
 async def list_contexts(request: Request) -> Response:
     view = await service_of(request).view()
     prefix = request.query_params.get("contextPrefix", "")

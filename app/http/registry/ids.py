@@ -14,6 +14,7 @@ from app.http.registry.answers import answered, listed, schema_members, use_memb
 from app.http.registry.parameters import PAGE, query
 from app.http.registry.paths import context_of
 from app.http.registry.requests import flag, in_form, kept, known_answer, service_of
+from app.http.registry.shapes import NAME, IdInContext, SchemaOfId, SchemaShape, SchemaUse, VersionShape, answers
 from app.http.registry.subjects import in_prefix, page
 from app.registry.parsing.schemas import SUPPORTED
 from app.registry.record_json import INT_MAX
@@ -25,7 +26,13 @@ router = APIRouter(prefix="/schemas", default_response_class=Response)
 TAGS: Final[list[str | Enum]] = ["Schemas (schema registry)"]
 
 
-@router.get("", summary="List schemas", tags=TAGS, openapi_extra=query("subjectPrefix", "deleted", "latestOnly", *PAGE))
+@router.get(
+    "",
+    summary="List schemas",
+    responses=answers(VersionShape, "The versions, by subject and number.", many=True),
+    tags=TAGS,
+    openapi_extra=query("subjectPrefix", "deleted", "latestOnly", *PAGE),
+)
 async def list_schemas(request: Request) -> Response:
     view = await service_of(request).view()
     deleted = flag(request, "deleted")
@@ -39,7 +46,7 @@ async def list_schemas(request: Request) -> Response:
     return listed(page(request, found), version_members)
 
 
-@router.get("/types", summary="List the types of schemas", tags=TAGS)
+@router.get("/types", summary="List the types of schemas", responses=answers(NAME, "The types.", many=True), tags=TAGS)
 async def list_types() -> Response:
     return answered([one.value for one in SUPPORTED])
 
@@ -47,6 +54,7 @@ async def list_types() -> Response:
 @router.get(
     "/ids/{schema_id}",
     summary="Get a schema by its id",
+    responses=answers(SchemaOfId, "The schema."),
     tags=TAGS,
     openapi_extra=query("subject", "format", "fetchMaxId"),
 )
@@ -82,6 +90,7 @@ async def get_text(schema_id: str, request: Request) -> Response:
 @router.get(
     "/ids/{schema_id}/subjects",
     summary="List the subjects that have a schema",
+    responses=answers(NAME, "The names of subjects.", many=True),
     tags=TAGS,
     openapi_extra=query("subject", "deleted", *PAGE),
 )
@@ -93,6 +102,7 @@ async def list_subjects(schema_id: str, request: Request) -> Response:
 @router.get(
     "/ids/{schema_id}/versions",
     summary="List the versions that have a schema",
+    responses=answers(SchemaUse, "The versions.", many=True),
     tags=TAGS,
     openapi_extra=query("subject", "deleted", *PAGE),
 )
@@ -100,7 +110,13 @@ async def list_versions(schema_id: str, request: Request) -> Response:
     return listed(page(request, await _uses(request, schema_id)), use_members)
 
 
-@router.get("/guids/{guid}", summary="Get a schema by its GUID", tags=TAGS, openapi_extra=query("format"))
+@router.get(
+    "/guids/{guid}",
+    summary="Get a schema by its GUID",
+    responses=answers(SchemaShape, "The schema."),
+    tags=TAGS,
+    openapi_extra=query("format"),
+)
 async def get_schema_of_guid(guid: str, request: Request) -> Response:
     if isinstance(known := await known_answer(request), Response):
         return known
@@ -110,7 +126,12 @@ async def get_schema_of_guid(guid: str, request: Request) -> Response:
     return kept(request, view, end, msgspec.json.encode({**schema_members(found), "guid": found.guid}))
 
 
-@router.get("/guids/{guid}/ids", summary="List the ids of a schema by its GUID", tags=TAGS)
+@router.get(
+    "/guids/{guid}/ids",
+    summary="List the ids of a schema by its GUID",
+    responses=answers(IdInContext, "One id for each context.", many=True),
+    tags=TAGS,
+)
 async def list_ids(guid: str, request: Request) -> Response:
     _, found = await _of_guid(request, guid)
     return answered([{"context": read_subject(one.stored.subject).context, "id": one.stored.id} for one in found])

@@ -11,14 +11,14 @@ from fastapi import FastAPI
 from app.client.schema_log import BrokerSchemaLog
 from app.http.direct_routes import add_routes
 from app.http.gateway import Gateway
-from app.http.registry import compatibility, contexts, ids, requests, settings, subjects
+from app.http.registry import compatibility, contexts, ids, requests, settings, shapes, subjects
 from app.http.registry.answers import parser_missing, refused
 from app.http.registry.followed import FollowedLogs
 from app.http.registry.parsing_work import THREADS_MAX, ParsingWork
 from app.registry.refusals import ParserMissing, RegistryRefusal
 from app.registry.schema_log import SchemaLog
 
-BODIES: Final = (*requests.BODIES, *settings.BODIES)
+BODIES: Final = (*requests.BODIES, *settings.BODIES, *shapes.BODIES)
 """Types of bodies whose schemas are in the OpenAPI document."""
 FREQUENT: Final = frozenset(
     {

@@ -16,6 +16,7 @@ from app.http.registry.answers import answered
 from app.http.registry.parameters import query
 from app.http.registry.paths import context_of
 from app.http.registry.requests import flag, service_of, subject_in
+from app.http.registry.shapes import answers
 from app.http.schemas import request_body
 from app.http.serving import gateway_of
 from app.registry.refusals import Code, RegistryRefusal
@@ -28,10 +29,9 @@ T = TypeVar("T")
 TAGS: Final[list[str | Enum]] = ["Configs and modes (schema registry)"]
 
 
-class ConfigBody(msgspec.Struct):
-    """Members of a config. Those that are not sent stay as they are."""
+class ConfigMembers(msgspec.Struct):
+    """Members of a config besides its level."""
 
-    compatibility: str | None = None
     normalize: bool | None = None
     alias: str | None = None
     aliasForDeks: str | None = None  # noqa: N815 (as clients write it)
@@ -46,11 +46,23 @@ class ConfigBody(msgspec.Struct):
     overrideRuleSet: dict[str, Any] | None = None  # noqa: N815
 
 
+class ConfigBody(ConfigMembers):
+    """Members of a config. Those that are not sent stay as they are."""
+
+    compatibility: str | None = None
+
+
+class ConfigShape(ConfigMembers):
+    """A config with the level that holds."""
+
+    compatibilityLevel: str | None = None  # noqa: N815
+
+
 class ModeBody(msgspec.Struct):
     mode: str = ""
 
 
-BODIES: Final = (ConfigBody, ModeBody)
+BODIES: Final = (ConfigBody, ConfigShape, ModeBody)
 
 
 def _scope(request: Request, subject: str | None) -> tuple[str | None, Subject | None]:
@@ -179,6 +191,8 @@ def _add(
         if method == "PUT" and body is ModeBody:
             extra |= query("force")
         of_one = query("defaultToGlobal") if method == "GET" else {}
+        shape = body if body is ModeBody or method == "PUT" else ConfigShape
+        responses = answers(shape, f"The {kind} as it was sent." if method == "PUT" else f"The {kind}.")
         for path, endpoint, whose, more in (
             (f"/{kind}", of_all, "all subjects", {}),
             (f"/{kind}/{{subject}}", of_subject, "a subject", of_one),
@@ -190,6 +204,7 @@ def _add(
                 name=f"{method.lower()}_{kind}_{endpoint.__name__}",
                 summary=f"{verb} the {kind} of {whose}",
                 tags=TAGS,
+                responses=responses,
                 openapi_extra=extra | more,
             )
 

@@ -15,6 +15,7 @@ from app.http.registry.answers import MEDIA_TYPE, answered, version_members
 from app.http.registry.parameters import PAGE, query
 from app.http.registry.paths import context_of
 from app.http.registry.requests import SchemaBody, flag, in_form, number, schema_in, service_of, subject_in, version_in
+from app.http.registry.shapes import NAME, NUMBER, RegisteredSchema, VersionShape, answers
 from app.http.schemas import request_body
 from app.registry.refusals import Code, RegistryRefusal
 from app.registry.registering import Append, delete_subject, delete_version, subject_not_found
@@ -63,6 +64,7 @@ def page(request: Request, found: list[T]) -> list[T]:
 @router.get(
     "/subjects",
     summary="List subjects",
+    responses=answers(NAME, "The names of subjects.", many=True),
     tags=TAGS,
     openapi_extra=query("subjectPrefix", "deleted", "deletedOnly", *PAGE),
 )
@@ -75,6 +77,7 @@ async def list_subjects(request: Request) -> Response:
 @router.post(
     "/subjects/{subject}",
     summary="Find a schema in a subject",
+    responses=answers(VersionShape, "The newest version that has the schema."),
     tags=TAGS,
     openapi_extra=request_body(SchemaBody, EXAMPLE) | query("normalize", "format", "deleted"),
 )
@@ -84,7 +87,13 @@ async def look_up(subject: str, request: Request) -> Response:
     return answered(version_members(await in_form(request, view, found)))
 
 
-@router.delete("/subjects/{subject}", summary="Delete a subject", tags=TAGS, openapi_extra=query("permanent"))
+@router.delete(
+    "/subjects/{subject}",
+    summary="Delete a subject",
+    responses=answers(NUMBER, "The numbers of the deleted versions.", many=True),
+    tags=TAGS,
+    openapi_extra=query("permanent"),
+)
 async def remove_subject(subject: str, request: Request) -> Response:
     named, permanent = subject_in(request, subject), flag(request, "permanent")
 
@@ -97,6 +106,7 @@ async def remove_subject(subject: str, request: Request) -> Response:
 @router.get(
     "/subjects/{subject}/versions",
     summary="List the versions of a subject",
+    responses=answers(NUMBER, "The numbers of the versions.", many=True),
     tags=TAGS,
     openapi_extra=query("deleted", "deletedOnly", *PAGE),
 )
@@ -114,6 +124,7 @@ async def list_versions(subject: str, request: Request) -> Response:
 @router.post(
     "/subjects/{subject}/versions",
     summary="Register a schema",
+    responses=answers(RegisteredSchema, "The id of the schema."),
     tags=TAGS,
     openapi_extra=request_body(SchemaBody, EXAMPLE) | query("normalize"),
 )
@@ -126,6 +137,7 @@ async def register_schema(subject: str, request: Request) -> Response:
 @router.get(
     "/subjects/{subject}/versions/{version}",
     summary="Get a version of a subject",
+    responses=answers(VersionShape, "The version."),
     tags=TAGS,
     openapi_extra=query("format", "deleted"),
 )
@@ -147,6 +159,7 @@ async def get_schema(subject: str, version: str, request: Request) -> Response:
 @router.get(
     "/subjects/{subject}/versions/{version}/referencedby",
     summary="List the ids that refer to a version",
+    responses=answers(NUMBER, "The ids of schemas.", many=True),
     tags=TAGS,
     openapi_extra=query("deleted", *PAGE),
 )
@@ -161,6 +174,7 @@ async def list_referrers(subject: str, version: str, request: Request) -> Respon
 @router.get(
     "/subjects/{subject}/metadata",
     summary="Get the newest version that has some properties",
+    responses=answers(VersionShape, "The version."),
     tags=TAGS,
     openapi_extra=query("key", "value", "format", "deleted"),
 )
@@ -189,6 +203,7 @@ async def get_version_of_metadata(subject: str, request: Request) -> Response:
 @router.delete(
     "/subjects/{subject}/versions/{version}",
     summary="Delete a version of a subject",
+    responses=answers(NUMBER, "The number of the deleted version."),
     tags=TAGS,
     openapi_extra=query("permanent"),
 )
