@@ -121,11 +121,6 @@ def test_of_the_fields_of_messages_only_first_versions_are_shifted() -> None:
     assert '"int8", False, (2), 3, False, 2, 5)' in found[0].text
 
 
-def test_loops_without_a_condition_stay_loops() -> None:
-    source = "def f(a: int) -> None:\n    while True:\n        print([b for b in a])\n    while a:\n        pass\n"
-    assert [(fault.line, fault.kind) for fault in faults_of(source)] == [(4, "a condition negated")]
-
-
 def test_no_fault_is_planted_in_methods_of_protocols() -> None:
     source = 'class P:\n    def a(self, b: int = 1) -> int:\n        """B."""\n        ...\n    async def c(self, d=2): ...\n'
     assert faults_of(source) == []
