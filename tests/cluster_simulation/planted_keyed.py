@@ -17,8 +17,10 @@ from app.exactly_once.coordinator import RequestCoordinator
 from app.exactly_once.records import TOPIC, RequestKey
 from app.exactly_once.shard import KeyTaken, Open, RequestShard
 from app.http.keyed.producing import _Try
+from app.metadata.image.records import LEVEL_MAX
 from app.transactions.markers import Marker, MarkerWriter
 from tests.cluster_simulation import keyed
+from tests.cluster_simulation.objects import ObjectShape
 from tests.cluster_simulation.planted import Planted
 
 LOST_MARKERS: Final = 8
@@ -163,6 +165,11 @@ KEYED: Final = {
 }
 """The shape of a run with keyed requests, which need a cluster of the newest level."""
 _MOVES: Final = KEYED | {"pause_s": 0.5}
+OBJECTS: Final = KEYED | {
+    "pause_s": 1.0,
+    "objects": ObjectShape(topics=0, alone=True, internal=True, linger_ms=50, level=LEVEL_MAX),
+}
+"""As ``KEYED``, with all records and results of object durability. At the end all disks are lost at once."""
 CUT_OFF: Final = KEYED | {"seconds": 30.0, "pause_s": 3.0, "producers": 0}
 
 PLANTED: Final[dict[str, Planted]] = {
@@ -177,6 +184,9 @@ PLANTED: Final[dict[str, Planted]] = {
     "EO3 any try is a repeat": Planted(any_try_is_a_repeat, "once", 6, ("results move", "slow network"), _MOVES),
     "EO5 a failed commit counts as aborted": Planted(
         failed_commits_count_as_aborted, "EO5", 4, ("http cut off",), CUT_OFF
+    ),
+    "EO5 a failed commit counts as aborted, and disks are lost": Planted(
+        failed_commits_count_as_aborted, "EO5", 8, ("wal away", "disks lost"), OBJECTS
     ),
     "EO5 a failed commit counts as committed": Planted(
         failed_commits_count_as_committed, "once", 4, ("http cut off",), CUT_OFF

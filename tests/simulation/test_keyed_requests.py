@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from tests.cluster_simulation.keyed import AT_ONCE
-from tests.cluster_simulation.planted_keyed import CUT_OFF, KEYED, PLANTED, markers_of_results_are_lost
+from tests.cluster_simulation.planted_keyed import CUT_OFF, KEYED, OBJECTS, PLANTED, markers_of_results_are_lost
 from tests.cluster_simulation.world import Outcome, run_seed
 from tests.sim.planted import assert_found
 from tests.simulation.seeds import describe
@@ -20,6 +20,7 @@ KINDS: dict[str, tuple[tuple[str, ...], Mapping[str, Any]]] = {
     "clocks jump": (("clock", "clock", "kill leader"), KEYED | {"pause_s": 0.7}),
     "processes are cut off": (("http cut off", "leaders gather"), CUT_OFF),
     GATHERED: (("leaders gather", "slow network"), KEYED | {"pause_s": 0.7}),
+    "disks are lost": (("disks lost", "wal away", "wal answers lost", "leaders gather"), OBJECTS),
     "results move": (("results move", "slow network"), KEYED | {"pause_s": 0.5}),
 }
 SEEDS = 1
