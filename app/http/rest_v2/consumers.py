@@ -104,6 +104,12 @@ class OffsetsBody(msgspec.Struct, forbid_unknown_fields=True):
     offsets: Annotated[list[OffsetOf], msgspec.Meta(max_length=PARTITIONS_ASKED_MAX)]
 
 
+class CommitBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Offsets that are committed; without the field, those of all records that were read."""
+
+    offsets: Annotated[list[OffsetOf], msgspec.Meta(max_length=PARTITIONS_ASKED_MAX)] | None = None
+
+
 BODIES: Final = (
     InstanceBody,
     CreatedInstance,
@@ -111,6 +117,7 @@ BODIES: Final = (
     SubscribedTopics,
     PartitionsBody,
     PartitionOf,
+    CommitBody,
     OffsetsBody,
     OffsetOf,
     ReadRecord,
@@ -329,16 +336,15 @@ async def seek_to_end(group_name: str, instance: str, request: Request) -> Respo
 @router.post(
     INSTANCE + "/offsets",
     summary="Commit offsets",
-    openapi_extra=_takes(
-        OffsetsBody, {"offsets": [{"topic": "flights", "partition": 0, "offset": 20}]}, required=False
-    ),
+    openapi_extra=_takes(CommitBody, {"offsets": [{"topic": "flights", "partition": 0, "offset": 20}]}, required=False),
 )
 async def commit(group_name: str, instance: str, request: Request) -> Response:
-    """Commit the offsets of the last records that were processed; with an empty body, all records that were read."""
+    """Commit the offsets of the last records that were processed; without ``offsets``, all records that were read."""
     with _used(request, group_name, instance) as used:
-        body = await _optional_body(request, OffsetsBody)
-        offsets = None if body is None else {_place(one): (one.offset + 1, one.metadata or "") for one in body.offsets}
-        await used.commit(offsets)
+        named = None if (body := await _optional_body(request, CommitBody)) is None else body.offsets
+        await used.commit(
+            named if named is None else {_place(one): (one.offset + 1, one.metadata or "") for one in named}
+        )
     return answered(request, [])
 
 

@@ -39,13 +39,14 @@ async def test_records_are_read_committed_and_read_on_by_the_next_instance(rest:
     assert await second.read_all(1) == [{"c": 1}]
 
 
-async def test_an_empty_commit_says_all_that_was_read(rest: Rest) -> None:
+@pytest.mark.parametrize("body", [None, {}])
+async def test_an_empty_commit_says_all_that_was_read(rest: Rest, body: dict[str, Any] | None) -> None:
     await rest.broker.create_topic("flights")
     await rest.produce("flights", 1, 2, 3)
     made = await rest.instance("g", **{"auto.commit.enable": False})
     await made.subscribe("flights")
     assert await made.read_all(3) == [1, 2, 3]
-    await made.do("POST", "/offsets")
+    await made.do("POST", "/offsets", body)
     assert await made.committed("flights") == 3
 
 
