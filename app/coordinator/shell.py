@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from enum import Enum
 from math import inf
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
@@ -302,18 +302,6 @@ class _Turn:
         self._seat.timers.cancel((type(key), key))
 
 
-class _WhenStored(Awaitable[R]):
-    """The result of an event, when it is stored. It need not be awaited."""
-
-    __slots__ = ("_coordinator", "_result", "_seat", "_waiting")
-
-    def __init__(self, coordinator: Coordinator[Any], seat: _Seat[Any], waiting: Awaitable[None], result: R) -> None:
-        self._coordinator, self._seat, self._waiting, self._result = coordinator, seat, waiting, result
-
-    def __await__(self) -> Generator[Any, None, R]:
-        return self._coordinator._when_stored(self._seat, self._waiting, self._result).__await__()
-
-
 class Coordinator(Generic[S]):
     """All partitions of one internal topic that this broker leads. Belongs to its loop; keep ``run`` running."""
 
@@ -489,7 +477,7 @@ class Coordinator(Generic[S]):
         waiting = log.stored(log.end_offset)
         if waiting is None:
             return result
-        return _WhenStored(self, seat, waiting, result)
+        return self._when_stored(seat, waiting, result)
 
     def tell(self, partition: PartitionIndex, event: Callable[[S, Turn], None]) -> None:
         """Like ``perform``, for an event without a response. The next request finds out whether it is stored."""
@@ -539,7 +527,7 @@ class Coordinator(Generic[S]):
         log = seat.log
         assert log is not None
         waiting = log.stored(log.end_offset)
-        return result if waiting is None else _WhenStored(self, seat, waiting, result)
+        return result if waiting is None else self._when_stored(seat, waiting, result)
 
     def admit(self, partition: PartitionIndex, shard: S) -> None:
         """Let a held shard serve. Raises: RequestRejected NOT_COORDINATOR if it is held no more."""
