@@ -634,6 +634,9 @@ async def test_results_in_the_store_alone_are_found_by_a_broker_with_an_empty_di
             for index in range(PARTITIONS):  # a request is answered before its markers are written
                 log = broker.log(TOPIC, index)
                 await until(lambda log=log: not log.producers.open_transactions)  # type: ignore[misc]
+                stored = log.wait_stored(log.log_end_offset)
+                if stored is not None:
+                    await stored
         await broker.kill()
     shutil.rmtree(tmp_path / "broker-1")
     async with object_broker(tmp_path, take_over=True) as broker:
