@@ -381,5 +381,6 @@ async def test_a_topic_changes_to_object_durability_though_a_transaction_is_open
         await until(lambda: not broker.log("d").producers.has_transactions)
         assert broker.log("d").log_end_offset == 2 * done, "a record and a marker of each"
         broker = await of.lose_the_disk()
-        assert broker.log("d").log_end_offset == 2 * done
+        again = broker.log("d").log_end_offset - 2 * done
+        assert 0 <= again <= 3, "of each producer, a marker whose end was not stored may be written again"
         assert not broker.log("d").producers.has_transactions
