@@ -173,8 +173,8 @@ def with_extras(versions: Iterable[Version]) -> list[Version]:
 
 
 def completed(view: View, asked: SchemaRequest) -> SchemaRequest:
-    """The request with the metadata and the rules of the subject's newest version, where it has none of its own. An import keeps
-    to what it says."""
+    """The request with the metadata and the rules of the subject's newest version, where it has none of its own. An import takes
+    none."""
     newest = view.newest(asked.subject.qualified)
     if newest is None or asked.id is not None:
         return asked
@@ -328,9 +328,10 @@ def _tombstones(view: View, keys: Iterable[Key]) -> list[RawRecord]:
 
 def _check_unreferenced(view: View, name: str, versions: Iterable[Version]) -> None:
     for one in versions:
-        others = [other for other in view.referrers(name, one.stored.version) if other.stored.subject != name]
-        if others:
-            by = others[0].stored
+        referrers = view.referrers(name, one.stored.version)
+        other = next((other for other in referrers if other.stored.subject != name), None)
+        if other is not None:
+            by = other.stored
             raise RegistryRefusal(
                 Code.REFERENCE_EXISTS,
                 f"Version {one.stored.version} of subject '{name}' is referenced by version {by.version} of subject '{by.subject}'."

@@ -8,7 +8,7 @@ counts. The forms that are present are kept, because a delete must cover all of 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -294,9 +294,9 @@ class View:
         """One version, also a soft-deleted one."""
         return self._subjects.get(subject, {}).get(number)
 
-    def contexts(self) -> list[str]:
+    def contexts(self) -> set[str]:
         """The contexts that hold schemas, and the default one."""
-        return sorted({DEFAULT_CONTEXT, *(context for context, ids in self._ids.items() if ids.uses)})
+        return {DEFAULT_CONTEXT, *(context for context, ids in self._ids.items() if ids.uses)}
 
     def has_schemas(self, context: str | None) -> bool:
         """Whether a context has schemas, also soft-deleted ones; with None, whether any has."""
@@ -305,10 +305,14 @@ class View:
         ids = self._ids.get(context)
         return ids is not None and bool(ids.uses)
 
-    def referrers(self, subject: str, number: int, *, deleted: bool = False) -> list[Version]:
-        """The versions that refer to a version and are not soft-deleted; with ``deleted``, also those that are."""
-        found = (self.version(*own) for own in self._referrers.get((subject, number), ()))
-        return [one for one in found if one is not None and (deleted or not one.stored.deleted)]
+    def referrers(self, subject: str, number: int, *, deleted: bool = False) -> Iterator[Version]:
+        """The versions that refer to a version and are not soft-deleted; with ``deleted``, also those that are.
+
+        The view may read on between two of them."""
+        for own in list(self._referrers.get((subject, number), ())):
+            one = self.version(*own)
+            if one is not None and (deleted or not one.stored.deleted):
+                yield one
 
     def count_referrers(self, subject: str, number: int, named_max: int) -> Steps[tuple[int, list[Version]]]:
         """How many versions ``referrers`` has, and the first ones of them, as work in steps."""

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app import __version__
+from app.core.turns import Portion, ordered
 from app.http.errors import Error
 from app.http.registry.answers import answered
 from app.http.registry.parameters import PAGE, query
@@ -31,7 +32,9 @@ TAGS: Final[list[str | Enum]] = ["Contexts and metadata (schema registry)"]
 async def list_contexts(request: Request) -> Response:
     view = await service_of(request).view()
     prefix = request.query_params.get("contextPrefix", "")
-    return answered(page(request, [one for one in view.contexts() if one.startswith(prefix)]))
+    return answered(
+        page(request, [one for one in await ordered(view.contexts(), Portion(), str) if one.startswith(prefix)])
+    )
 
 
 @router.get("/v1/metadata/id", summary="Get the ids of the cluster and of the registry", tags=TAGS)

@@ -1,4 +1,4 @@
-"""Shapes of the registry's answers, for the OpenAPI document. ``answers`` makes them from what is stored.
+"""Shapes of the registry's answers, for the OpenAPI document. ``app/http/registry/answers.py`` makes the answers themselves.
 
 Tests: ``tests/http/registry/test_routes.py``, ``tests/http/test_answers_of_the_document.py``.
 """

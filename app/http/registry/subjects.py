@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from app.core.turns import Portion, ordered
+from app.core.turns import Portion, each, ordered
 from app.http.errors import RestError
 from app.http.registry.answers import MEDIA_TYPE, answered, version_members
 from app.http.registry.parameters import PAGE, query
@@ -167,8 +167,10 @@ async def list_referrers(subject: str, version: str, request: Request) -> Respon
     view = await service_of(request).view()
     named = subject_in(request, subject)
     found = version_in(view, named, version, deleted=True)
+    ids: dict[int, None] = {}
     referrers = view.referrers(named.qualified, found.stored.version, deleted=flag(request, "deleted"))
-    return answered(page(request, list(dict.fromkeys(one.stored.id for one in referrers))))
+    await each(lambda one: ids.setdefault(one.stored.id), referrers)
+    return answered(page(request, list(ids)))
 
 
 @router.get(
