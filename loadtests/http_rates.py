@@ -35,7 +35,7 @@ STREAM_RECORDS = 5_000
 BATCH_RECORDS = 500
 KEYED_CONNECTIONS = 50
 PACED_RATE = 800
-"""Requests a second of all callers together: what a key adds to the wait is told at a rate that both kinds of request can have."""
+"""Requests a second of all callers together. Both kinds of request can have this rate, so their waits show the cost of a key."""
 HOP_TOPIC = "hop"
 DURABILITIES = ("memory", "disk", "object")
 READERS = 4

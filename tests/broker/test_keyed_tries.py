@@ -270,7 +270,7 @@ async def test_batches_of_keyed_requests_wait_for_their_coordinator_beside_each_
 
 
 async def serve_what_came(broker: RunningBroker) -> None:
-    """Wait until the broker has served what has come before."""
+    """Wait until the broker has served the requests that came before."""
     async with talk(broker.port) as client:
         await client.ask(ApiKey.API_VERSIONS, 3, ApiVersionsRequest())
 

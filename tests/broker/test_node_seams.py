@@ -1,4 +1,4 @@
-"""The surroundings of a node that names only what it must."""
+"""The surroundings of a node whose caller gives only the required ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo of several brokers: which broker is killed, and what counts as written again."""
+"""The demo of several brokers: the broker that is killed, and the partitions that count as written again."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Cluster:
         return SimpleNamespace(topic={TRANSACTION_STATE.name: self.topic}.get, brokers=brokers)
 
     async def write_markers(self, to: Any, asked: Sequence[Any]) -> Sequence[ErrorCode]:
-        raise NotImplementedError
+        raise AssertionError("No test has markers written.")
 
     async def add_to_transactions(self, to: Any, asked: Sequence[AddAsked]) -> Sequence[AddAnswer]:
         self.asked.append((to.broker_id, asked))

@@ -3,7 +3,8 @@
 Produce, a Fetch that has something to answer, ApiVersions and every other handler that does not wait are answered within the
 callback of the socket. Further Produces are served behind a waiting Produce (they are appended in order, only their answers wait);
 anything else that waits stops the parsing of this connection until it is answered, and a request that is not a Produce does not
-pass waiting Produces. Requests of keyed requests over HTTP have no order, and are served beside each other (ADR 0043, EO20).
+pass waiting Produces. The steps of different keyed requests over HTTP have no order, and are served beside each other (ADR 0043,
+EO20).
 
 Tests: ``tests/broker/test_mutated_streams.py``.
 """

@@ -649,7 +649,7 @@ class _Try:
 
 
 def _is_busy(error: Exception) -> bool:
-    """Whether another transactional id may be free for what an id was refused."""
+    """Whether an id was refused for a transaction of its own that has not ended, so that another id may do."""
     return isinstance(error, RequestRejected) and error.code is ErrorCode.CONCURRENT_TRANSACTIONS
 
 
