@@ -49,10 +49,23 @@ def counted(broker: RunningBroker, name: str, **labels: str) -> float:
     return sum(one.value for one in samples if one.name == name and dict(one.labels) == labels)
 
 
+class SlowReads(MemoryStore):
+    """A read takes several ticks of the loop's clock, so that a fetch is seen to wait for it."""
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        await asyncio.sleep(0.02)
+        return await super().get_range(key, start, end)
+
+    async def get_tail(self, key: str, length: int) -> tuple[bytes, int]:
+        await asyncio.sleep(0.02)
+        return await super().get_tail(key, length)
+
+
 async def test_records_are_followed_from_produce_by_their_upload_to_a_remote_read(tmp_path: Path) -> None:
     async with collecting() as collector:
         settings: dict[str, Any] = {"firn_tracing_endpoint": collector.endpoint, "firn_tracing_sample_ratio": 1.0}
-        async with running_broker(tmp_path, remote_log_manager_task_interval_ms=50, **settings) as broker:
+        store = SlowReads(clock=SystemClock())
+        async with running_broker(tmp_path, store=store, remote_log_manager_task_interval_ms=50, **settings) as broker:
             await broker.create_topic("t", 1, segment_bytes="1048576", local_retention_ms="0", retention_ms="-1")
             log = broker.log("t")
             topic_id = str(log.topic_id)
