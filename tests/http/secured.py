@@ -105,9 +105,15 @@ class Secured:
             )
         assert [one.error_code for one in answer.results] == [0]
 
-    async def allow(self, user: str, *rights: tuple[Operation, ResourceType, str], host: str = WILDCARD) -> None:
+    async def allow(
+        self,
+        user: str,
+        *rights: tuple[Operation, ResourceType, str],
+        host: str = WILDCARD,
+        permission: Permission = Permission.ALLOW,
+    ) -> None:
         made = [
-            AclCreation(kind, name, PatternType.LITERAL, f"User:{user}", host, operation, Permission.ALLOW)
+            AclCreation(kind, name, PatternType.LITERAL, f"User:{user}", host, operation, permission)
             for operation, kind, name in rights
         ]
         async with self.admin() as admin:

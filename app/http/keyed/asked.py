@@ -5,7 +5,7 @@ Tests: ``tests/http/keyed/test_keyed_requests.py``.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from typing import Final, NamedTuple
 
 from fastapi import Request
@@ -13,7 +13,7 @@ from fastapi import Request
 from app.core.errors import RequestRejected
 from app.core.units import TimestampMs
 from app.exactly_once.keys import HEADER, RequestDigest, key_of
-from app.http.errors import RestError
+from app.http.errors import RestError, answer_of
 
 KEY: Final = HEADER.encode()
 """The name of the header, as a request's scope has it."""
@@ -54,3 +54,18 @@ def keyed(request: Request) -> KeyedRequest | None:
     assert key is not None
     content_type = request.headers.get("content-type", "")
     return KeyedRequest(key, RequestDigest(request.method, request.scope["path"], content_type))
+
+
+async def missing_for_key(request: Request, found: Awaitable[object]) -> RequestRejected | RestError | None:
+    """Wait until the topic or partition of a request that produces is found. Returns: the 404 of a request with a key. It may be a
+    repeat, and its topic be deleted.
+
+    Raises: RequestRejected, RestError, also the 404 of a request without a key; BrokerUnavailable.
+    """
+    try:
+        await found
+    except (RequestRejected, RestError) as error:
+        if answer_of(error).status == 404 and any(name == KEY for name, _ in request.scope["headers"]):
+            return error
+        raise
+    return None

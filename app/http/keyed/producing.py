@@ -150,7 +150,8 @@ class KeyedProducer:
     async def known(self, key: bytes, digest: bytes) -> Result | None:
         """The result of an earlier try of a request that cannot be served now; None if its key has none.
 
-        Raises: RestError 409 with Retry-After while one is open, and 503 if it cannot be looked up now.
+        Raises: RestError 409 with Retry-After while one is open, 422 for the key of another request, and 503 if it cannot be looked
+        up now.
         """
         try:
             found = await self._results.settle(key, secrets.token_bytes(TRY_ID_BYTES))
@@ -162,7 +163,7 @@ class KeyedProducer:
             return _stored(Undecided())
         match found:
             case Known(result):
-                return result if result.digest == digest else None
+                return _stored(Stored(result) if result.digest == digest else OtherBody())
             case Busy():
                 return _stored(InProgress())
             case Unknown():
@@ -198,6 +199,10 @@ class KeyedProducer:
         try:
             plan = await self._plan(topic, records, seen, answer)
         except RequestRejected as error:
+            if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                found = await self.known(key, digest)  # topics are deleted, and made anew with fewer partitions (EO6)
+                if found is not None:
+                    return Stored(found)
             raise (_error_of(error) if _comes_again(error.code) else error) from None
         one = _Try(self, Attempt(secrets.token_bytes(TRY_ID_BYTES), digest), key, plan, status)
         await one.write_at_once()

@@ -26,7 +26,7 @@ from app.http.consumers.settings import Format
 from app.http.errors import NO_STORE, RestAnswer, RestError
 from app.http.gateway import RECORD_BYTES_MAX, Gateway
 from app.http.json_stream import JsonSplitter
-from app.http.keyed.asked import KeyedRecord, KeyedRequest, keyed
+from app.http.keyed.asked import KeyedRecord, KeyedRequest, keyed, missing_for_key
 from app.http.keyed.if_match import IF_MATCH
 from app.http.read_budget import PageBytes
 from app.http.registry.record_schemas import RecordSchemas
@@ -139,8 +139,8 @@ async def produce(topic_name: str, request: Request) -> Response:
     """Store records in the partitions of their keys, or in those that they name."""
     _refuse_condition(request)
     gateway = gateway_of(request)
-    await gateway.topic(topic_name)
-    return await _produce(request, gateway, topic_name, None)
+    missing = await missing_for_key(request, gateway.topic(topic_name))
+    return await _produce(request, gateway, topic_name, None, missing)
 
 
 @router.post(
@@ -153,8 +153,8 @@ async def produce_to_partition(topic_name: str, partition_id: int, request: Requ
     """Store records in one partition."""
     _refuse_condition(request)
     gateway = gateway_of(request)
-    await found_partition(gateway, topic_name, partition_id)
-    return await _produce(request, gateway, topic_name, partition_id)
+    missing = await missing_for_key(request, found_partition(gateway, topic_name, partition_id))
+    return await _produce(request, gateway, topic_name, partition_id, missing)
 
 
 def _refuse_condition(request: Request) -> None:
@@ -172,13 +172,25 @@ class _Converted(NamedTuple):
     value: bytes | None
 
 
-async def _produce(request: Request, gateway: Gateway, topic: str, partition: int | None) -> Response:
+async def _produce(
+    request: Request,
+    gateway: Gateway,
+    topic: str,
+    partition: int | None,
+    missing: RequestRejected | RestError | None,
+) -> Response:
+    """``missing``: the error of a request with a key whose topic or partition does not exist."""
     with bytes_of_body(request) as held:
-        return await _produce_body(request, gateway, topic, partition, held)
+        return await _produce_body(request, gateway, topic, partition, missing, held)
 
 
 async def _produce_body(
-    request: Request, gateway: Gateway, topic: str, partition: int | None, held: PageBytes
+    request: Request,
+    gateway: Gateway,
+    topic: str,
+    partition: int | None,
+    missing: RequestRejected | RestError | None,
+    held: PageBytes,
 ) -> Response:
     form = format_of(request.headers.get("content-type", "")) or Format.BINARY
     timeout_ms = gateway.settings.body_idle_timeout_ms
@@ -189,6 +201,8 @@ async def _produce_body(
         for start in range(0, len(raw), DIGEST_BYTES_AT_ONCE):
             asked.digest.feed(bytes(raw[start : start + DIGEST_BYTES_AT_ONCE]))
             await portion.rest_if_spent()
+        if missing is not None and await gateway.keyed.known(asked.key, asked.digest.digest()) is None:
+            raise missing  # before a schema is registered for it
     body = decoded(raw, ProduceBody)
     await portion.rest()
     objects = await _split(bytes(body.records), portion)

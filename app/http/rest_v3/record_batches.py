@@ -19,6 +19,7 @@ from app.http.bodies import JSON_TYPE, IdleSender, Pace, body_chunks
 from app.http.body_budget import bytes_of_body, take_body
 from app.http.errors import RestError, answer_of
 from app.http.json_stream import EntriesSplitter
+from app.http.keyed.asked import missing_for_key
 from app.http.read_budget import PageBytes
 from app.http.record_json import (
     ENTRIES_MAX,
@@ -82,7 +83,7 @@ async def produce_batch(cluster_id: str, topic_name: str, request: Request) -> R
     """Store the entries of a batch."""
     gateway = gateway_of(request)
     await gateway.check_cluster(cluster_id)
-    await gateway.topic(topic_name)
+    await missing_for_key(request, gateway.topic(topic_name))
     with bytes_of_body(request) as held:
         return await _produce(cluster_id, topic_name, request, held)
 

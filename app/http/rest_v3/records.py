@@ -39,7 +39,7 @@ from app.http.connections import WHOLE
 from app.http.errors import REFUSED, RestAnswer, RestError, answer_of
 from app.http.gateway import Gateway
 from app.http.json_stream import JsonSplitter
-from app.http.keyed.asked import KEY
+from app.http.keyed.asked import KEY, missing_for_key
 from app.http.keyed.if_match import IF_MATCH
 from app.http.record_json import (
     LONG_BYTES,
@@ -170,7 +170,7 @@ async def produce(cluster_id: str, topic_name: str, request: Request) -> Respons
     """Store records and answer each with where it is, or why it is not stored."""
     gateway = gateway_of(request)
     await gateway.check_cluster(cluster_id)
-    await gateway.topic(topic_name)
+    await missing_for_key(request, gateway.topic(topic_name))
     # A sender that announces its length sends all of it before it looks at the answer.
     names = {name for name, _ in request.scope["headers"]}
     if KEY in names or IF_MATCH in names:

@@ -25,9 +25,11 @@ from app.http.keyed import producing
 from app.http.keyed.results import ResultClient
 from app.machine.runtime import SystemClock
 from app.metadata.image.records import APPEND_LEVEL, REQUESTS_LEVEL
+from app.security.acls import Operation, Permission, ResourceType
 from app.transactions.markers import MarkerWriter
 from app.wire.apikeys import ApiKey
 from app.wire.private import RequestsRequest, RequestsResponse
+from tests.http.secured import basic, secured
 from tests.support.broker import RunningBroker
 from tests.support.keyed_processes import BATCH, RECORD, Process, broker_on, committed, process_of, settled
 from tests.support.waiting import until
@@ -643,6 +645,99 @@ async def test_an_answer_outlives_its_records_and_the_growth_of_its_topic(
     assert (again.status_code, again.content) == (207, first.content)
     await settled(broker)
     assert await committed(broker) == [], "nothing was stored again"
+
+
+WAYS: dict[str, Callable[[Process, str], Any]] = {
+    "a record": lambda process, key: process.post(key, {"partition_id": 1, **RECORD}),
+    "a batch": lambda process, key: process.batch(key),
+    "v2": lambda process, key: v2(process, key),
+    "v2 to a partition": lambda process, key: v2(process, key, {"records": [{"value": 4}]}, "/topics/t/partitions/1"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("partitions", [0, 1, 2])
+async def test_an_answer_outlives_its_topic(broker: RunningBroker, process: Process, way: str, partitions: int) -> None:
+    """``partitions``: of another topic of the name, which is made after the deletion."""
+    ask = WAYS[way]
+    first = await ask(process, "k")
+    assert first.is_success
+    await settled(broker)
+    await process.gateway.admin.delete_topic("t")
+    if partitions:
+        await broker.create_topic("t", partitions)
+    process.gateway.cluster.forget("t")
+    again = await ask(process, "k")
+    assert (again.status_code, again.content) == (first.status_code, first.content)
+    new = await ask(process, "new")
+    if partitions < 2:
+        assert new.status_code == 404, new.text
+    else:
+        assert new.status_code == first.status_code
+        await settled(broker)
+    if partitions:
+        expected = len(new.json().get("successes", new.json().get("offsets", [0]))) if partitions == 2 else 0
+        assert len(await committed(broker)) == expected, "nothing was stored again"
+
+
+async def test_a_missing_topic_with_the_key_of_another_request_is_422(broker: RunningBroker, process: Process) -> None:
+    assert (await process.post("k")).status_code == 200
+    assert (await v2(process, "l")).status_code == 200
+    await process.gateway.admin.delete_topic("t")
+    process.gateway.cluster.forget("t")
+    other = {"value": {"data": 2}}
+    for refused in (
+        await process.post("k", other),
+        await process.batch("k"),
+        await v2(process, "l", {"records": [{"value": 4}]}),
+    ):
+        assert refused.status_code == 422
+        assert "Another request had this Idempotency-Key" in refused.json()["message"]
+    for key in ("m", None):
+        new = await process.post(key, other)
+        assert (new.status_code, new.json()["error_code"]) == (404, 40403)
+
+
+async def test_a_keyed_request_of_v2_to_a_missing_topic_registers_no_schema(
+    broker: RunningBroker, process: Process
+) -> None:
+    body = json.dumps({"value_schema": '"int"', "records": [{"value": 1}]})
+    headers = {"content-type": "application/vnd.kafka.avro.v2+json", "idempotency-key": "k"}
+    for path, code in (
+        ("/topics/none", 40401),
+        ("/topics/none/partitions/0", 40401),
+        ("/topics/t/partitions/7", 40402),
+    ):
+        refused = await process.http.post(path, content=body, headers=headers)
+        assert (refused.status_code, refused.json()["error_code"]) == (404, code)
+    assert (await process.http.get("/subjects")).json() == []
+
+
+async def test_an_answer_of_a_deleted_topic_is_for_its_caller_with_the_right_to_the_name(tmp_path: Path) -> None:
+    async with secured(tmp_path, new_level=REQUESTS_LEVEL) as http:
+        await http.add_user("alice", "carol", "dave")
+        await http.broker.create_topic("t")
+        topic = ResourceType.TOPIC, "t"
+        await http.allow("carol", (Operation.WRITE, *topic))
+
+        async def ask(user: str, path: str = f"{http.cluster}/topics/t/records", **headers: str) -> httpx.Response:
+            for caller in [*http.callers._known.values()]:
+                http.callers.end(caller)  # so nothing is remembered of topics
+            headers |= {"idempotency-key": "k"} | basic(user, f"{user}-secret")
+            return await http.client.post(path, json=RECORD, headers=headers)
+
+        first = await ask("carol")
+        assert first.status_code == 200, first.text
+        assert (await http.ask("alice", f"{http.cluster}/topics/t", "DELETE")).status_code == 204
+        again = await ask("carol")
+        assert (again.status_code, again.content) == (200, first.content)
+        assert (await ask("dave")).status_code == 403
+        await http.allow("dave", (Operation.DESCRIBE, *topic))
+        assert (await ask("dave")).status_code == 404, "it is another caller's key"
+        await http.allow("carol", (Operation.DESCRIBE, *topic), permission=Permission.DENY)
+        assert (await ask("carol")).status_code == 403
+        of_v2 = {"content-type": "application/vnd.kafka.json.v2+json"}
+        assert (await ask("carol", "/topics/t", **of_v2)).status_code == 403, "the key is not even looked up"
 
 
 @pytest.mark.parametrize("why", ["open", "not known"])
