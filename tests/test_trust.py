@@ -473,7 +473,15 @@ REGISTRY_ROUTES: dict[tuple[str, str], Served] = {
         ),
         SCHEMAS_LOOKED_UP,
     ),
-    **dict.fromkeys((("GET", path) for path in ("/schemas/types", "/v1/metadata/id", "/v1/metadata/version")), NOTHING),
+    **dict.fromkeys(
+        (
+            ("GET", "/schemas/types"),
+            ("GET", "/v1/metadata/id"),
+            ("GET", "/v1/metadata/version"),
+            ("GET", "/v1/metadata/deployment"),
+        ),
+        NOTHING,
+    ),
     **dict.fromkeys(
         (
             ("POST", "/compatibility/subjects/{subject}/versions"),

@@ -8,8 +8,9 @@ counts. The forms that are present are kept, because a delete must cover all of 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from enum import StrEnum
+from itertools import chain
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -90,6 +91,16 @@ def has_properties(version: Version, wanted: Iterable[tuple[str, str]]) -> bool:
     found = metadata.get("properties") if isinstance(metadata, dict) else None
     properties = found if isinstance(found, dict) else {}
     return all(properties.get(key) == value for key, value in wanted)
+
+
+def has_rule(version: Version, types: Set[str]) -> bool:
+    """Whether the rule set of a version has a rule of one of these types."""
+    rule_set = version.stored.rule_set
+    if not isinstance(rule_set, dict):
+        return False
+    rules = chain.from_iterable(one for one in rule_set.values() if isinstance(one, list))
+    found = (rule.get("type") for rule in rules if isinstance(rule, dict))
+    return any(isinstance(kind, str) and kind in types for kind in found)
 
 
 def guid_of(content: Content) -> str:
@@ -389,6 +400,15 @@ class View:
     def config(self, name: str | None) -> Mapping[str, Any] | None:
         """The config that was set for a subject, a context (``:.name:``) or, with None, for all."""
         return self._configs.get(name)
+
+    def aliases(self) -> Iterator[tuple[Subject, str]]:
+        """The subjects whose config has an alias, and the subjects that they stand for, in no order.
+
+        The view may read on between two of them."""
+        for name, config in list(self._configs.items()):
+            subject, alias = read_subject(name or ""), config.get("alias")
+            if subject.name and isinstance(alias, str) and alias:
+                yield subject, read_subject(alias, subject.context).qualified
 
     def mode_set(self, name: str | None) -> str | None:
         """The mode that was set, as ``config``."""

@@ -412,6 +412,7 @@ _READS: Final = (
     "/contexts",
     "/v1/metadata/id",
     "/v1/metadata/version",
+    "/v1/metadata/deployment",
 )
 _DELETIONS: Final = (
     SUBJECT,

@@ -48,6 +48,11 @@ async def get_version() -> Response:
     return answered({"version": __version__, "commitId": ""})
 
 
+@router.get("/v1/metadata/deployment", summary="Get the attributes of the deployment", tags=TAGS)
+async def get_deployment() -> Response:
+    return answered({"attributes": []})
+
+
 async def _absent() -> Response:
     message = "Firn has no registry of keys for encryption and no exporters. Its schemas are in the topic _schemas."
     return answered(Error(404, message), 404)

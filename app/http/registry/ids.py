@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Final
+from operator import itemgetter
+from typing import Any, Final
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -15,12 +16,12 @@ from app.http.registry.parameters import PAGE, query
 from app.http.registry.paths import context_of
 from app.http.registry.requests import flag, in_form, kept, known_answer, service_of
 from app.http.registry.shapes import NAME, IdInContext, SchemaOfId, SchemaShape, SchemaUse, VersionShape, answers
-from app.http.registry.subjects import in_prefix, page
+from app.http.registry.subjects import in_prefix, page, prefix_of
 from app.registry.parsing.schemas import SUPPORTED
 from app.registry.record_json import INT_MAX
 from app.registry.refusals import Code, RegistryRefusal
 from app.registry.subjects import read_subject
-from app.registry.view import Version, View
+from app.registry.view import Version, View, has_rule
 
 router = APIRouter(prefix="/schemas", default_response_class=Response)
 TAGS: Final[list[str | Enum]] = ["Schemas (schema registry)"]
@@ -31,19 +32,55 @@ TAGS: Final[list[str | Enum]] = ["Schemas (schema registry)"]
     summary="List schemas",
     responses=answers(VersionShape, "The versions, by subject and number.", many=True),
     tags=TAGS,
-    openapi_extra=query("subjectPrefix", "deleted", "latestOnly", *PAGE),
+    openapi_extra=query("subjectPrefix", "deleted", "latestOnly", "ruleType", "aliases", *PAGE),
 )
 async def list_schemas(request: Request) -> Response:
     view = await service_of(request).view()
     deleted = flag(request, "deleted")
     latest_only = flag(request, "latestOnly")
+    rule_types = {one for one in request.query_params.getlist("ruleType") if one}
     portion = Portion()
+    names = await in_prefix(request, view.subjects(deleted=deleted))
+    aliases: dict[str, list[str]] = {}
+    if flag(request, "aliases"):
+        aliases = await _aliases(request, view)
+        names = await ordered({*names, *aliases}, portion, key=str)
     found: list[Version] = []
-    for name in await in_prefix(request, view.subjects(deleted=deleted)):
+    for name in names:
         versions = view.versions(name, deleted=deleted)
-        found += versions[-1:] if latest_only else versions
+        if latest_only:
+            versions = versions[-1:]
+        for version in versions if rule_types else ():
+            if has_rule(version, rule_types):
+                found.append(version)
+            if portion.spent_by():
+                await portion.rest()
+        if not rule_types:
+            found += versions
         await portion.rest_if_spent()
-    return listed(page(request, found), version_members)
+
+    def shown(version: Version) -> dict[str, Any]:
+        also = aliases.get(version.stored.subject)
+        return version_members(version) if also is None else {**version_members(version), "aliases": also}
+
+    return listed(page(request, found), shown)
+
+
+async def _aliases(request: Request, view: View) -> dict[str, list[str]]:
+    """The aliases that a request's ``subjectPrefix`` selects, in order, by the subject that they stand for."""
+    selects, portion = prefix_of(request), Portion()
+    found: list[tuple[str, str]] = []
+    for alias, subject in view.aliases():
+        if selects(alias):
+            found.append((subject, alias.qualified))
+        if portion.spent_by():
+            await portion.rest()
+    aliases: dict[str, list[str]] = {}
+    for subject, name in await ordered(found, portion, key=itemgetter(1)):
+        aliases.setdefault(subject, []).append(name)
+        if portion.spent_by():
+            await portion.rest()
+    return aliases
 
 
 @router.get("/types", summary="List the types of schemas", responses=answers(NAME, "The types.", many=True), tags=TAGS)

@@ -10,6 +10,10 @@ from typing import Any, Final
 _BOOLEAN: Final = {"type": "boolean", "default": False}
 _TEXTS: Final = {"type": "array", "items": {"type": "string"}}
 _KNOWN: Final[dict[str, tuple[dict[str, Any], str]]] = {
+    "aliases": (
+        _BOOLEAN,
+        "Whether subjects are also found by their aliases. A version then names those that the prefix selects.",
+    ),
     "contextPrefix": ({"type": "string"}, "The beginning of the names of contexts."),
     "defaultToGlobal": (
         _BOOLEAN,
@@ -32,6 +36,7 @@ _KNOWN: Final[dict[str, tuple[dict[str, Any], str]]] = {
     ),
     "offset": ({"type": "integer", "default": 0, "minimum": 0}, "The number of elements that are left out."),
     "permanent": (_BOOLEAN, "Whether to delete for good, after a soft deletion."),
+    "ruleType": (_TEXTS, "The type of a rule. Versions without a rule of one of these types are left out."),
     "subject": ({"type": "string"}, "A subject whose context the id belongs to. Lists have its versions alone."),
     "subjectPrefix": ({"type": "string"}, "The beginning of the names of subjects; `:*:` for those of all contexts."),
     "value": (_TEXTS, "The value of the property that the `key` at the same place names."),

@@ -45,6 +45,8 @@ class VersionShape(SchemaShape, kw_only=True):
     version: int
     id: int
     deleted: bool | UnsetType = UNSET
+    aliases: list[str] | UnsetType = UNSET
+    """With the parameter ``aliases``."""
 
 
 class SchemaUse(msgspec.Struct):

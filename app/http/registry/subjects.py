@@ -31,7 +31,7 @@ ALL_CONTEXTS: Final = ":*:"
 
 async def in_prefix(request: Request, names: Iterable[str]) -> list[str]:
     """The names of subjects that a request's ``subjectPrefix`` and its base URL select, in order."""
-    selects, portion = _prefix_of(request), Portion()
+    selects, portion = prefix_of(request), Portion()
     found = []
     for name in names:
         if selects(read_subject(name)):
@@ -41,7 +41,7 @@ async def in_prefix(request: Request, names: Iterable[str]) -> list[str]:
     return await ordered(found, portion, key=str)
 
 
-def _prefix_of(request: Request) -> Callable[[Subject], bool]:
+def prefix_of(request: Request) -> Callable[[Subject], bool]:
     """The prefix ``:*:`` selects all contexts, and is that of a request without one."""
     base = context_of(request.scope)
     prefix = request.query_params.get("subjectPrefix")

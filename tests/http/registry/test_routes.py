@@ -75,7 +75,7 @@ async def test_the_document_has_the_parameters_that_each_route_reads_and_the_sha
     guid = (await client.good("GET", "/schemas/ids/1"))["guid"]
     document = client.app.openapi()
     paths = {path: of for path, of in document["paths"].items() if path.startswith(REGISTRY_PATHS)}
-    for path in ("/v1/metadata/id", "/v1/metadata/version"):
+    for path in ("/v1/metadata/id", "/v1/metadata/version", "/v1/metadata/deployment"):
         del paths[path]  # the first one asks a broker
     read: set[str] = set()
 
@@ -147,6 +147,64 @@ async def test_lists_are_filtered_and_paged(client: Client) -> None:
     schemas = await client.good("GET", "/schemas?subjectPrefix=a&latestOnly=true")
     assert [(one["subject"], one["version"]) for one in schemas] == [("a", 1), ("ab", 2)]
     assert await client.refused("GET", "/subjects?limit=x") == (422, 42202)
+
+
+async def test_schemas_are_found_by_the_types_of_their_rules(client: Client) -> None:
+    def rules(**of_kind: Any) -> dict[str, Any]:
+        return {"ruleSet": {kind: [{"name": "r", "type": one} for one in types] for kind, types in of_kind.items()}}
+
+    await client.register("a", STRING, **rules(domainRules=["CEL"]))
+    await client.register("a", '"bytes"', **rules(migrationRules=["JSONATA"], domainRules=[["CEL"], None, 1]))
+    await client.register("b", STRING, **rules(encodingRules=["ENCRYPT"]))
+    await client.register("c", STRING)
+    await client.register("d", STRING, ruleSet={"domainRules": "CEL", "enableAt": 1, "migrationRules": ["CEL"]})
+
+    async def found(query: str) -> list[tuple[str, int]]:
+        return [(one["subject"], one["version"]) for one in await client.good("GET", f"/schemas?{query}")]
+
+    assert await found("ruleType=CEL") == [("a", 1)]
+    assert await found("ruleType=JSONATA&ruleType=ENCRYPT") == [("a", 2), ("b", 1)]
+    assert await found("ruleType=cel") == []
+    assert await found("ruleType=CEL&latestOnly=true") == [], "the newest version has no such rule"
+    assert await found("ruleType=JSONATA&latestOnly=true&subjectPrefix=a") == [("a", 2)]
+    assert await found("ruleType=&latestOnly=true") == [("a", 2), ("b", 1), ("c", 1), ("d", 1)]
+
+
+async def test_schemas_are_found_by_aliases_of_their_subjects(client: Client) -> None:
+    await client.register("flights", STRING)
+    await client.register("flights", '"bytes"')
+    await client.register("other", STRING)
+    for name, alias in (
+        ("us.flights", "flights"),
+        ("eu.flights", "flights"),
+        ("none", "missing"),
+        (":.sales:flights", "sold"),
+        (":.sales:", "sold"),
+    ):
+        await client.good("PUT", f"/config/{name}", {"alias": alias})
+    await client.good("PUT", "/config", {"alias": "other"})
+    await client.register(":.sales:sold", STRING)
+
+    async def found(query: str, base: str = "") -> list[tuple[str, int, list[str] | None]]:
+        schemas = await client.good("GET", f"{base}/schemas?{query}")
+        return [(one["subject"], one["version"], one.get("aliases")) for one in schemas]
+
+    both = ["eu.flights", "us.flights"]
+    assert await found("aliases=true") == [
+        (":.sales:sold", 1, [":.sales:flights"]),
+        ("flights", 1, both),
+        ("flights", 2, both),
+        ("other", 1, None),
+    ]
+    assert await found("aliases=true&subjectPrefix=us.&latestOnly=true") == [("flights", 2, ["us.flights"])]
+    assert await found("aliases=true&subjectPrefix=fl&latestOnly=true") == [("flights", 2, None)]
+    assert await found("aliases=true&subjectPrefix=none") == []
+    assert await found("subjectPrefix=us.") == []
+    assert await found("aliases=true&subjectPrefix=f", "/contexts/sales") == [(":.sales:sold", 1, [":.sales:flights"])]
+
+
+async def test_the_deployment_has_no_attributes(client: Client) -> None:
+    assert await client.good("GET", "/v1/metadata/deployment") == {"attributes": []}
 
 
 async def test_long_lists_are_whole_and_in_order(client: Client) -> None:
