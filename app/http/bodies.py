@@ -162,9 +162,12 @@ async def whole_body(
 
 
 def decoded(body: bytearray, kind: type[T]) -> T:
-    """A body as JSON of ``kind``. Raises: RestError 400 (not JSON), 422 (JSON of another shape)."""
+    """A body as JSON of ``kind``. Numbers and booleans may be texts, as in Confluent's products: scripts send them so.
+
+    Raises: RestError 400 (not JSON), 422 (JSON of another shape).
+    """
     try:
-        return msgspec.json.decode(body.removeprefix(codecs.BOM_UTF8), type=kind)
+        return msgspec.json.decode(body.removeprefix(codecs.BOM_UTF8), type=kind, strict=False)
     except msgspec.ValidationError as error:
         raise RestError(422, f"The body is not of the right form: {clause(error)}.") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

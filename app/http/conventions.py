@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 from urllib.parse import unquote
 
+from starlette.requests import Request
 from starlette.types import Message, Scope, Send
 
 ESCAPED: Final = "firn.escaped"
@@ -33,6 +34,11 @@ def in_one_form(scope: Scope) -> Scope:
     if scope["method"] == "HEAD":
         changed |= {"method": "GET", HEAD: True}
     return {**scope, **changed} if changed else scope
+
+
+def whole_part(request: Request, part: str) -> str:
+    """A part of the path that may have any characters, slashes included: the id of a group or of a member."""
+    return part.replace("%2F", "/").replace("%25", "%") if request.scope.get(ESCAPED) else part
 
 
 def without_body(send: Send) -> Send:

@@ -54,7 +54,11 @@ _TYPE: Final = {
     "description": "If it is left out: the type of the schema that the other members name, or JSON if they name none.",
 }
 _DATA: Final = "Any JSON; a string for STRING; base64 for BINARY; null for a tombstone."
-_HEADERS: Final = {"type": "array", "items": {"$ref": "#/components/schemas/RecordHeader"}, "maxItems": HEADERS_MAX}
+_HEADERS: Final = {
+    "type": ["array", "null"],
+    "items": {"$ref": "#/components/schemas/RecordHeader"},
+    "maxItems": HEADERS_MAX,
+}
 
 
 class Strategy(Enum):
@@ -91,7 +95,7 @@ class RecordHeader(msgspec.Struct, forbid_unknown_fields=True):
 class RecordRequest(msgspec.Struct, forbid_unknown_fields=True):
     partition_id: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] | None = None
     headers: Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema=_HEADERS)] | msgspec.UnsetType = msgspec.UNSET
-    """A list of ``RecordHeader``."""
+    """A list of ``RecordHeader``, or null."""
     key: RecordData | None = None
     value: RecordData | None = None
     timestamp: str | int | None = None
@@ -207,8 +211,9 @@ class BatchReceipts(msgspec.Struct):
     failures: list[BatchFailure]
 
 
-_decoder: Final = msgspec.json.Decoder(RecordRequest)
-_entry_decoder: Final = msgspec.json.Decoder(BatchEntry)
+_decoder: Final = msgspec.json.Decoder(RecordRequest, strict=False)
+"""Numbers may be texts, as in other bodies."""
+_entry_decoder: Final = msgspec.json.Decoder(BatchEntry, strict=False)
 _id_decoder: Final = msgspec.json.Decoder(_EntryId)
 _text_decoder: Final = msgspec.json.Decoder(str)
 TEXT_A_STEP: Final = 1 << 20
@@ -434,7 +439,7 @@ def _headers(raw: msgspec.Raw | msgspec.UnsetType) -> Generator[None, None, tupl
     if raw is msgspec.UNSET:
         return ()
     data = bytes(raw)
-    if data == _NO_HEADERS:
+    if data in (_NO_HEADERS, b"null"):
         return ()
     if data.count(b"{") > HEADERS_MAX:
         raise ProtocolError(f"The record has more than {HEADERS_MAX} headers. Send fewer headers.")

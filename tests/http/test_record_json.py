@@ -71,6 +71,14 @@ def test_timestamps_are_iso_8601_or_milliseconds(text: Any, milliseconds: int | 
     assert decode(timestamp=text).timestamp == milliseconds
 
 
+def test_numbers_may_be_texts_and_headers_may_be_null() -> None:
+    for headers in (None, []):
+        found = decode(partition_id="7", headers=headers, value={"data": "7"})
+        assert (found.partition, found.headers, found.value.content) == (7, (), b'"7"')
+    named = decode(value={"schema_id": "7", "data": 1})
+    assert named.value.id == 7
+
+
 @pytest.mark.parametrize(
     ("fields", "complaint"),
     [

@@ -87,7 +87,7 @@ def read_settings(body: InstanceBody) -> InstanceSettings:
     if body.name is not None and not is_name(body.name):
         raise _wrong_setting("name", body.name, f"up to {NAME_CHARS_MAX} letters, digits and characters of ._~:@+=,-")
     try:
-        form = Format(body.format or "binary")
+        form = Format((body.format or "binary").lower())
     except ValueError:
         raise _wrong_setting("format", body.format, f"one of {', '.join(one.value for one in Format)}") from None
     reset = body.reset or "latest"

@@ -38,7 +38,7 @@ class ReferenceBody(msgspec.Struct):
 class SchemaBody(msgspec.Struct):
     """A schema as clients send it. Members that are not known are skipped, as other registries do."""
 
-    schema: str = ""
+    schema: str | None = None
     schemaType: str | None = None  # noqa: N815 (as clients write it)
     references: list[ReferenceBody] | None = None
     metadata: dict[str, Any] | None = None
@@ -157,7 +157,7 @@ async def schema_in(request: Request, subject: Subject) -> SchemaRequest:
     return SchemaRequest(
         subject,
         SchemaType(kind),
-        body.schema,
+        body.schema or "",
         tuple(Reference(one.name, one.subject, one.version) for one in body.references or ()),
         body.metadata,
         body.ruleSet,

@@ -24,7 +24,7 @@ from app.http.consumers.names import owner_of
 from app.http.consumers.positions import Page
 from app.http.consumers.settings import WAIT_MS_MAX, InstanceBody, read_settings
 from app.http.consumers.table import ConsumerInstances
-from app.http.conventions import HEAD
+from app.http.conventions import HEAD, whole_part
 from app.http.errors import NO_STORE, RestError
 from app.http.gateway import ADMIN_BODY_BYTES_MAX
 from app.http.processes.worker import PASSED
@@ -136,7 +136,7 @@ def instances_of(request: Request) -> ConsumerInstances:
 
 
 def _used(request: Request, group: str, instance: str) -> Any:
-    return instances_of(request).using(gateway_of(request), group, instance)
+    return instances_of(request).using(gateway_of(request), whole_part(request, group), instance)
 
 
 async def _body(request: Request, kind: type[Kind]) -> Kind:
@@ -173,6 +173,7 @@ def _done(status: int = 204) -> Response:
 )
 async def create_instance(group_name: str, request: Request) -> Response:
     """Create an instance in a group. It joins the group when it subscribes."""
+    group_name = whole_part(request, group_name)
     if len(group_name) > GROUP_CHARS_MAX or not group_name.isprintable():
         raise RestError(422, f"The name of a group has at most {GROUP_CHARS_MAX} printable characters.")
     body = await _optional_body(request, InstanceBody) or InstanceBody()
@@ -194,7 +195,7 @@ async def create_instance(group_name: str, request: Request) -> Response:
 @router.delete(INSTANCE, summary="Delete a consumer instance", status_code=204)
 async def delete_instance(group_name: str, instance: str, request: Request) -> Response:
     """End an instance. With auto commit, the records that were read are committed."""
-    await instances_of(request).delete(gateway_of(request), group_name, instance)
+    await instances_of(request).delete(gateway_of(request), whole_part(request, group_name), instance)
     return _done()
 
 

@@ -260,7 +260,7 @@ def _record(data: bytes, index: int, *, placed: bool) -> PlacedRecord:
     """Raises: RestError 422."""
     kind = PlacedRecord if placed else ProducedRecord
     try:
-        return msgspec.json.decode(data, type=kind)
+        return msgspec.json.decode(data, type=kind, strict=False)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RestError(422, f"Record {index} is not of the right form: {str(error)[:300]}.") from None
 

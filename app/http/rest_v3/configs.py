@@ -25,6 +25,7 @@ from app.http.rest_v3.resources import (
     NO_CONTENT,
     PAGED,
     RestResource,
+    SettingValue,
     body_of,
     checked,
     described,
@@ -36,6 +37,7 @@ from app.http.rest_v3.resources import (
     page_list,
     page_of,
     part_of,
+    setting_text,
     url,
 )
 from app.http.rest_v3.topics import SETTINGS_MAX
@@ -57,13 +59,13 @@ DYNAMIC: Final = "DYNAMIC_BROKER_CONFIG"
 
 class SettingChange(msgspec.Struct, forbid_unknown_fields=True):
     name: str
-    value: str | None = None
+    value: SettingValue | None = None
     operation: str | None = None
     """SET (the default), DELETE, APPEND or SUBTRACT."""
 
 
 class SetSettingBody(msgspec.Struct, forbid_unknown_fields=True):
-    value: str
+    value: SettingValue
 
 
 class AlterSettingsBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -465,11 +467,14 @@ async def _alter(gateway: Gateway, kind: ConfigResourceType, resource: str, want
 
 def _changes(wanted: Sequence[SettingChange]) -> list[tuple[str, ConfigOperation, str | None]]:
     """Raises: RestError 422."""
-    return [(change.name, _operation(change.operation), change.value) for change in wanted]
+    return [
+        (change.name, _operation(change.operation), None if change.value is None else setting_text(change.value))
+        for change in wanted
+    ]
 
 
-async def _set(gateway: Gateway, kind: ConfigResourceType, resource: str, name: str, value: str) -> Response:
-    await gateway.admin.alter_configs(kind, resource, [(name, ConfigOperation.SET, value)])
+async def _set(gateway: Gateway, kind: ConfigResourceType, resource: str, name: str, value: SettingValue) -> Response:
+    await gateway.admin.alter_configs(kind, resource, [(name, ConfigOperation.SET, setting_text(value))])
     return Response(status_code=NO_CONTENT)
 
 

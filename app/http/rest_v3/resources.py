@@ -21,7 +21,7 @@ from starlette.responses import Response
 
 from app.core.turns import each
 from app.http.bodies import JSON_TYPE, small_body
-from app.http.conventions import ESCAPED
+from app.http.conventions import whole_part
 from app.http.errors import NO_STORE, RestError
 from app.http.gateway import ADMIN_BODY_BYTES_MAX, Gateway
 from app.http.schemas import content_of, reference
@@ -93,10 +93,18 @@ async def body_of(request: Request, gateway: Gateway, kind: type[T]) -> T:
     return await small_body(request, kind, bytes_max=ADMIN_BODY_BYTES_MAX, idle_timeout_ms=idle_timeout_ms)
 
 
+SettingValue = str | int | float | bool
+"""The value of a setting as clients send it. Kafka has all as texts."""
+
+
+def setting_text(value: SettingValue) -> str:
+    """The text of a setting's value."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def text_of(request: Request, name: str) -> str:
-    """A part of the path that may have any characters, slashes included: the id of a group or of a member."""
-    text: str = request.path_params[name]
-    return text.replace("%2F", "/").replace("%25", "%") if request.scope.get(ESCAPED) else text
+    """As ``whole_part``, by the name of the part."""
+    return whole_part(request, request.path_params[name])
 
 
 # --- links ----------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from app.http.rest_v3.resources import (
     PAGED,
     Related,
     RestResource,
+    SettingValue,
     body_of,
     checked,
     described,
@@ -33,6 +34,7 @@ from app.http.rest_v3.resources import (
     metadata,
     page_list,
     related,
+    setting_text,
 )
 from app.http.schemas import request_body
 from app.security.acls import Operation
@@ -50,7 +52,7 @@ REPLICAS_OF_ALL_MAX: Final = 30_000
 
 class InitialSetting(msgspec.Struct, forbid_unknown_fields=True):
     name: str
-    value: str | None = None
+    value: SettingValue | None = None
 
 
 _Brokers = Annotated[list[int], msgspec.Meta(min_length=1, max_length=REPLICAS_MAX)]
@@ -196,7 +198,9 @@ async def create_topic(cluster_id: str, request: Request) -> Response:
         partitions_count=wanted.partitions_count or -1,
         replication_factor=wanted.replication_factor or -1,
         assignments=await _assignments(wanted),
-        configs={config.name: config.value for config in wanted.configs or ()},
+        configs={
+            config.name: None if config.value is None else setting_text(config.value) for config in wanted.configs or ()
+        },
         validate_only=bool(wanted.validate_only),
     )
     topic = _topic_fields(

@@ -149,6 +149,17 @@ async def test_lists_are_filtered_and_paged(client: Client) -> None:
     assert await client.refused("GET", "/subjects?limit=x") == (422, 42202)
 
 
+async def test_members_of_a_body_may_be_null_and_numbers_texts(client: Client) -> None:
+    for body in ({}, {"schema": None}, {"schema": ""}):
+        assert await client.refused("POST", "/subjects/a/versions", body) == (422, 42201)
+    await client.register("a", STRING)
+    reference = {"name": "r", "subject": "a", "version": "1"}
+    await client.register("b", '"int"', references=[reference])
+    assert (await client.good("GET", "/subjects/b/versions/1"))["references"] == [{**reference, "version": 1}]
+    await client.good("PUT", "/config/a", {"normalize": "true", "compatibility": None})
+    assert (await client.good("GET", "/config/a"))["normalize"] is True
+
+
 async def test_schemas_are_found_by_the_types_of_their_rules(client: Client) -> None:
     def rules(**of_kind: Any) -> dict[str, Any]:
         return {"ruleSet": {kind: [{"name": "r", "type": one} for one in types] for kind, types in of_kind.items()}}

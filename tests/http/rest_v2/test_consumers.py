@@ -263,6 +263,21 @@ async def test_a_wrong_setting_is_refused_by_its_name(rest: Rest, setting: str, 
     assert setting in refused.json()["message"]
 
 
+async def test_the_name_of_a_group_may_have_a_slash_and_a_format_capitals(rest: Rest) -> None:
+    await rest.broker.create_topic("flights")
+    await rest.produce("flights", "a")
+    made = await rest.instance("a%2Fb%25c", "one", format="JSON")
+    made.form = "json"
+    assert made.uri == "http://firn/consumers/a%2Fb%25c/instances/one"
+    await made.do("POST", "/assignments", {"partitions": [PARTITION]})
+    assert await made.read_all(1) == ["a"]
+    await made.do("POST", "/offsets", {"offsets": [{**PARTITION, "partition": "0", "offset": "0"}]})
+    cluster = (await rest.http.get("/v3/clusters")).json()["data"][0]["metadata"]["self"]
+    groups = (await rest.http.get(f"{cluster}/consumer-groups")).json()["data"]
+    assert [one["consumer_group_id"] for one in groups] == ["a/b%c"]
+    await made.do("DELETE", "")
+
+
 async def test_an_instance_answers_in_its_own_format_only(rest: Rest) -> None:
     await rest.broker.create_topic("flights")
     made = await rest.instance("g", format="binary")

@@ -98,6 +98,13 @@ async def test_topics_and_partitions_that_there_are_not_are_404(rest: Rest) -> N
         assert (answer.status_code, answer.json()["error_code"]) == (404, code)
 
 
+async def test_the_number_of_a_partition_may_be_a_text(rest: Rest) -> None:
+    await rest.broker.create_topic("flights", 2)
+    records = [{"partition": partition, "value": "YQ=="} for partition in ("1", 1.0)]
+    answer = await rest.ask("POST", "/topics/flights", {"records": records}, content_type=BINARY)
+    assert [(one["partition"], one["offset"]) for one in answer.json()["offsets"]] == [(1, 0), (1, 1)]
+
+
 async def test_a_partition_in_a_record_of_a_partition_is_refused(rest: Rest) -> None:
     await rest.broker.create_topic("flights")
     body = json.loads('{"records": [{"partition": 0, "value": "YQ=="}]}')

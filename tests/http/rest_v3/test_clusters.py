@@ -98,6 +98,33 @@ async def test_null_means_what_a_member_that_is_left_out_means(http: httpx.Async
     assert (await http.get(f"{cluster}/topics/t/configs/retention.ms")).json()["value"] == "8"
 
 
+async def test_numbers_may_be_texts_and_settings_may_be_numbers_and_booleans(
+    http: httpx.AsyncClient, cluster: str
+) -> None:
+    settings = [
+        {"name": "retention.ms", "value": 7},
+        {"name": "min.cleanable.dirty.ratio", "value": 0.25},
+        {"name": "preallocate", "value": True},
+    ]
+    wanted = {"topic_name": "t", "partitions_count": "3", "replication_factor": 1.0, "configs": settings}
+    made = await http.post(f"{cluster}/topics", json=wanted)
+    assert (made.status_code, made.json()["partitions_count"]) == (201, 3), made.text
+
+    async def values() -> list[str]:
+        names = (one["name"] for one in settings)
+        return [(await http.get(f"{cluster}/topics/t/configs/{name}")).json()["value"] for name in names]
+
+    assert await values() == ["7", "0.25", "true"]
+    change = {"data": [{"name": "preallocate", "value": False}], "validate_only": "false"}
+    assert (await http.post(f"{cluster}/topics/t/configs:alter", json=change)).status_code == 204
+    assert (await http.put(f"{cluster}/topics/t/configs/retention.ms", json={"value": 9})).status_code == 204
+    assert await values() == ["9", "0.25", "false"]
+    for wrong in ("3.5", "three", 3.5, True):
+        refused = await http.post(f"{cluster}/topics", json={"topic_name": "u", "partitions_count": wrong})
+        assert refused.status_code == 422
+        assert "partitions_count" in refused.json()["message"]
+
+
 async def test_assignments_are_decoded_read_and_encoded_in_portions_of_their_own(
     http: httpx.AsyncClient, cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
