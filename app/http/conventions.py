@@ -3,6 +3,7 @@
 - HEAD is GET without a body (RFC 9110, 9.3.2). Health checks of load balancers use it.
 - A path with a slash at its end names the same resource as without, as in Confluent's REST proxy.
 - An escaped slash (%2F) does not end a part of a path. Ids of groups and of members may have one.
+- REST v3 is below ``/kafka``, too, as in Confluent's servers. The links of an answer then begin so.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from urllib.parse import unquote
 from starlette.requests import Request
 from starlette.types import Message, Scope, Send
 
+KAFKA: Final = "/kafka"
+_V3_BELOW: Final = "/kafka/v3/"
 ESCAPED: Final = "firn.escaped"
 """True in the scope of a request whose path has an escaped slash. Then slashes and percent signs in its parts are still escaped."""
 HEAD: Final = "firn.head"
@@ -23,7 +26,11 @@ def in_one_form(scope: Scope) -> Scope:
     """The scope of a request as routes and metrics see it: GET for HEAD, and one form of each path."""
     changed: dict[str, Any] = {}
     path: str = scope["path"]
-    if b"%2f" in (raw := scope.get("raw_path") or b"").lower():
+    raw: bytes = scope.get("raw_path") or b""
+    if path.startswith(_V3_BELOW):
+        path, raw = path.removeprefix(KAFKA), raw.removeprefix(KAFKA.encode())
+        changed |= {"path": path, "raw_path": raw, "root_path": KAFKA}
+    if b"%2f" in raw.lower():
         changed[ESCAPED] = True
         kept = raw.replace(b"%25", b"%2525").replace(b"%2F", b"%252F").replace(b"%2f", b"%252F")
         changed["path"] = path = unquote(kept.partition(b"?")[0].decode("latin-1"))

@@ -57,6 +57,34 @@ async def test_a_slash_at_the_end_changes_nothing(http: httpx.AsyncClient, path:
     assert (await http.get(path)).status_code == 200
 
 
+async def test_rest_v3_is_below_kafka_too_and_its_links_stay_there(
+    http: httpx.AsyncClient, cluster: str, broker: RunningBroker
+) -> None:
+    await broker.create_topic("t", 1)
+    clusters = (await http.get("/kafka/v3/clusters")).json()
+    links = [clusters["metadata"]["self"], clusters["data"][0]["topics"]["related"]]
+    below = str(http.base_url.join("/kafka/v3/clusters"))
+    assert [link.startswith(below) for link in links] == [True, True], links
+    topics = (await http.get(links[1])).json()["data"]
+    assert [one["topic_name"] for one in topics] == ["t"]
+    assert topics[0]["metadata"]["self"].startswith(below)
+    records = f"/kafka{cluster}/topics/t/records"
+    assert codes(await http.post(records, content=RECORD)) == [200]
+    made = await http.post(f"/kafka{cluster}/topics/", json={"topic_name": "u"})
+    assert made.headers["location"] == f"{below}/{cluster.removeprefix('/v3/clusters/')}/topics/u"
+    group = await http.get(f"/kafka{cluster}/consumer-groups/a%2Fb")
+    assert (group.status_code, "a/b" in group.json()["message"]) == (404, True)
+    for path in (
+        "/kafka",
+        "/kafka/v3",
+        "/kafka/topics",
+        "/kafka/subjects",
+        "/kafka/kafka/v3/clusters",
+        "/kafkav3/clusters",
+    ):
+        assert (await http.get(path)).status_code == 404, path
+
+
 async def test_a_record_is_stored_by_a_path_with_a_slash_at_its_end(
     http: httpx.AsyncClient, cluster: str, broker: RunningBroker
 ) -> None:

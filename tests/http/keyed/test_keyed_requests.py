@@ -137,6 +137,14 @@ async def test_another_request_with_the_key_is_refused(broker: RunningBroker, pr
     assert await committed(broker, "u") == []
 
 
+async def test_the_path_below_kafka_is_the_same_path(broker: RunningBroker, process: Process) -> None:
+    first = await process.post("k")
+    again = await process.http.post(
+        f"/kafka{process.base}/t/records", content=json.dumps(RECORD).encode(), headers=first.request.headers
+    )
+    assert (again.status_code, again.content) == (200, first.content)
+
+
 async def test_a_key_that_is_being_served_is_409_until_it_has_a_result(
     broker: RunningBroker, process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
