@@ -48,8 +48,8 @@ from app.http.console.pages import topic_groups as console_topic_groups
 from app.http.console.pages import topics as console_topics
 from app.http.console.pages import transactions as console_transactions
 from app.http.console.pages import users as console_users
-from app.http.console.rendering import ConsoleRoute
-from app.http.console.sessions import accepts_html
+from app.http.console.rendering import ConsoleRoute, refused
+from app.http.console.sessions import accepts_html, is_console
 from app.http.consumers.table import ConsumerInstances, InstanceLimits
 from app.http.direct_routes import DirectRoutes, add_routes
 from app.http.errors import REFUSED, Error, RestAnswer, RestError, answer_of
@@ -391,6 +391,17 @@ def _rest_response(answer: RestAnswer) -> Response:
     return Response(answer.body(), answer.status, headers=answer.headers(), media_type=JSON_TYPE)
 
 
+def _wants_page(request: Request) -> bool:
+    """Whether a browser asks for a page of the console."""
+    console: Console = request.app.state.console
+    return console.installed and is_console(request.url.path) and accepts_html(request.scope["headers"])
+
+
+async def _told(request: Request, answer: RestAnswer) -> Response:
+    """An error for a browser that is in the console, or for a program."""
+    return await refused(request, answer) if _wants_page(request) else _rest_response(answer)
+
+
 async def _firn_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, (FirnError, RestError))
     caller = caller_of(request)
@@ -410,7 +421,9 @@ async def _firn_error(request: Request, error: Exception) -> Response:
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = f"HTTP {error.status_code} {HTTPStatus(error.status_code).phrase}"
-    response = _rest_response(RestAnswer(error.status_code, error.status_code, message))
+    if error.status_code == HTTPStatus.NOT_FOUND and _wants_page(request):
+        message = f"The console has no page {request.url.path}."
+    response = await _told(request, RestAnswer(error.status_code, error.status_code, message))
     response.headers.update(error.headers or {})
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         response.headers["allow"] = ", ".join(_methods_of(request))
@@ -432,7 +445,7 @@ async def _validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"][1:])
-    return _rest_response(RestAnswer(422, 422, f"{where or 'The request'}: {first['msg']}."))
+    return await _told(request, RestAnswer(422, 422, f"{where or 'The request'}: {first['msg']}."))
 
 
 async def _client_left(request: Request, error: Exception) -> Response:

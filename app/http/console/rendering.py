@@ -25,7 +25,7 @@ from app.http.access import SAFE_METHODS
 from app.http.console.console import Console
 from app.http.console.sessions import ROOT, Session, accepts_html
 from app.http.console.texts.command_lines import Reach
-from app.http.errors import RestAnswer, RestError, answer_of
+from app.http.errors import BROKER_NOT_AVAILABLE, KAFKA_RETRIABLE, RestAnswer, RestError, answer_of
 from app.http.gateway import Gateway
 from app.http.serving import caller_of, counts_no_more, gateway_of
 
@@ -47,15 +47,23 @@ GUARDED: Final[Mapping[str, str]] = {
 OPEN_TO_READERS: Final = frozenset({"/console/login", "/console/logout"})
 """Forms of a console that only shows."""
 READ_ONLY: Final = "This console only shows (firn.console.read.only). Use `firn` or HTTP to change something."
+STORE_AWAY: Final = 50304
+"""Error code of a page whose records lie in an object store that does not respond."""
 _TITLES: Final = {
+    KAFKA_RETRIABLE[1]: "Not possible now",
+    STORE_AWAY: "The store does not respond",
     400: "That cannot be asked",
     401: "Log in first",
     403: "You have no right to that",
     404: "That is not there",
+    405: "That cannot be asked",
     413: "That is too large",
+    422: "That cannot be asked",
     429: "Too many read at once",
     503: "No broker can say",
 }
+_COMES_AGAIN: Final = frozenset({KAFKA_RETRIABLE[1], STORE_AWAY, BROKER_NOT_AVAILABLE[1]})
+"""Error codes of pages that a later try may show."""
 
 
 def console_of(request: Request) -> Console:
@@ -116,8 +124,19 @@ def not_installed() -> Response:
 
 async def refused(request: Request, answer: RestAnswer) -> Response:
     """The page of a request that failed."""
-    title = _TITLES.get(answer.status, "That failed")
-    response = await page(request, "error", status_code=answer.status, title=title, message=answer.message, section="")
+    title = _TITLES.get(answer.error_code) or _TITLES.get(answer.status, "That failed")
+    url = request.url
+    again = url.path + (f"?{url.query}" if url.query else "") if answer.error_code in _COMES_AGAIN else ""
+    safe = request.method in SAFE_METHODS
+    response = await page(
+        request,
+        "error",
+        status_code=answer.status,
+        title=title,
+        message=answer.message,
+        again=again if safe else "",
+        section="",
+    )
     for name, value in answer.headers().items():
         response.headers[name] = value
     return response

@@ -232,6 +232,20 @@ async def test_a_rate_is_marked_as_old_after_an_error_and_not_shown_once_it_is_n
     await responses(shown.tab, *RISING, last)
     rate = "document.querySelector('[data-rate=flights]')"
     assert await shown.tab.value(f"[{rate}.textContent, {rate}.classList.contains('old')]") == expected
+    line = await shown.tab.value("document.querySelector('[data-stale]').innerText")
+    assert ("The brokers give no numbers now." in line) is expected[1], "in words, for a phone shows no title"
+
+
+async def test_a_page_says_that_its_server_is_gone(shown: Shown) -> None:
+    await write(shown, "one")
+    await shown.tab.go(f"{shown.base}/console/topics")
+    line = "document.querySelector('[data-stale]')"
+    assert await shown.tab.value(f"{line}.hidden")
+    await shown.tab.value("window.fetch = async () => { throw new TypeError('Failed to fetch') }")
+    await shown.tab.until(f"{line}.innerText.startsWith('The server of this console does not respond.')")
+    login = "window.fetch = async () => ({ type: 'opaqueredirect', status: 0, ok: false })"
+    await shown.tab.value(login)
+    await shown.tab.until(f"{line}.innerText == 'Your login has ended. Load the page again.'")
 
 
 async def test_the_lag_of_a_group_moves_and_says_when_the_group_has_caught_up(shown: Shown) -> None:

@@ -78,3 +78,23 @@ async def test_numbers_that_move_leave_out_sums_without_a_partition_that_has_no_
     page = (await http.get("/console/groups/g", headers=HTML)).text
     assert 'data-gauge="lag">–</p>' in page
     assert '<td data-label="Lag" class="n">–</td>' in page
+
+
+async def test_bytes_without_those_of_a_partition_that_has_no_leader_are_not_summed(http: httpx.AsyncClient) -> None:
+    rows = (await http.get("/console/topics", headers=HTML)).text.split("<tr data-row>")[1:]
+    bucket = [re.search(r'"Bucket" class="n">(.*?)</td>', row) for row in rows]
+    assert [one and one[1] for one in bucket] == ["–", '<span class="quiet">0</span>'], "of t and of whole"
+    first = (await http.get("/", headers=HTML)).text
+    assert "a part has no leader" in first
+    assert "What partitions without a leader hold is not known." in first
+
+
+async def test_the_timeline_of_a_partition_without_a_leader_says_which_broker_brings_it_back(
+    http: httpx.AsyncClient,
+) -> None:
+    parts = (await http.get("/console/topics/t/partitions", headers=HTML)).text.split("<tr data-row>")[1:]
+    (lost,) = [index for index, row in enumerate(parts) if '<span class="tag hurts">none</span>' in row]
+    for index, sentence in ((lost, "It comes back with broker 2."), (1 - lost, "Log start")):
+        page = (await http.get(f"/console/topics/t?partition={index}", headers=HTML)).text
+        assert sentence in page
+        assert "<dt>Records</dt>" not in page, "they would be those of one part"

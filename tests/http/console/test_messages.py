@@ -8,7 +8,11 @@ import httpx
 import msgspec
 import pytest
 from fastapi import FastAPI
+from msgspec.structs import replace
 
+from app.client.admin import AdminClient
+from app.client.cluster import refusal
+from app.core.errors import ErrorCode
 from app.core.turns import Portion
 from app.core.units import Offset, PartitionIndex, TimestampMs, TopicPartition
 from app.http.console.pages.messages import moment_of
@@ -29,6 +33,7 @@ from app.http.console.records.reading import (
 from app.http.console.texts.command_lines import Reach
 from app.http.errors import RestError
 from app.records.record import Record
+from app.wire.private import TierStatusResponse
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(1)>{{7*7}}\u202e'
 TOPIC = "/console/topics/t"
@@ -317,3 +322,33 @@ async def test_a_value_is_held_within_the_budget_of_reads_until_it_is_sent(
     assert "Other responses hold the memory for records. Try again later." in refused.text
     budget.add(-budget.bytes_max)
     assert (await http.get(url)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("local_start", "status", "sentence"),
+    [
+        (2, 503, "Records from offset 2 on lie on its local disk and can be read."),
+        (3, 503, "the object store does not respond to the broker.</p>"),
+        (0, 500, "The broker of t-0 cannot use its storage now."),
+    ],
+)
+async def test_records_in_a_store_that_does_not_respond_are_said_to_lie_there(
+    http: httpx.AsyncClient, cluster: str, monkeypatch: pytest.MonkeyPatch, local_start: int, status: int, sentence: str
+) -> None:
+    async def refused(*given: object) -> None:
+        raise refusal(ErrorCode.KAFKA_STORAGE_ERROR, "t-0")
+
+    ask = AdminClient.tier_status_by
+
+    async def told(self: AdminClient, *given: Any) -> TierStatusResponse:
+        found = await ask(self, *given)
+        return replace(found, partitions=[replace(one, local_start_offset=local_start) for one in found.partitions])
+
+    await write(http, cluster, *(string(str(index)) for index in range(3)))
+    monkeypatch.setattr("app.http.console.pages.messages.browse", refused)
+    monkeypatch.setattr(AdminClient, "tier_status_by", told)
+    for path in ("messages?offset=0", "partitions/0/messages/0"):
+        page = await http.get(f"{TOPIC}/{path}")
+        assert page.status_code == status
+        assert sentence in page.text
+        assert f'<a href="{TOPIC}/{path}">Try again</a>' in page.text

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from app.client.cluster import PartitionView, TopicView
 from app.core.units import BrokerId, LeaderEpoch, PartitionIndex, TopicId
@@ -137,6 +138,23 @@ async def test_an_error_is_a_page_that_says_what_to_do(http: httpx.AsyncClient) 
     assert "content-security-policy" in response.headers
 
 
+@pytest.mark.parametrize(
+    ("path", "status", "sentence"),
+    [
+        ("/console/topcis", 404, "The console has no page /console/topcis."),
+        ("/console/topics/t/partitions/x/messages/1", 422, "partition_id: "),
+    ],
+)
+async def test_a_path_that_is_no_page_is_an_error_in_the_form_that_its_reader_wants(
+    http: httpx.AsyncClient, path: str, status: int, sentence: str
+) -> None:
+    page = await http.get(path, headers=HTML)
+    assert (page.status_code, page.headers["content-type"]) == (status, "text/html; charset=utf-8")
+    assert sentence in page.text
+    assert "Go to the overview" in page.text
+    assert (await http.get(path)).json()["error_code"] == status
+
+
 async def test_nothing_is_loaded_before_the_first_page(http: httpx.AsyncClient, application: object) -> None:
     console: Console = application.state.console  # type: ignore[attr-defined]
     await http.get("/")
@@ -186,6 +204,17 @@ def test_what_hurts_now_comes_before_what_will_hurt() -> None:
     assert list(found[0].partitions) == [("t", 0), ("t", 1), ("t", 2)]
     assert headline(standing(), found) == "2 matters need you now."
     assert "Broker 3 did not respond" in found[2].text
+
+
+def test_partitions_without_a_leader_are_told_once() -> None:
+    def told(few: int) -> list[str]:
+        one = replace(
+            standing(offline=2), under_min_isr=[("t", index) for index in range(few)], under_min_isr_count=few
+        )
+        return [one.text for one in matters(one, None)]
+
+    assert told(2) == ["2 partitions without a leader."]
+    assert told(3)[1] == "3 partitions with too few replicas in sync: writes are refused."
 
 
 def test_a_full_disk_hurts_and_a_nearly_full_one_will() -> None:

@@ -130,17 +130,30 @@ function show(counters, seconds) {
   }
 }
 
+const line = document.querySelector("[data-stale]")
+
+// One line at the top says that nothing moves any more, and why.
+function tell(text) {
+  line.textContent = text
+  line.hidden = !text
+}
+
 async function look(url) {
   let at = performance.now()
   let read = 0
   let brokers = ""
+  let reached = false
   for (;;) {
     if (document.visibilityState === "visible") {
       try {
-        const response = await fetch(url, { headers: { accept: "application/json" }, redirect: "error" })
-        if (response.status === 401 || response.status === 403) return
+        reached = false
+        const response = await fetch(url, { headers: { accept: "application/json" }, redirect: "manual" })
+        reached = true
+        if (response.status === 401 || response.type === "opaqueredirect") return tell("Your login has ended. Load the page again.")
+        if (response.status === 403) return
         if (!response.ok) throw new Error(`status ${response.status}`)
         const { counters, gauges, at_s, summed } = await response.json()
+        tell("")
         if (!counters) return
         if (last && at_s > read) {
           show(String(summed) === brokers ? counters : {}, at_s - read) // a sum of other brokers leaps
@@ -156,6 +169,7 @@ async function look(url) {
           element.classList.add("old")
           element.title = `${age} s old`
         }
+        tell(`${reached ? "The brokers give no numbers now" : "The server of this console does not respond"}. Those below are ${age} s old.`)
       }
     }
     await new Promise((done) => setTimeout(done, LIVE_MS))

@@ -14,14 +14,14 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app.client.cluster import EARLIEST, LATEST, TopicView
-from app.core.errors import BrokerUnavailable, RequestRejected
+from app.core.errors import BrokerUnavailable, ErrorCode, RequestRejected
 from app.core.turns import Portion
 from app.core.units import Offset, PartitionIndex, TopicPartition
 from app.http.console.asking import of_broker, together
 from app.http.console.pages.topics import found_topic, number_in, topic_page
 from app.http.console.records.decoding import Decoding
-from app.http.console.records.reading import Browse, Header, browse
-from app.http.console.rendering import GUARDED, ConsoleRoute, console_of, reach_of, session_of
+from app.http.console.records.reading import Browse, Browsed, Header, browse
+from app.http.console.rendering import GUARDED, STORE_AWAY, ConsoleRoute, console_of, reach_of, session_of
 from app.http.console.texts.command_lines import Line, producing, reading
 from app.http.console.texts.formats import shell
 from app.http.errors import RestError
@@ -29,6 +29,7 @@ from app.http.gateway import Gateway
 from app.http.pages import batch_records, reader
 from app.http.read_budget import Held
 from app.records.record import Record
+from app.wire.private import PartitionTierStatus
 
 router = APIRouter(include_in_schema=False, route_class=ConsoleRoute, default_response_class=Response)
 
@@ -134,7 +135,7 @@ async def list_messages(topic_name: str, request: Request) -> Response:
     gateway, topic = await found_topic(request)
     asked = await asked_in(request, gateway, topic)
     partition, offset, count = asked.partition, asked.offset, asked.wanted.count
-    read = await browse(gateway, asked.wanted, Decoding(request))
+    read = await _browsed(gateway, asked.wanted, Decoding(request))
     return await topic_page(
         request,
         "messages",
@@ -161,8 +162,30 @@ async def list_messages(topic_name: str, request: Request) -> Response:
     )
 
 
+async def _browsed(gateway: Gateway, wanted: Browse, decoding: Decoding) -> Browsed:
+    """The records of a page. Raises: RestError 503 if they lie in a store that does not respond; else as ``browse``."""
+    try:
+        return await browse(gateway, wanted, decoding)
+    except RequestRejected as error:
+        status = await _status_of(gateway, wanted.partition) if error.code is ErrorCode.KAFKA_STORAGE_ERROR else None
+        if status is None or wanted.offset >= status.local_start_offset:
+            raise
+        message = "These records lie in the bucket, and the object store does not respond to the broker."
+        if status.local_start_offset < status.high_watermark:
+            message += f" Records from offset {status.local_start_offset} on lie on its local disk and can be read."
+        raise RestError(503, message, error_code=STORE_AWAY) from None
+
+
 async def _tier_of(gateway: Gateway, partition: TopicPartition, offset: int) -> str:
     """Where the records at an offset lie: ``bucket`` or ``local``; empty if no broker says it."""
+    status = await _status_of(gateway, partition)
+    if status is None:
+        return ""
+    return "bucket" if offset < status.local_start_offset else "local"
+
+
+async def _status_of(gateway: Gateway, partition: TopicPartition) -> PartitionTierStatus | None:
+    """The state of the tiers of a partition; None if no broker says it."""
     try:
         answer = await of_broker(
             gateway,
@@ -170,11 +193,8 @@ async def _tier_of(gateway: Gateway, partition: TopicPartition, offset: int) -> 
             lambda connection: gateway.admin.tier_status_by(connection, [partition.topic]),
         )
     except (BrokerUnavailable, RequestRejected):
-        return ""
-    for one in answer.partitions:
-        if one.partition == partition.partition:
-            return "bucket" if offset < one.local_start_offset else "local"
-    return ""
+        return None
+    return next((one for one in answer.partitions if one.partition == partition.partition), None)
 
 
 async def found_message(
@@ -195,7 +215,7 @@ async def show_message(topic_name: str, partition_id: int, offset: int, request:
     read = None
     if first <= offset < end:
         wanted = Browse(partition=partition, offset=offset, count=1, mask=mask, whole=True)
-        read = await browse(gateway, wanted, Decoding(request, whole=True))
+        read = await _browsed(gateway, wanted, Decoding(request, whole=True))
     if read is None or not read.records or read.raw is None:
         raise RestError(404, f"Partition {partition_id} of topic {topic_name} has no record at offset {offset}.")
     (record,) = read.records

@@ -161,7 +161,10 @@ def matters(standing: ClusterResponse, numbers: Numbers | None) -> list[Attentio
 
     offline, few, under = standing.offline_count, standing.under_min_isr_count, standing.under_replicated_count
     partitions(True, offline, standing.offline, "without a leader.", "partitions-without-leader")
-    partitions(True, few, standing.under_min_isr, "with too few replicas in sync: writes are refused.", "under-min-isr")
+    if (few, [*standing.under_min_isr]) != (offline, [*standing.offline]):  # else the sentence before says all
+        partitions(
+            True, few, standing.under_min_isr, "with too few replicas in sync: writes are refused.", "under-min-isr"
+        )
     partitions(False, under, standing.under_replicated, "with a replica that is not in sync.", "under-replicated")
     if standing.store:
         found.append(Attention(True, standing.store, "firn cluster status", "store-unreachable"))
@@ -242,6 +245,7 @@ async def overview(request: Request) -> Response:
         "standing": standing,
         "alive": view.brokers,
         "numbers": numbers,
+        "partial": {topic for topic, _ in standing.offline},
         "matters": worst,
         "headline": headline(standing, worst),
         "hurts": any(one.hurts for one in worst),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
@@ -71,6 +71,8 @@ class TopicBytes:
     lag: int = 0
     records: int = 0
     tiered: bool = False
+    parts: set[int] = field(default_factory=set)
+    """The partitions that it sums up."""
 
 
 async def found_topic(request: Request) -> tuple[Gateway, TopicView]:
@@ -108,21 +110,36 @@ def _led_by(topic: TopicView, brokers: Container[BrokerId]) -> bool:
     return any(one.leader in brokers for one in topic.partitions if one.leader is not None)
 
 
+def _add(sums: TopicBytes, one: PartitionTierStatus) -> None:
+    """Add a partition, unless its broker could not open it: nothing is known of it then."""
+    if one.state == OFFLINE:
+        return
+    sums.parts.add(one.partition)
+    sums.remote += one.remote_bytes
+    sums.local += one.local_bytes
+    sums.lag += one.lag_bytes
+    sums.records += max(0, one.high_watermark - one.log_start_offset)
+    sums.tiered |= one.tiered
+
+
 async def _bytes_of(told: Told[TierStatusResponse]) -> Mapping[str, TopicBytes]:
-    """The bytes of topics, without those of partitions whose leader did not respond."""
+    """The bytes of topics, without those of partitions that no broker reported."""
     found: dict[str, TopicBytes] = {}
     portion = Portion()
     for answer in told.answers.values():
         for one in answer.partitions:
-            own = found.setdefault(one.topic, TopicBytes())
-            own.remote += one.remote_bytes
-            own.local += one.local_bytes
-            own.lag += one.lag_bytes
-            own.records += max(0, one.high_watermark - one.log_start_offset)
-            own.tiered |= one.tiered
+            _add(found.setdefault(one.topic, TopicBytes()), one)
             if portion.spent_by():
                 await portion.rest()
     return found
+
+
+def _whole(topic: TopicView, numbers: Mapping[str, TopicBytes] | None, away: Container[BrokerId]) -> TopicBytes | None:
+    """The bytes of a topic. None if those of a part are not known: a sum without it would look as if the part were empty."""
+    if numbers is None or _led_by(topic, away):
+        return None
+    found = numbers.get(topic.name, TopicBytes())
+    return found if len(found.parts) >= len(topic.partitions) else None
 
 
 async def ends_of(told: Told[TierStatusResponse]) -> Mapping[str, Mapping[int, int]]:
@@ -268,7 +285,7 @@ async def list_topics(request: Request) -> Response:
             {
                 "topic": topic,
                 "replicas": max((len(one.replicas) for one in topic.partitions), default=0),
-                "bytes": None if numbers is None or _led_by(topic, away) else numbers.get(topic.name, TopicBytes()),
+                "bytes": _whole(topic, numbers, away),
                 "state": state_of(topic),
                 "lag": lags.topics.get(topic.name),
                 "dollars": None if counted is None else counted.dollars_of(topic.name),
@@ -356,7 +373,8 @@ async def show_timeline(topic_name: str, request: Request) -> Response:
     drawn = None
     entries = await settings_of(gateway, topic_name) or {}
     durability = entries.get("firn.durability")
-    if status is not None:
+    write_ahead = durability is not None and durability.value == "object"
+    if status is not None and status.state != OFFLINE:
         partition = TopicPartition(topic_name, PartitionIndex(index))
         segments: list[SegmentInfo] = await of_broker(
             gateway, BrokerId(status.leader), lambda _: gateway.admin.tier_segments(partition), within_s=ANY_S
@@ -367,7 +385,7 @@ async def show_timeline(topic_name: str, request: Request) -> Response:
             segments,
             status,
             axis=axis,
-            write_ahead=durability is not None and durability.value == "object",
+            write_ahead=write_ahead,
             now_ms=int(console_of(request).clock.now_ms()),
             retention_ms=retention_ms,
             local_retention_ms=retention_ms if local_ms == -2 else local_ms,
@@ -376,10 +394,7 @@ async def show_timeline(topic_name: str, request: Request) -> Response:
         drawn = await run(steps)
     total = TopicBytes()
     for one in (statuses or {}).values():
-        total.remote += one.remote_bytes
-        total.local += one.local_bytes
-        total.lag += one.lag_bytes
-        total.records += max(0, one.high_watermark - one.log_start_offset)
+        _add(total, one)
     return await topic_page(
         request,
         "timeline",
@@ -388,7 +403,9 @@ async def show_timeline(topic_name: str, request: Request) -> Response:
         drawn=drawn,
         status=status,
         by=axis,
-        sums=total if statuses is not None and not silent else None,
+        sums=total if len(total.parts) >= len(topic.partitions) else None,
+        write_ahead=write_ahead,
+        view=topic.partitions[index],
         silent=silent,
     )
 
