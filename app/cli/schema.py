@@ -194,7 +194,7 @@ def _found(view: View, subject: str | None, number: int | None, schema_id: int |
                 Code.SCHEMA_NOT_FOUND, f"There is no schema with the id {schema_id}, or you may not see it."
             )
         return found
-    name = read_subject(subject).qualified
+    name = view.meant(read_subject(subject)).qualified
     newest = view.newest(name)
     if newest is None:
         raise subject_not_found(name)

@@ -353,9 +353,11 @@ class View:
         return None if own is None else self.version(*own)
 
     def with_id(self, subject: str, number: int) -> Version | None:
-        """The newest version of a subject that has an id and is not soft-deleted."""
+        """The newest version that has an id and is not soft-deleted, of the subject that a name means."""
+        meant = self.meant(read_subject(subject))
+        subject = meant.qualified
         versions = self._subjects.get(subject, {})
-        ids = self._ids.get(read_subject(subject).context)
+        ids = self._ids.get(meant.context)
         uses = {} if ids is None else ids.uses.get(number, {})
         if len(uses) < len(versions):
             found = [place for name, place in uses if name == subject]
@@ -405,10 +407,20 @@ class View:
         """The subjects whose config has an alias, and the subjects that they stand for, in no order.
 
         The view may read on between two of them."""
-        for name, config in list(self._configs.items()):
-            subject, alias = read_subject(name or ""), config.get("alias")
-            if subject.name and isinstance(alias, str) and alias:
-                yield subject, read_subject(alias, subject.context).qualified
+        for name in list(self._configs):
+            subject = read_subject(name or "")
+            if (meant := self.meant(subject)) != subject:
+                yield subject, meant.qualified
+
+    def meant(self, subject: Subject) -> Subject:
+        """The subject that a request means by a name: the alias in the name's own config, or else the name itself.
+
+        An alias is in the context of the name, because ids belong to contexts. An alias of an alias is not looked up.
+        """
+        config = self._configs.get(subject.qualified) if subject.name else None
+        alias = None if config is None else config.get("alias")
+        found = read_subject(alias, subject.context) if isinstance(alias, str) else subject
+        return found if found.name and found.context == subject.context else subject
 
     def mode_set(self, name: str | None) -> str | None:
         """The mode that was set, as ``config``."""

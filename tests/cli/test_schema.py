@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -14,10 +15,13 @@ from uuid import UUID
 import pytest
 
 from app.cli import main
+from app.client.cluster import ClusterClient
+from app.client.schema_log import BrokerSchemaLog
 from app.metadata.image.records import LEVEL_MAX, REGISTRY_LEVEL
 from app.records.builder import build_batch
 from tests.handlers.conversation import talk
 from tests.support.broker import RunningBroker, running_broker
+from tests.support.schema_records import operator_record
 from tests.support.several import unfenced
 from tests.support.waiting import until
 
@@ -70,6 +74,20 @@ async def test_a_schema_is_registered_once_shown_and_listed(tmp_path: Path, capf
         assert (code, listed["subject"], listed["versions"], listed["version"]) == (0, "t-value", 2, 2)
         assert "t-value" in (await firn("schema", "ls"))[1]
         assert (await firn("schema", "ls", "--prefix", "u"))[1] == ""
+
+
+async def test_an_alias_means_the_subject_that_it_names(tmp_path: Path, capfd: Capture) -> None:
+    async with commands(tmp_path, capfd) as (broker, firn):
+        await firn("schema", "register", "t-value", schema=USER)
+        async with ClusterClient([("127.0.0.1", broker.port)], rng=random.Random(1)) as cluster:
+            log = BrokerSchemaLog(cluster)
+            _, end = await log.read(0)
+            await log.append(end, None, [operator_record("CONFIG", "u-value", alias="t-value")])
+        assert json.loads((await firn("schema", "get", "u-value"))[1]) == USER
+        assert (await firn("schema", "register", "u-value", schema=USER))[
+            2
+        ] == "There was already version 1 of u-value.\n"
+        assert json.loads((await firn("schema", "ls", "--json"))[1])[0]["subject"] == "t-value"
 
 
 async def test_an_incompatible_schema_is_told_in_words_and_not_registered(tmp_path: Path, capfd: Capture) -> None:

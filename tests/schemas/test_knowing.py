@@ -14,7 +14,7 @@ from app.registry.sources import record_name, source_of
 from app.registry.view import View, replay
 from app.schemas import knowing
 from app.schemas.knowing import Naming, RecordNames, known, message_names
-from tests.support.schema_records import schema_key, schema_record, schema_value
+from tests.support.schema_records import operator_record, schema_key, schema_record, schema_value
 
 TOPIC, RECORD, BOTH = SubjectNameStrategy.TOPIC, SubjectNameStrategy.RECORD, SubjectNameStrategy.TOPIC_RECORD
 USER = json.dumps({"type": "record", "name": "User", "namespace": "a.b", "fields": []})
@@ -63,6 +63,16 @@ def test_a_deleted_version_is_not_known_and_a_deleted_subject_neither() -> None:
     gone = write_key(Key(KeyType.DELETE_SUBJECT, "t-value")), write_deleted_version("t-value", 2)
     assert not finds(view_of(first, second, gone), Side.VALUE, TOPIC, 2)
     assert finds(view_of(first, second, gone, schema_record("t-value", 2, '"long"', 3)), Side.VALUE, TOPIC, 2)
+
+
+def test_the_subject_of_a_topic_may_be_an_alias() -> None:
+    of_all = schema_record("all", 1), schema_record("t-value", 2, '"long"')
+    alias = operator_record("CONFIG", "t-value", alias="all")
+    view = view_of(*of_all, alias)
+    assert finds(view, Side.VALUE, TOPIC, 1)
+    assert not finds(view, Side.VALUE, TOPIC, 2), "its own versions do not count any more"
+    assert not finds(view, Side.KEY, TOPIC, 1)
+    assert not finds(view_of(*of_all, alias, (alias[0], None)), Side.VALUE, TOPIC, 1)
 
 
 def test_a_schema_of_another_context_is_not_known() -> None:

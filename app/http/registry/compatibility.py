@@ -34,7 +34,7 @@ async def compare_with_version(subject: str, version: str, request: Request) -> 
     wanted = version_number(version)
 
     def against(view: View) -> Sequence[Version]:
-        live = view.versions(named.qualified)
+        live = view.versions(view.meant(named).qualified)
         if wanted is None:
             return live[-1:]
         found = [one for one in live if one.stored.version == wanted]

@@ -195,7 +195,7 @@ async def _uses(request: Request, schema_id: str) -> list[Version]:
     """The versions with an id that a request's ``deleted`` and ``subject`` select. Raises: RegistryRefusal."""
     view, first = await _schema(request, schema_id)
     deleted = flag(request, "deleted")
-    named = read_subject(request.query_params.get("subject", ""), context_of(request.scope))
+    named = view.meant(read_subject(request.query_params.get("subject", ""), context_of(request.scope)))
     portion = Portion()
     found = []
     for subject, number in view.uses(_context(request), first.stored.id):

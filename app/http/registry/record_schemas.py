@@ -33,7 +33,7 @@ from app.registry.payloads.prefix import SchemaRef, read_prefix
 from app.registry.refusals import Code, ParserMissing, RegistryRefusal
 from app.registry.registering import SchemaRequest
 from app.registry.subjects import DEFAULT_CONTEXT, Subject, read_subject
-from app.registry.view import Version
+from app.registry.view import Version, View
 
 INLINE_BYTES: Final = 4 * KIB
 """Longer values are encoded and decoded in a thread."""
@@ -129,12 +129,15 @@ class RecordSchemas:
     async def by_version(self, subject: Subject, number: int | None) -> tuple[RecordSchema, Version]:
         """The schema of a version; of the newest one without a number, as the subject was ``KEPT_S`` ago, or later. Raises:
         as ``by_id``."""
+
+        def found(view: View) -> Version | None:
+            name = view.meant(subject).qualified
+            return view.newest(name) if number is None else view.version(name, number)
+
         name = subject.qualified
-        view = await self._service.recent_view()
-        version = view.newest(name) if number is None else view.version(name, number)
+        version = found(await self._service.recent_view())
         if version is None:
-            view = await self._service.view()
-            version = view.newest(name) if number is None else view.version(name, number)
+            version = found(await self._service.view())
         if version is None or version.stored.deleted:
             wanted = "no version" if number is None else f"no version {number}"
             raise SchemaUnknown(f"Subject {name!r} has {wanted}. Register the schema, or send another subject.")

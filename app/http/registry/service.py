@@ -33,6 +33,7 @@ from app.registry.registering import (
 )
 from app.registry.schema_log import EndMoved
 from app.registry.sources import source_of
+from app.registry.subjects import check_subject
 from app.registry.view import Mode, Version, View
 
 T = TypeVar("T")
@@ -88,11 +89,12 @@ class SchemaService:
         """Register a schema. Raises: RegistryRefusal, ParserMissing, FirnError."""
         for _ in range(TRIES_MAX):
             view = await self.view()
-            asked_now = _normalizing(view, asked)
+            asked_now = _configured(view, asked)
+            check_subject(asked_now.subject)
             check_mode(view, asked_now)
             end = view.end
             judged = await self._judged(view, asked_now)
-            if judged.same is None and view.mode(asked.subject) is not Mode.IMPORT:
+            if judged.same is None and view.mode(asked_now.subject) is not Mode.IMPORT:
                 await self._check_compatible(view, asked_now, judged.parsed)
             if view.end != end:
                 continue  # another request has read on while this one was parsing
@@ -104,7 +106,7 @@ class SchemaService:
     async def look_up(self, asked: SchemaRequest, *, deleted: bool) -> tuple[View, Version]:
         """The version of the subject that has a schema, and its view. Raises: RegistryRefusal, ParserMissing, FirnError."""
         view = await self.view()
-        asked = _normalizing(view, asked)
+        asked = _configured(view, asked)
         name = asked.subject.qualified
         if not view.versions(name, deleted=deleted):
             raise subject_not_found(name)
@@ -120,7 +122,7 @@ class SchemaService:
         Raises: RegistryRefusal, ParserMissing, FirnError.
         """
         view = await self.view()
-        asked = _normalizing(view, asked)
+        asked = _configured(view, asked)
         versions = against(view)
         if versions is None:
             versions = view.versions(asked.subject.qualified)
@@ -258,8 +260,9 @@ class SchemaService:
         return True
 
 
-def _normalizing(view: View, asked: SchemaRequest) -> SchemaRequest:
-    """The request, normalised if a config asks for it."""
+def _configured(view: View, asked: SchemaRequest) -> SchemaRequest:
+    """The request for the subject that it means, normalised if a config asks for it."""
+    asked = asked._replace(subject=view.meant(asked.subject))
     if asked.normalize or view.setting(asked.subject, "normalize") is not True:
         return asked
     return asked._replace(normalize=True)

@@ -112,7 +112,7 @@ async def remove_subject(subject: str, request: Request) -> Response:
 )
 async def list_versions(subject: str, request: Request) -> Response:
     view = await service_of(request).view()
-    named = subject_in(request, subject)
+    named = view.meant(subject_in(request, subject))
     only = flag(request, "deletedOnly")
     found = view.versions(named.qualified, deleted=only or flag(request, "deleted"))
     found = [one for one in found if one.stored.deleted] if only else found
@@ -165,7 +165,7 @@ async def get_schema(subject: str, version: str, request: Request) -> Response:
 )
 async def list_referrers(subject: str, version: str, request: Request) -> Response:
     view = await service_of(request).view()
-    named = subject_in(request, subject)
+    named = view.meant(subject_in(request, subject))
     found = version_in(view, named, version, deleted=True)
     ids: dict[int, None] = {}
     referrers = view.referrers(named.qualified, found.stored.version, deleted=flag(request, "deleted"))
@@ -189,7 +189,7 @@ async def get_version_of_metadata(subject: str, request: Request) -> Response:
         )
     wanted = list(zip(keys, values, strict=True))
     view = await service_of(request).view()
-    name = subject_in(request, subject).qualified
+    name = view.meant(subject_in(request, subject)).qualified
     versions = view.versions(name, deleted=flag(request, "deleted"))
     if not versions:
         raise subject_not_found(name)
@@ -228,5 +228,6 @@ async def remove_version(subject: str, version: str, request: Request) -> Respon
 
 async def _version(request: Request, subject: str, version: str) -> Version:
     view = await service_of(request).view()
-    found = version_in(view, subject_in(request, subject), version, deleted=flag(request, "deleted"))
+    named = view.meant(subject_in(request, subject))
+    found = version_in(view, named, version, deleted=flag(request, "deleted"))
     return await in_form(request, view, found)

@@ -214,6 +214,66 @@ async def test_schemas_are_found_by_aliases_of_their_subjects(client: Client) ->
     assert await found("aliases=true&subjectPrefix=f", "/contexts/sales") == [(":.sales:sold", 1, [":.sales:flights"])]
 
 
+async def test_an_alias_means_the_subject_that_it_names_but_for_deletions_and_settings(client: Client) -> None:
+    await client.register("flights", '"int"')
+    await client.good("PUT", "/config/flights", {"compatibility": "FULL", "normalize": True})
+    await client.good("PUT", "/config/us.flights", {"alias": "flights"})
+    alias, own = "/subjects/us.flights", "/subjects/flights"
+    for path in (
+        "/versions",
+        "/versions/latest",
+        "/versions/1",
+        "/versions/1/schema",
+        "/versions/1/referencedby",
+        "/metadata",
+    ):
+        assert await client.good("GET", alias + path) == await client.good("GET", own + path), path
+    body = {"schema": '{"type":"int"}'}
+    assert await client.good("POST", alias, body) == await client.good("POST", own, body)
+    assert await client.good("POST", f"{alias}/versions", body) == {"id": 1}
+    assert await client.good("GET", "/schemas/ids/1/versions?subject=us.flights") == [
+        {"subject": "flights", "version": 1}
+    ]
+    for version in ("", "/latest", "/1"):
+        verdict = await client.good("POST", f"/compatibility{alias}/versions{version}", {"schema": '"long"'})
+        assert verdict == {"is_compatible": False}
+    assert await client.refused("POST", f"{alias}/versions", {"schema": '"long"'}) == (409, 409)
+    await client.good("PUT", "/config/flights", {"compatibility": "NONE"})
+    assert await client.good("POST", f"{alias}/versions", {"schema": '"long"'}) == {"id": 2}
+    assert await client.good("GET", "/subjects") == ["flights"]
+    assert client.log.subjects[-1] == "flights", "the broker asks for the rights to this one"
+    await client.good("PUT", "/mode/flights", {"mode": "READONLY"})
+    assert await client.refused("POST", f"{alias}/versions", {"schema": '"bytes"'}) == (422, 42205)
+    await client.good("PUT", "/mode/flights?force=true", {"mode": "IMPORT"})
+    await client.good("PUT", "/config/flights", {"compatibility": "FULL"})
+    assert await client.good("POST", f"{alias}/versions", {"schema": '"bytes"', "id": 9}) == {"id": 9}
+    await client.good("DELETE", "/mode/flights")
+
+    assert await client.refused("DELETE", alias) == (404, 40401)
+    assert await client.refused("DELETE", f"{alias}/versions/1") == (404, 40401)
+    assert await client.refused("GET", "/mode/us.flights") == (404, 40409)
+    assert (await client.good("GET", "/config/us.flights"))["alias"] == "flights"
+    assert await client.good("DELETE", "/config/us.flights") == {"alias": "flights"}
+    assert await client.refused("GET", f"{alias}/versions") == (404, 40401)
+
+
+@pytest.mark.parametrize("alias", ["", ":.sales:", ":.sales:flights", "b", "a\n"])
+async def test_an_alias_that_means_no_other_subject(client: Client, alias: str) -> None:
+    """It is empty, a context, in another context, an alias itself, or a name that no subject may have."""
+    await client.register("flights", STRING)
+    await client.register(":.sales:flights", STRING)
+    await client.good("PUT", "/config/b", {"alias": "flights"})
+    await client.good("PUT", "/config/a", {"alias": alias})
+    assert await client.refused("GET", "/subjects/a/versions") == (404, 40401)
+    status, answer = await client.ask("POST", "/subjects/a/versions", {"schema": STRING})
+    if alias == "a\n":
+        assert (status, answer["error_code"]) == (422, 42208)
+    else:
+        assert await client.good("GET", "/subjects") == sorted(
+            [":.sales:flights", "b" if alias == "b" else "a", "flights"]
+        )
+
+
 async def test_the_deployment_has_no_attributes(client: Client) -> None:
     assert await client.good("GET", "/v1/metadata/deployment") == {"attributes": []}
 

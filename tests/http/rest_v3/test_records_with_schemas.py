@@ -125,6 +125,25 @@ async def test_strategies_name_subjects_by_topics_and_records(
     assert set((await http.get("/subjects")).json()) == {name, f"flights-{name}"}
 
 
+async def test_records_of_an_alias_have_the_schemas_of_the_subject_that_it_means(
+    http: httpx.AsyncClient, cluster: str
+) -> None:
+    schema_id = await register(http, "all", '"string"')
+    made = await http.put("/config/flights-value", json={"alias": "all"})
+    assert made.status_code == 200
+    for value in (
+        {"type": "AVRO"},
+        {"schema_version": 1},
+        {"schema_id": schema_id},
+        {"type": "AVRO", "schema": '"string"'},
+    ):
+        answer = await produce(http, cluster, value={**value, "data": "x"})
+        assert answer.status_code == 200, answer.text
+        named = answer.json()["value"]
+        assert [named[member] for member in ("subject", "schema_id", "schema_version")] == ["all", schema_id, 1]
+    assert (await http.get("/subjects")).json() == ["all"]
+
+
 async def test_a_subject_of_a_context_has_ids_of_its_own(http: httpx.AsyncClient, cluster: str) -> None:
     await register(http, "flights-value", '"int"')
     schema_id = await register(http, ":.sales:flights-value", '"string"')
