@@ -11,7 +11,8 @@
 - ``console/``: pages for people
 - ``processes/``: several processes of one port; ``passing_on``: to the process that has a consumer instance
 - ``pages``, ``record_rendering``, ``read_budget``: reads of records
-- ``record_json``, ``json_stream``, ``bodies``, ``body_budget``, ``content_encoding``, ``errors``: bodies and responses
+- ``record_json``, ``json_stream``, ``bodies``, ``body_budget``, ``content_encoding``, ``accepting``, ``errors``: bodies and
+  responses
 - ``schemas``: their types in OpenAPI
 - ``guard``, ``access``, ``conventions``, ``login``, ``credentials``, ``callers``, ``serving``, ``forwarded``: access and callers
 - ``connections``, ``tls``, ``tls_settings``: connections and HTTPS

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 from starlette.types import Scope
 
+from app.http.accepting import chosen
 from app.registry.refusals import RegistryRefusal
 from app.registry.subjects import DEFAULT_CONTEXT, read_context
 
@@ -23,6 +24,7 @@ ANSWER_TYPE: Final = "firn.registry.type"
 """Where the scope of a request that does not accept ``OWN_TYPE`` has the type of its answer."""
 OWN_TYPE: Final = b"application/vnd.schemaregistry.v1+json"
 _OTHER_TYPES: Final = (b"application/vnd.schemaregistry+json", b"application/json")
+_TYPES: Final = tuple(kind.decode() for kind in (OWN_TYPE, *_OTHER_TYPES))
 _SLASH: Final = "\ue000"
 """Of the private use area. A name of a subject cannot have it."""
 _ROOTS: Final = frozenset({"subjects", "schemas", "config", "mode", "compatibility", "contexts"})
@@ -65,6 +67,9 @@ def read_paths(scope: Scope) -> Scope:
 def _type_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
     """The type of an answer, if it is not ``OWN_TYPE``. A request that accepts none of the types gets ``OWN_TYPE``, too."""
     accepted = b",".join([value for name, value in headers if name == b"accept"]).lower()
+    if b";" in accepted:
+        found = (chosen(accepted.decode("latin-1"), _TYPES) or _TYPES[0]).encode()
+        return None if found == OWN_TYPE else found
     if OWN_TYPE in accepted or b"*" in accepted:
         return None
     return next((kind for kind in _OTHER_TYPES if kind in accepted), None)

@@ -16,9 +16,10 @@ from starlette.responses import Response
 from app.client.cluster import TopicView
 from app.core.errors import ErrorCode, FirnError, RequestRejected
 from app.core.turns import each
+from app.http.accepting import chosen
 from app.http.errors import NO_STORE, RestAnswer, RestError, answer_of
 from app.http.gateway import Gateway
-from app.http.rest_v2.media import EMBEDDED_TYPES, PLAIN_TYPES, chosen, is_v2
+from app.http.rest_v2.media import EMBEDDED_TYPES, PLAIN_TYPES, is_v2
 from app.http.schemas import reference
 from app.http.serving import caller_of, counts_no_more, gateway_of
 

@@ -18,6 +18,7 @@ from app.client.cluster import EARLIEST, LATEST
 from app.client.group_member import GroupSubscription
 from app.core.turns import Portion
 from app.core.units import PartitionIndex, TopicPartition
+from app.http.accepting import chosen
 from app.http.bodies import ClientLeft, decoded, small_body, whole_body
 from app.http.consumers.instance import ConsumerInstance
 from app.http.consumers.names import owner_of
@@ -32,7 +33,7 @@ from app.http.read_budget import Held, PageBytes
 from app.http.registry.record_schemas import CONVERSION_FAILED, RecordSchemas
 from app.http.rest_v2.answers import V2Route, answered, responses_of
 from app.http.rest_v2.forms import ReadRecord, RecordUnreadable, shown
-from app.http.rest_v2.media import PLAIN_TYPES, chosen, embedded_type
+from app.http.rest_v2.media import PLAIN_TYPES, embedded_type
 from app.http.schemas import V2_TYPE, reference
 from app.http.serving import caller_of, gateway_of
 

@@ -31,6 +31,7 @@ from app.client.cluster import EARLIEST, LATEST, TopicView
 from app.client.conditional_appends import SeenEnd
 from app.core.errors import ErrorCode, FirnError, ProtocolError, RequestRejected
 from app.core.units import Offset, PartitionIndex, TopicPartition
+from app.http.accepting import ACCEPT_CHARS_MAX, chosen, plain
 from app.http.bodies import JSON_TYPE, Streamed, Write
 from app.http.conventions import HEAD
 from app.http.errors import NO_STORE, REFUSED, RestError, answer_of
@@ -64,6 +65,13 @@ router = APIRouter(default_response_class=Response, tags=["Records (v3)"])
 READS: Final = "/v3/clusters/{cluster_id}/topics/{topic_name}/partitions/{partition_id}/records"
 LINES_TYPE: Final = "application/x-ndjson"
 EVENTS_TYPE: Final = "text/event-stream"
+_READ_TYPES: Final = {
+    JSON_TYPE: JSON_TYPE,
+    LINES_TYPE: LINES_TYPE,
+    EVENTS_TYPE: EVENTS_TYPE,
+    "application/ndjson": LINES_TYPE,
+}
+"""Types in `Accept`, and those of the responses."""
 MAX_AGE_S: Final = 600
 ALIVE_S: Final = 15.0
 """Between two signs of life of a stream without records. Proxies close connections that are silent for a minute."""
@@ -304,14 +312,11 @@ def _number(text: str, name: str, least: int, most: int) -> int:
 
 
 def _accepted(request: Request) -> str:
-    """The media type of the response: the first of the three that the client names, or JSON."""
-    for one in request.headers.get("accept", "").split(","):
-        kind = one.partition(";")[0].strip().lower()
-        if kind in (JSON_TYPE, EVENTS_TYPE, LINES_TYPE):
-            return kind
-        if kind == "application/ndjson":
-            return LINES_TYPE
-    return JSON_TYPE
+    """The media type of the response: of those that the client likes best, the one that it names first. JSON if it takes none."""
+    accept = request.headers.get("accept", "")[:ACCEPT_CHARS_MAX]
+    named = [kind for one in accept.split(",") if (kind := plain(one)) in _READ_TYPES]
+    found = chosen(accept, [*dict.fromkeys([*named, *_READ_TYPES])])
+    return _READ_TYPES.get(found or JSON_TYPE, JSON_TYPE)
 
 
 async def _start(gateway: Gateway, asked: _ReadAsked) -> Offset:

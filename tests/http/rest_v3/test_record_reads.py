@@ -152,6 +152,30 @@ async def test_a_read_at_the_end_waits_for_a_record(http: httpx.AsyncClient, bro
     assert offsets(await waiting) == [0]
 
 
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("", "application/json"),
+        ("*/*", "application/json"),
+        ("text/html, application/xml;q=0.9, */*;q=0.8", "application/json"),
+        ("text/html", "application/json"),
+        ("application/x-ndjson", "application/x-ndjson"),
+        ("application/ndjson; charset=utf-8", "application/x-ndjson"),
+        ("application/x-ndjson, application/json", "application/x-ndjson"),
+        ("application/json, application/x-ndjson", "application/json"),
+        ("application/x-ndjson;q=0.5, application/json;q=0.9", "application/json"),
+        ("application/json;q=0, application/x-ndjson;q=0.1", "application/x-ndjson"),
+        ("application/x-ndjson, */*", "application/x-ndjson"),
+    ],
+)
+async def test_a_page_has_the_type_that_its_client_likes_best(
+    http: httpx.AsyncClient, cluster: str, broker: RunningBroker, accept: str, kind: str
+) -> None:
+    await broker.create_topic("t", 1)
+    answer = await http.get(f"{cluster}/topics/t/partitions/0/records", headers={"accept": accept})
+    assert (answer.status_code, answer.headers["content-type"]) == (200, kind)
+
+
 async def test_lines_are_records_and_the_header_links_to_the_next(
     http: httpx.AsyncClient, broker: RunningBroker, path: str
 ) -> None:
