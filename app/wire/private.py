@@ -155,6 +155,9 @@ class PartitionTierStatus(msgspec.Struct, array_like=True, frozen=True):
     role: str = "leader"
     """The broker's role for the partition: ``leader`` or ``follower``. A follower reports its own log, and the tiered end that it
     knows. Only the leader reports the bytes in the object store."""
+    cleaned_end_offset: int = -1
+    """One past the last offset of the part that compaction has cleaned; the log start before its first round. -1 if the topic is
+    not compacted, or the broker does not say."""
 
     @property
     def tiered(self) -> bool:

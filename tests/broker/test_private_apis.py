@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from app.core.errors import ErrorCode
-from app.core.units import TimestampMs, TopicId
+from app.core.units import Offset, TimestampMs, TopicId
 from app.handlers.state.draining import DrainState
 from app.metadata.peers.control import (
     CREATE_TOPIC,
@@ -87,6 +87,22 @@ async def test_the_tiers_of_some_topics_are_told_without_a_look_at_others(
         assert await told("c", "a", "none") == [("a", 0), ("a", 1), ("c", 0), ("c", 1)]
         assert sorted(looked_at) == ["a", "a", "c", "c"]
         assert len(await told()) >= 6
+
+
+async def test_the_compacted_part_of_a_log_is_told(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker, talk(broker.port) as client:
+        for name, policy in (("t", "compact"), ("plain", "delete")):
+            await broker.create_topic(name, cleanup_policy=policy)
+
+        async def told() -> list[int]:
+            answer = await client.ask(ApiKey.FIRN_TIER_STATUS, 0, pack(TierStatusRequest(["t", "plain"])))
+            return [one.cleaned_end_offset for one in unpack(TierStatusResponse, answer).partitions]
+
+        await until(lambda: len(broker.node.context.remote_log_manager.status()) >= 2)
+        assert await told() == [-1, 0]
+        broker.log("t").cleaned_end_offset = Offset(7)
+        broker.log("plain").cleaned_end_offset = Offset(7)
+        assert await told() == [-1, 7], "nothing of the other topic is compacted any more"
 
 
 async def test_partitions_and_offsets_that_there_are_not_are_answered_with_nothing(tmp_path: Path) -> None:

@@ -335,7 +335,15 @@ def _status(context: OperatorView, one: tier.PartitionTierStatus) -> PartitionTi
         pending_deletes=one.pending_deletes,
         failures=one.failures,
         faults=list(one.faults),
+        cleaned_end_offset=-1 if log is None else _cleaned_end(log),
     )
+
+
+def _cleaned_end(log: PartitionLog) -> int:
+    """One past the last offset of the cleaned part of a compacted log; else -1."""
+    if not log.config.compacted:
+        return -1
+    return max(log.log_start_offset, log.cleaned_end_offset or 0)
 
 
 def handle_tier_segments(context: OperatorView, request: Request, message: bytes) -> bytes:

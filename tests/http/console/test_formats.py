@@ -36,6 +36,7 @@ def test_a_timestamp_is_shown_in_utc_whatever_it_is() -> None:
     assert instant(-1) == ""
     assert instant(2**62) == f"{2**62} ms"
     assert (ago(5_000, 5_400), ago(0, 7_200_000), ago(10_000, 0)) == ("now", "2 h ago", "in 10 s")
+    assert (ago(0, 86_400_000 * 700), ago(0, 86_400_000 * 5081)) == ("700 d ago", "14 years ago")
 
 
 def test_hidden_characters_are_named() -> None:

@@ -56,6 +56,9 @@ async def test_a_browser_is_led_to_the_login_and_back_to_its_page(http: Secured)
     assert "hers" in page.text
     assert "his<" not in page.text
     assert (await http.client.get("/console/topics/his", headers=HTML)).status_code == 403
+    settings = await http.client.get("/console/topics/hers/settings", headers=HTML)
+    assert settings.status_code == 403
+    assert "Your user needs the right DESCRIBE_CONFIGS on topic hers to see its settings." in settings.text
     assert (await http.client.get("/console/topics/hers/messages", headers=HTML)).status_code == 200
 
 
@@ -92,7 +95,13 @@ async def test_a_wrong_password_and_an_unknown_user_get_the_same_page(http: Secu
     assert wrong.status_code == unknown.status_code == odd.status_code == 401
     assert "set-cookie" not in wrong.headers
     assert "www-authenticate" not in wrong.headers
-    assert wrong.text == unknown.text == odd.text
+    for response, user in ((wrong, "carol"), (unknown, "nobody"), (odd, "a:b")):
+        assert f'name="user" value="{user}"' in response.text, "so that only the password is typed again"
+    texts = [wrong.text.replace("carol", ""), unknown.text.replace("nobody", ""), odd.text.replace("a:b", "")]
+    assert texts[0] == texts[1] == texts[2]
+    hostile = await log_in(http, '"><script>x</script>', "wrong")
+    assert "<script>x" not in hostile.text
+    assert len((await log_in(http, "u" * 9_000, "wrong")).text) < 8_000
     assert (await http.client.get("/console/topics", headers=HTML)).status_code == 303
 
 

@@ -3,8 +3,10 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+from msgspec.structs import replace
+
 from app.core.turns import whole
-from app.http.console.texts.timeline import BLOCKS_MAX, Timeline, timeline_steps
+from app.http.console.texts.timeline import BLOCKS_MAX, Taking, Timeline, timeline_steps
 from app.wire.private import PartitionTierStatus, SegmentInfo
 
 HOUR = 3_600_000
@@ -17,13 +19,15 @@ def segment(place: int, tier: str, *, state: str = "ROLLED", start: int = 0) -> 
     return SegmentInfo(tier, base, base + 100, 1_000, begins + HOUR, state, min_timestamp=begins, stored_bytes=500)
 
 
-def status(end: int) -> PartitionTierStatus:
-    return PartitionTierStatus("t", 0, 1, 0, 0, 0, 0, end, end, end, 0, 0, 0, 0, 0, 0, 0, "idle")
+def status(end: int, cleaned: int = -1) -> PartitionTierStatus:
+    return PartitionTierStatus(
+        "t", 0, 1, 0, 0, 0, 0, end, end, end, 0, 0, 0, 0, 0, 0, 0, "idle", cleaned_end_offset=cleaned
+    )
 
 
-def drawn(*segments: SegmentInfo, **options: Any) -> Timeline:
-    given = {"axis": "time", "write_ahead": False, "now_ms": 0, "retention_ms": -1, "local_retention_ms": -1} | options
-    return whole(timeline_steps(segments, status(len(segments) * 100), **given))
+def drawn(*segments: SegmentInfo, cleaned: int = -1, **options: Any) -> Timeline:
+    given = {"axis": "time", "write_ahead": False, "now_ms": 0, "taking": Taking()} | options
+    return whole(timeline_steps(segments, status(len(segments) * 100, cleaned), **given))
 
 
 def lane(timeline: Timeline, tier: str) -> list[tuple[int, int]]:
@@ -75,13 +79,59 @@ def test_the_next_deletion_is_foretold() -> None:
         segment(0, "both"),
         segment(1, "local", state="ACTIVE"),
         now_ms=2 * HOUR,
-        retention_ms=5 * HOUR,
-        local_retention_ms=HOUR // 2,
+        taking=Taking(retention_ms=5 * HOUR, local_retention_ms=HOUR // 2),
     )
     assert found.next == [
         "Retention deletes offsets 0 to 99 at 1970-01-01 06:00:00 UTC.",
         "Local retention takes off the disk offsets 0 to 99 at its next look.",
     ]
+
+
+def test_a_segment_with_old_timestamps_ages_from_its_last_change() -> None:
+    old = replace(segment(0, "remote"), changed_ms=100 * HOUR)
+    taking = Taking(retention_ms=5 * HOUR)
+    found = drawn(old, segment(1, "local", state="ACTIVE"), now_ms=101 * HOUR, taking=taking)
+    assert found.next == ["Retention deletes offsets 0 to 99 at 1970-01-05 09:00:00 UTC."]
+
+
+def test_nothing_is_taken_from_the_segment_that_is_written_to() -> None:
+    for taking in (Taking(retention_ms=1), Taking(retention_bytes=0)):
+        (only,) = drawn(segment(0, "local", state="ACTIVE"), now_ms=9 * HOUR, taking=taking).next
+        assert only == "Retention takes nothing yet: all records are in the segment that is written to."
+    assert drawn(segment(0, "local", state="ACTIVE")).next == []
+
+
+def test_retention_by_bytes_says_how_many_are_missing() -> None:
+    def told(most: int) -> list[str]:
+        segments = [segment(0, "local"), segment(1, "local"), segment(2, "local", state="ACTIVE")]
+        return drawn(*segments, taking=Taking(retention_bytes=most)).next
+
+    assert told(2_500) == ["Retention by bytes deletes offsets 0 to 99 once 500 B more are written."]
+    assert told(2_000) == [
+        "Retention by bytes deletes offsets 0 to 99 at its next look, since the partition is too large."
+    ]
+
+
+def test_the_part_that_is_not_compacted_is_told_and_marked() -> None:
+    segments = [segment(place, "local") for place in range(4)] + [segment(4, "local", state="ACTIVE")]
+
+    def told(cleaned: int, **options: Any) -> str:
+        (only,) = drawn(*segments, cleaned=cleaned, taking=Taking(**options)).next
+        return only
+
+    assert told(300) == (
+        "Compaction: 1000 B in offsets 300 to 399 are not compacted, 25% of the bytes. It begins above 50%."
+    )
+    assert told(0).endswith("in offsets 0 to 399 are not compacted, 100% of the bytes. It is due.")
+    assert told(300, dirty_ratio=0.2).endswith("It is due.")
+    nothing = "Compaction has nothing to do: no segment that may be compacted has new records."
+    assert told(400) == nothing
+    assert told(300, compaction_lag_ms=HOUR) == nothing, "its records are too young"
+    marks = [drawn(*segments, cleaned=300, axis=axis).marks for axis in ("time", "offset")]
+    assert [[(round(one.x), one.text) for one in found] for found in marks] == [
+        [(60, "the end of the compacted part")]
+    ] * 2
+    assert drawn(*segments, cleaned=0).marks == []
 
 
 def test_groups_stand_at_the_moment_of_their_offset() -> None:

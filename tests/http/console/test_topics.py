@@ -85,6 +85,19 @@ async def test_a_topic_has_its_timeline_partitions_and_settings(http: httpx.Asyn
     assert "segment.bytes" in settings
 
 
+async def test_the_timeline_of_a_compacted_topic_tells_of_compaction_alone(
+    http: httpx.AsyncClient, cluster: str
+) -> None:
+    for name, policy in (("kept", "compact"), ("both", "compact,delete"), ("old", "delete")):
+        configs = [{"name": "cleanup.policy", "value": policy}]
+        assert (await http.post(f"{cluster}/topics", json={"topic_name": name, "configs": configs})).is_success
+        record = {"key": {"type": "STRING", "data": "k"}, "value": {"type": "STRING", "data": "v"}}
+        assert (await http.post(f"{cluster}/topics/{name}/records", json=record)).is_success
+        page = (await http.get(f"/console/topics/{name}?by=offset")).text
+        assert ("Compaction has nothing to do" in page) is ("compact" in policy)
+        assert ("Retention takes nothing yet" in page) is ("delete" in policy)
+
+
 async def test_a_page_of_a_topic_that_there_is_not_is_404(http: httpx.AsyncClient, cluster: str) -> None:
     await made(http, cluster, "flights")
     for end in (

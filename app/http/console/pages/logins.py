@@ -29,6 +29,8 @@ ADDRESS: Final = "firn.address"
 WRONG: Final = "The user, the password or the token is wrong."
 UNAVAILABLE: Final = "No broker can be reached, so nobody can log in. Try again later."
 UNCHECKED: Final = "No broker could check this login. Try again later."
+USER_CHARS_MAX: Final = 256
+"""Of the user that the page of a failed login keeps."""
 IMMUTABLE: Final = "public, max-age=31536000, immutable"
 
 
@@ -68,14 +70,16 @@ def _unavailable(callers: Callers, error: FirnError) -> str:
     return UNAVAILABLE if isinstance(error, BrokerUnavailable) else UNCHECKED
 
 
-async def _login_page(request: Request, wanted: str, status: int = 200, message: str = "") -> Response:
+async def _login_page(request: Request, wanted: str, status: int = 200, message: str = "", tried: str = "") -> Response:
+    """``tried``: the user of a login that failed, so that only the password is typed again."""
     callers: Callers = request.app.state.callers
     try:
         offered = await callers.mechanisms()
     except FirnError as error:
         offered, message, status = (), _unavailable(callers, error), 503
+    tokens = "OAUTHBEARER" in offered
     return await page(
-        request, "login", status_code=status, next=wanted, message=message, tokens="OAUTHBEARER" in offered, section=""
+        request, "login", status_code=status, next=wanted, message=message, tried=tried, tokens=tokens, section=""
     )
 
 
@@ -89,16 +93,18 @@ async def log_in(request: Request) -> Response:
     wanted = next_of(fields.get("next", "/"))
     callers: Callers = request.app.state.callers
     credential = credential_of(fields)
+    user = fields.get("user", "")[:USER_CHARS_MAX]
     if credential is None:
-        return await _login_page(request, wanted, 401, WRONG)
+        return await _login_page(request, wanted, 401, WRONG, user)
     try:
         async with callers.serving(credential, request.scope.get(ADDRESS, "")):
             pass
     except CallerRefused as refusal:
         refused: RestAnswer = refusal.answer
-        return await _login_page(request, wanted, refused.status, WRONG if refused.status == 401 else refused.message)
+        message = WRONG if refused.status == 401 else refused.message
+        return await _login_page(request, wanted, refused.status, message, user)
     except FirnError as error:
-        return await _login_page(request, wanted, 503, _unavailable(callers, error))
+        return await _login_page(request, wanted, 503, _unavailable(callers, error), user)
     console = console_of(request)
     if (before := session_of(request)) is not None:
         console.sessions.end(before)

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from app.client.admin import ConfigEntry
 from app.client.cluster import TopicView
-from app.core.errors import RequestRejected
+from app.core.errors import ErrorCode, RequestRejected
 from app.core.turns import Portion, run
 from app.core.units import BrokerId, PartitionIndex, TopicPartition
 from app.http.bodies import json_response
@@ -25,7 +25,7 @@ from app.http.console.asking import ANY_S, Told, of_broker, side_by_side, soon, 
 from app.http.console.pages.topic_totals import RANKED_MAX, Lags, lags_of, measured
 from app.http.console.rendering import GUARDED, ConsoleRoute, console_of, page
 from app.http.console.texts.formats import setting
-from app.http.console.texts.timeline import Axis, timeline_steps
+from app.http.console.texts.timeline import Axis, Taking, timeline_steps
 from app.http.errors import RestError
 from app.http.gateway import Gateway
 from app.http.serving import gateway_of
@@ -346,10 +346,29 @@ async def _statuses_of(
     return {one.partition: one for answer in told.answers.values() for one in answer.partitions}, told.silent
 
 
-def _milliseconds(entries: Mapping[str, ConfigEntry], name: str) -> int:
-    entry = entries.get(name)
-    text = (entry.value if entry else None) or "-1"
-    return int(text) if text.removeprefix("-").isdecimal() else -1
+def _taking(entries: Mapping[str, ConfigEntry]) -> Taking:
+    """The settings by which records of a topic are taken."""
+
+    def value(name: str, otherwise: str) -> str:
+        entry = entries.get(name)
+        return (entry.value if entry else None) or otherwise
+
+    def limit(name: str) -> int:
+        text = value(name, "-1")
+        return int(text) if text.removeprefix("-").isdecimal() else -1
+
+    ratio = value("min.cleanable.dirty.ratio", "0.5")
+    found = Taking(
+        dirty_ratio=float(ratio) if ratio.replace(".", "", 1).isdecimal() else 0.5,
+        compaction_lag_ms=limit("min.compaction.lag.ms"),
+    )
+    policy = value("cleanup.policy", "delete")
+    if "delete" in policy:
+        found = found._replace(retention_ms=limit("retention.ms"), retention_bytes=limit("retention.bytes"))
+    if "compact" in policy:
+        return found  # compaction reads all of a log, so nothing of it leaves the disk earlier
+    local_ms = limit("local.retention.ms")
+    return found._replace(local_retention_ms=found.retention_ms if local_ms == -2 else local_ms)
 
 
 async def settings_of(gateway: Gateway, name: str) -> dict[str, ConfigEntry] | None:
@@ -379,16 +398,13 @@ async def show_timeline(topic_name: str, request: Request) -> Response:
         segments: list[SegmentInfo] = await of_broker(
             gateway, BrokerId(status.leader), lambda _: gateway.admin.tier_segments(partition), within_s=ANY_S
         )
-        local_ms = _milliseconds(entries, "local.retention.ms")
-        retention_ms = _milliseconds(entries, "retention.ms")
         steps = timeline_steps(
             segments,
             status,
             axis=axis,
             write_ahead=write_ahead,
             now_ms=int(console_of(request).clock.now_ms()),
-            retention_ms=retention_ms,
-            local_retention_ms=retention_ms if local_ms == -2 else local_ms,
+            taking=_taking(entries),
             committed=await _committed(gateway, topic, index, silent),
         )
         drawn = await run(steps)
@@ -443,7 +459,13 @@ async def list_partitions(topic_name: str, request: Request) -> Response:
 @router.get("/console/topics/{topic_name}/settings")
 async def list_settings(topic_name: str, request: Request) -> Response:
     gateway, topic = await found_topic(request)
-    found = await gateway.admin.describe_configs(ConfigResourceType.TOPIC, topic_name, documentation=True)
+    try:
+        found = await gateway.admin.describe_configs(ConfigResourceType.TOPIC, topic_name, documentation=True)
+    except RequestRejected as error:
+        if error.code is not ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            raise
+        sentence = f"Your user needs the right DESCRIBE_CONFIGS on topic {topic_name} to see its settings."
+        raise RestError(403, sentence, error_code=40301) from None
     changed = [entry for entry in found if entry.source == "DYNAMIC_TOPIC_CONFIG"]
     others = [entry for entry in found if entry.source != "DYNAMIC_TOPIC_CONFIG"]
     return await topic_page(request, "settings", topic, changed=changed, others=others)

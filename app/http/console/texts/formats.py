@@ -14,6 +14,7 @@ from app.core.turns import Steps, Stepwise
 _TIB: Final = 1024 * GIB
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS_MS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
+_YEAR_MS: Final = 365.25 * 86_400_000
 _HIDDEN: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
 )
@@ -68,6 +69,8 @@ def ago(ms: int, now_ms: int) -> str:
     left = now_ms - ms
     if abs(left) < 1000:
         return "now"
+    if left >= 2 * _YEAR_MS:
+        return f"{left / _YEAR_MS:.0f} years ago"
     return f"{duration(left)} ago" if left > 0 else f"in {duration(-left)}"
 
 

@@ -83,7 +83,19 @@ class Timeline:
     groups: list[GroupMark] = field(default_factory=list)
     bytes: dict[str, int] = field(default_factory=dict)
     next: list[str] = field(default_factory=list)
-    """The next step of retention, in sentences."""
+    """The next steps of retention and compaction, in sentences."""
+
+
+class Taking(NamedTuple):
+    """Settings by which records are taken. Times and bytes are -1 for no limit."""
+
+    retention_ms: int = -1
+    local_retention_ms: int = -1
+    retention_bytes: int = -1
+    dirty_ratio: float = 0.5
+    """Compaction begins above this part of dirty bytes."""
+    compaction_lag_ms: int = 0
+    """Records younger than this stay dirty."""
 
 
 class _Span(NamedTuple):
@@ -99,12 +111,11 @@ def timeline_steps(
     axis: Axis,
     write_ahead: bool,
     now_ms: int,
-    retention_ms: int,
-    local_retention_ms: int,
+    taking: Taking,
     committed: Sequence[tuple[str, int]] = (),
 ) -> Steps[Timeline]:
-    """The drawing of a partition. ``write_ahead``: whether its records are durable in a write-ahead log. Times of retention are -1
-    for none. ``committed``: some groups with their offsets."""
+    """The drawing of a partition. ``write_ahead``: whether its records are durable in a write-ahead log. ``committed``: some groups
+    with their offsets."""
     spans = yield from _spans(segments)
     has_times = bool(spans) and spans[-1].ends_ms > spans[0].begins_ms >= 0
     drawn = Timeline("time" if axis == "time" and has_times else "offset")
@@ -144,7 +155,13 @@ def timeline_steps(
             drawn.lanes.append((tier, name, lanes[tier]))
             yield
     drawn.ticks = _ticks(drawn.axis, first, last)
-    _mark(drawn, spans, status, first, scale, now_ms, retention_ms, local_retention_ms)
+    _mark(drawn, spans, status, first, scale, now_ms, taking)
+    yield
+    rolled = [span for span in spans if span.segment.state != "ACTIVE"]
+    drawn.next += _retention_next(rolled, sum(span.segment.size_bytes for span in spans), taking, now_ms)
+    yield
+    if status.cleaned_end_offset >= 0:
+        drawn.next.append((yield from _compaction_next(rolled, status, taking, now_ms)))
     for group_id, offset in committed:
         x = (_moment(spans, offset) if drawn.axis == "time" else offset) - first
         lag = max(0, status.high_watermark - offset)
@@ -216,8 +233,7 @@ def _mark(
     first: int,
     scale: float,
     now_ms: int,
-    retention_ms: int,
-    local_retention_ms: int,
+    taking: Taking,
 ) -> None:
     def put(value: float, text: str) -> None:
         x = (value - first) * scale
@@ -230,20 +246,63 @@ def _mark(
         if status.last_stable_offset < status.high_watermark:
             put(status.last_stable_offset, "stable offset")
     else:
-        if retention_ms > 0:
-            put(now_ms - retention_ms, "retention")
-        if local_retention_ms > 0:
-            put(now_ms - local_retention_ms, "local retention")
-    rolled = [span for span in spans if span.segment.state != "ACTIVE"]
-    if retention_ms > 0 and rolled:
-        _foretell(drawn, rolled[0], retention_ms, now_ms, "Retention deletes")
+        if taking.retention_ms > 0:
+            put(now_ms - taking.retention_ms, "retention")
+        if taking.local_retention_ms > 0:
+            put(now_ms - taking.local_retention_ms, "local retention")
+    if status.cleaned_end_offset > spans[0].segment.base_offset:
+        cleaned = status.cleaned_end_offset
+        put(_moment(spans, cleaned) if drawn.axis == "time" else cleaned, "the end of the compacted part")
+
+
+def _retention_next(rolled: Sequence[_Span], whole_bytes: int, taking: Taking, now_ms: int) -> list[str]:
+    """What retention takes next. ``whole_bytes``: of the log."""
+    found = []
     kept = [span for span in rolled if span.segment.tier == "both"]
-    if local_retention_ms > 0 and kept:
-        _foretell(drawn, kept[0], local_retention_ms, now_ms, "Local retention takes off the disk")
+    if not rolled and (taking.retention_ms > 0 or taking.retention_bytes >= 0):
+        found.append("Retention takes nothing yet: all records are in the segment that is written to.")
+    if taking.retention_ms > 0 and rolled:
+        found.append(_by_age(rolled[0], taking.retention_ms, now_ms, "Retention deletes"))
+    if taking.retention_bytes >= 0 and rolled:
+        more = taking.retention_bytes + rolled[0].segment.size_bytes - whole_bytes
+        when = (
+            f"once {size(more)} more are written" if more > 0 else "at its next look, since the partition is too large"
+        )
+        found.append(f"Retention by bytes deletes {_offsets(rolled[0], rolled[0])} {when}.")
+    if taking.local_retention_ms > 0 and kept:
+        found.append(_by_age(kept[0], taking.local_retention_ms, now_ms, "Local retention takes off the disk"))
+    return found
 
 
-def _foretell(drawn: Timeline, span: _Span, after_ms: int, now_ms: int, what: str) -> None:
-    offsets = f"offsets {span.segment.base_offset:,} to {span.segment.end_offset - 1:,}"
-    due_ms = span.ends_ms + after_ms
+def _by_age(span: _Span, after_ms: int, now_ms: int, what: str) -> str:
+    """The age of a segment counts from its newest timestamp, or from a write to it if that is later."""
+    due_ms = max(span.ends_ms, span.segment.changed_ms) + after_ms
     when = "at its next look" if due_ms <= now_ms else f"at {instant(due_ms)[:19]} UTC"
-    drawn.next.append(f"{what} {offsets} {when}.")
+    return f"{what} {_offsets(span, span)} {when}."
+
+
+def _compaction_next(rolled: Sequence[_Span], status: PartitionTierStatus, taking: Taking, now_ms: int) -> Steps[str]:
+    """What compaction takes next, by the rules of the broker (``app/hot/cleaning/selection.py``)."""
+    clean_bytes, dirty_bytes, dirty = 0, 0, list[_Span]()
+    for place, span in enumerate(rolled):
+        if span.segment.end_offset <= status.cleaned_end_offset:
+            clean_bytes += span.segment.size_bytes
+        elif span.segment.end_offset > status.last_stable_offset or (
+            taking.compaction_lag_ms > 0 and span.ends_ms > now_ms - taking.compaction_lag_ms
+        ):
+            break
+        else:
+            dirty.append(span)
+            dirty_bytes += span.segment.size_bytes
+        if not place % SEGMENTS_A_STEP:
+            yield
+    if not dirty:
+        return "Compaction has nothing to do: no segment that may be compacted has new records."
+    ratio = dirty_bytes / max(1, clean_bytes + dirty_bytes)
+    told = f"{size(dirty_bytes)} in {_offsets(dirty[0], dirty[-1])} are not compacted, {ratio:.0%} of the bytes"
+    due = "It is due." if ratio > taking.dirty_ratio else f"It begins above {taking.dirty_ratio:.0%}."
+    return f"Compaction: {told}. {due}"
+
+
+def _offsets(first: _Span, last: _Span) -> str:
+    return f"offsets {first.segment.base_offset:,} to {last.segment.end_offset - 1:,}"
