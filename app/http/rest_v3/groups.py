@@ -108,7 +108,10 @@ class ConsumerLag(RestResource, kw_only=True):
 
 
 class LagSummary(RestResource, kw_only=True):
-    """The greatest lag of a group, and the sum of its lags. Without a committed offset, both are 0 and the links are null."""
+    """The greatest lag of a group, and the sum of its lags. Without a committed offset, both are 0 and the links are null.
+
+    A partition that no member has links to all members of the group, because clients need an object there.
+    """
 
     kind: Literal["KafkaConsumerGroupLagSummary"] = "KafkaConsumerGroupLagSummary"
     cluster_id: str
@@ -453,7 +456,9 @@ def _summary(request: Request, cluster_id: str, group_id: str, one: Behind | Non
     path = _path(cluster_id, group_id)
     member = None if one is None else one.member
     topic, index = ("", 0) if one is None else one.partition
-    consumer = None if member is None else related(request, f"{path}/consumers/{escaped(member.member_id)}")
+    consumers = f"{path}/consumers"
+    which = consumers if member is None else f"{consumers}/{escaped(member.member_id)}"
+    consumer = None if one is None else related(request, which)
     partition = None if one is None else related(request, f"clusters/{cluster_id}/topics/{topic}/partitions/{index}")
     return LagSummary(
         metadata=metadata(request, f"{path}/lag-summary", f"kafka={cluster_id}/consumer-group={group_id}/lag-summary"),

@@ -158,6 +158,8 @@ async def test_a_group_is_found_by_its_link_whatever_its_id_is(
     await followed(http, f"http://firn{cluster}/consumer-groups")
     found = (await http.get(f"{cluster}/consumer-groups/{quote(name, safe='')}")).json()
     assert (found["consumer_group_id"], found["is_simple"], found["state"]) == (name, True, "EMPTY")
+    summary = (await http.get(found["lag_summary"]["related"])).json()
+    assert summary["max_lag_consumer"] == found["consumers"], "no member has the partition"
 
 
 async def test_a_share_group_shows_its_members_and_is_deleted_only_without_them(
