@@ -64,6 +64,7 @@ class Registered(NamedTuple):
     id: int
     version: int
     append: Append | None
+    stored: StoredSchema
 
 
 # --- references -------------------------------------------------------------------------------------------------------
@@ -199,7 +200,7 @@ def register(view: View, asked: SchemaRequest, parsed: ParsedSchema, same: Versi
     check_mode(view, asked)
     name = asked.subject.qualified
     if same is not None and (asked.id is None or asked.id == same.stored.id):
-        return Registered(same.stored.id, same.stored.version, None)
+        return Registered(same.stored.id, same.stored.version, None, same.stored)
     content = wanted_content(view, asked, parsed)
     _check_length(content.schema)
     number = _new_id(view, asked, content)
@@ -215,7 +216,7 @@ def register(view: View, asked: SchemaRequest, parsed: ParsedSchema, same: Versi
         asked.rule_set,
     )
     record = write_key(Key(KeyType.SCHEMA, name, version)), write_schema(stored)
-    return Registered(number, version, Append(name, [record]))
+    return Registered(number, version, Append(name, [record]), stored)
 
 
 def _check_length(stored: str) -> None:

@@ -136,6 +136,20 @@ def test_avro_with_a_reference(sides: Sides) -> None:
     assert fresh.get_latest_version("avro-value").schema.references == schema.references
 
 
+def test_a_schema_that_a_serialiser_registers_has_its_guid_in_a_header(sides: Sides) -> None:
+    serializer = AvroSerializer(
+        sides.client, PLACE_AVRO, conf={"schema.id.serializer": registry.header_schema_id_serializer}
+    )
+    headers: list[tuple[str, bytes]] = []
+    place = {"city": "London"}
+    value = serializer(place, SerializationContext("guids", MessageField.VALUE, headers))
+    assert [(name, id[:1], len(id)) for name, id in headers] == [("__value_schema_id", b"\x01", 17)]
+    deserializer = AvroDeserializer(
+        sides.another_client(), conf={"schema.id.deserializer": registry.dual_schema_id_deserializer}
+    )
+    assert deserializer(value, SerializationContext("guids", MessageField.VALUE, headers)) == place
+
+
 def test_json_schema_with_a_reference(sides: Sides) -> None:
     sides.client.register_schema("json-place", registry.Schema(PLACE_JSON, "JSON"))
     schema = registry.Schema(PERSON_JSON, "JSON", [reference("http://firn/place.json", "json-place")])

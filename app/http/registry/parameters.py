@@ -44,6 +44,12 @@ _KNOWN: Final[dict[str, tuple[dict[str, Any], str]]] = {
 }
 PAGE: Final = ("offset", "limit")
 """The names of the parameters of a list."""
+UNKNOWN_PROPERTIES: Final = "Confluent-Accept-Unknown-Properties"
+"""The header of clients that take members which they do not know."""
+_HEADERS: Final = {
+    UNKNOWN_PROPERTIES: "With `true`, the response has the version, the GUID and the schema, too. Older clients refuse members"
+    " that they do not know.",
+}
 
 
 def query(*names: str) -> dict[str, Any]:
@@ -53,3 +59,9 @@ def query(*names: str) -> dict[str, Any]:
         schema, text = _KNOWN[name]
         found.append({"name": name, "in": "query", "required": False, "description": text, "schema": schema})
     return {"parameters": found}
+
+
+def with_header(extra: dict[str, Any], name: str) -> dict[str, Any]:
+    """``openapi_extra`` of ``query`` for a route that also reads a header."""
+    header = {"name": name, "in": "header", "required": False, "description": _HEADERS[name], "schema": _BOOLEAN}
+    return {"parameters": [*extra["parameters"], header]}

@@ -14,12 +14,6 @@ from app.http.registry.requests import ReferenceBody
 from app.http.schemas import REGISTRY_TYPE, reference
 
 
-class RegisteredSchema(msgspec.Struct):
-    """The id of a registered schema."""
-
-    id: int
-
-
 class SchemaShape(msgspec.Struct, kw_only=True):
     """A schema. Members that say nothing are left out."""
 
@@ -27,6 +21,19 @@ class SchemaShape(msgspec.Struct, kw_only=True):
     guid: str
     schema_type: str | UnsetType = field(default=UNSET, name="schemaType")
     """Left out for AVRO."""
+    references: list[ReferenceBody] | UnsetType = UNSET
+    metadata: Any = UNSET
+    rule_set: Any = field(default=UNSET, name="ruleSet")
+
+
+class RegisteredSchema(msgspec.Struct, kw_only=True):
+    """The id of a registered schema, and the schema if the request has `Confluent-Accept-Unknown-Properties`."""
+
+    id: int
+    version: int | UnsetType = UNSET
+    schema: str | UnsetType = UNSET
+    guid: str | UnsetType = UNSET
+    schema_type: str | UnsetType = field(default=UNSET, name="schemaType")
     references: list[ReferenceBody] | UnsetType = UNSET
     metadata: Any = UNSET
     rule_set: Any = field(default=UNSET, name="ruleSet")

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from app.core.turns import Portion, each, ordered
 from app.http.errors import RestError
 from app.http.registry.answers import MEDIA_TYPE, answered, version_members
-from app.http.registry.parameters import PAGE, query
+from app.http.registry.parameters import PAGE, UNKNOWN_PROPERTIES, query, with_header
 from app.http.registry.paths import context_of
 from app.http.registry.requests import SchemaBody, flag, in_form, number, schema_in, service_of, subject_in, version_in
 from app.http.registry.shapes import NAME, NUMBER, RegisteredSchema, VersionShape, answers
@@ -126,12 +126,16 @@ async def list_versions(subject: str, request: Request) -> Response:
     summary="Register a schema",
     responses=answers(RegisteredSchema, "The id of the schema."),
     tags=TAGS,
-    openapi_extra=request_body(SchemaBody, EXAMPLE) | query("normalize"),
+    openapi_extra=request_body(SchemaBody, EXAMPLE) | with_header(query("normalize"), UNKNOWN_PROPERTIES),
 )
 async def register_schema(subject: str, request: Request) -> Response:
     asked = await schema_in(request, check_subject(subject_in(request, subject)))
     registered = await service_of(request).register(asked)
-    return answered({"id": registered.id})
+    if request.headers.get(UNKNOWN_PROPERTIES, "").lower() != "true":
+        return answered({"id": registered.id})
+    members = version_members(Version(registered.stored, 0))
+    del members["subject"]
+    return answered(members)
 
 
 @router.get(

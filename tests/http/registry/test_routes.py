@@ -64,6 +64,23 @@ async def test_a_schema_is_registered_got_listed_and_found(client: Client) -> No
     assert client.log.subjects == ["orders-value"]
 
 
+async def test_a_registration_tells_the_whole_schema_to_clients_that_take_it(client: Client) -> None:
+    """A serialiser that puts GUIDs into headers knows them from there."""
+    takes_all = {"Confluent-Accept-Unknown-Properties": "true"}
+    rules = {"domainRules": [{"name": "r", "type": "CEL"}]}
+    await client.register("other", STRING)
+    reference = {"name": "r", "subject": "other", "version": 1}
+    body = {"schemaType": "JSON", "schema": '{"type": "object"}', "references": [reference], "ruleSet": rules}
+    for _ in ("new", "there already"):
+        status, told = await client.ask("POST", "/subjects/a/versions", body, **takes_all)
+        got = await client.good("GET", "/subjects/a/versions/1")
+        assert got.pop("subject") == "a"
+        assert (status, told) == (200, got)
+        assert set(told) == {"id", "version", "guid", "schemaType", "schema", "references", "ruleSet"}
+    for other in ({}, {"Confluent-Accept-Unknown-Properties": "false"}):
+        assert await client.ask("POST", "/subjects/a/versions", body, **other) == (200, {"id": told["id"]})
+
+
 READ_FIRST: Final = ("GET", "POST", "PUT", "DELETE")
 BODY_OF: Final[dict[str, Any]] = {"config": {"compatibility": "NONE"}, "mode": {"mode": "READWRITE"}}
 
