@@ -583,6 +583,7 @@ PAGES = Served(
         f"{CONSOLE}test_masks.py::test_no_page_no_search_and_no_file_of_the_console_tells_a_masked_field",
         f"{CONSOLE}test_schemas.py::test_hostile_names_and_texts_are_text",
         f"{CONSOLE}test_topics.py::test_a_page_of_a_topic_that_there_is_not_is_404",
+        f"{CONSOLE}test_runbooks.py::test_the_list_leads_to_each_runbook_and_others_are_404",
     ),
 )
 LOGINS = Served(
@@ -644,6 +645,8 @@ CONSOLE_ROUTES = {
                 "/schemas/{subject}/versions/{version}",
                 "/access",
                 "/cost",
+                "/runbooks",
+                "/runbooks/{name}",
                 "/assets/{name}",
             )
         ),

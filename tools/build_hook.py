@@ -1,4 +1,4 @@
-"""Writes the commit into every sdist and wheel, as ``app/COMMIT``; hatchling runs it (``pyproject.toml``).
+"""Writes the commit into every sdist and wheel, as ``app/COMMIT``, and the runbooks; hatchling runs it (``pyproject.toml``).
 
 A wheel is often built from an sdist, where there is no git any more: the file that the sdist carries is taken over. An editable
 installation gets no file, because its commit changes with the checkout.
@@ -22,6 +22,7 @@ class CommitHook(BuildHookInterface[Any]):
         if version == "editable":
             return
         root = Path(self.root)
+        self._add_runbooks(root, build_data)
         module = runpy.run_path(str(root / "app" / "machine" / "commit.py"))
         place = f"app/{module['FILE']}"
         if (root / place).is_file() and not (root / ".git").exists():
@@ -37,6 +38,13 @@ class CommitHook(BuildHookInterface[Any]):
         file.write_text(f"{commit}\n")
         file.chmod(0o644)
         build_data["force_include"][str(file)] = place
+
+    @staticmethod
+    def _add_runbooks(root: Path, build_data: dict[str, Any]) -> None:
+        """The runbooks, which the console shows. An unpacked sdist has them in their place already."""
+        place = "app/http/console/runbooks"
+        if not (root / place).is_dir():
+            build_data["force_include"][str(root / "docs" / "runbooks")] = place
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         if self._folder is not None:

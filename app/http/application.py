@@ -42,6 +42,7 @@ from app.http.console.pages import logins as console_logins
 from app.http.console.pages import messages as console_messages
 from app.http.console.pages import overview as console_overview
 from app.http.console.pages import rules as console_rules
+from app.http.console.pages import runbooks as console_runbooks
 from app.http.console.pages import schemas as console_schemas
 from app.http.console.pages import store as console_store
 from app.http.console.pages import topic_groups as console_topic_groups
@@ -119,6 +120,7 @@ _PAGES: Final = (
     console_transactions,
     console_rules,
     console_users,
+    console_runbooks,
     console_cost,
     console_logins,
 )

@@ -77,6 +77,7 @@ OPEN_TO_ALL_USERS = {
     "/v3/clusters/{cluster_id}/topics", "/v3/clusters/{cluster_id}/topics/-/configs",
     "/v3/clusters/{cluster_id}/consumer-groups", "/v3/clusters/{cluster_id}/share-groups", "/brokers", "/topics",
     "/console/topics", "/console/live/topics", "/console/groups", "/console/brokers", "/console/transactions", "/console/login",
+    "/console/runbooks",
 }  # fmt: skip
 """GET of these. Lists have only those elements that the user may describe; of brokers they have all."""
 OF_THE_REGISTRY = (
@@ -88,8 +89,13 @@ OF_CONSOLE = ("/console/login", "/console/assets/")
 """Beginnings of routes that need no caller."""
 OF_SEVERAL = ("POST", "/v3/clusters/{cluster_id}/topics/-/configs:alter")
 """Its answer names each topic that it did not change, as the request did."""
-OTHERWISE = {("GET", "/console"): 303, ("GET", "/console/assets/{name}"): 404, OF_SEVERAL: 207}
-"""A page that leads elsewhere, a file that there is not, and an answer with an error for each topic."""
+OTHERWISE = {
+    ("GET", "/console"): 303,
+    ("GET", "/console/assets/{name}"): 404,
+    ("GET", "/console/runbooks/{name}"): 404,
+    OF_SEVERAL: 207,
+}
+"""A page that leads elsewhere, files that there are not, and an answer with an error for each topic."""
 OF_INSTANCES = "/consumers"
 """``rest_v2/test_callers_of_instances.py`` asks these."""
 ACL = {

@@ -57,6 +57,7 @@ NEED_NO_RIGHT = {
     ("GET", "/console/groups"),
     ("GET", "/console/brokers"),
     ("GET", "/console/transactions"),
+    ("GET", "/console/runbooks"),
     ("GET", "/console/login"),
     ("POST", "/console/login"),
 }
@@ -89,6 +90,7 @@ WITHOUT_A_LINE = {
     ("GET", "/console/store"),
     # No broker is asked.
     ("GET", "/console/assets/{name}"),
+    ("GET", "/console/runbooks/{name}"),
     ("POST", "/console/logout"),
 }
 """Routes that refuse, and leave no line in the audit log."""

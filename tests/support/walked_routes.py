@@ -554,6 +554,8 @@ WALKED_ROUTES: Final[Mapping[Route, Entry]] = {
     ("GET", "/console/users"): _get("/console/users", 200, 400),
     ("GET", "/console/quotas"): _get("/console/quotas", 200, 400),
     ("GET", "/console/store"): _get("/console/store"),
+    ("GET", "/console/runbooks"): _get("/console/runbooks"),
+    ("GET", "/console/runbooks/{name}"): _get("/console/runbooks/loop-stalls"),
     ("GET", "/console/transactions"): _get("/console/transactions"),
     ("GET", "/console/transactions/{transactional_id}"): _get("/console/transactions/transaction-0", 200, 404),
     ("GET", "/console/topics/{topic_name}/partitions/{partition_id}/producers"): _get(

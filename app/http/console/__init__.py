@@ -6,7 +6,7 @@
 
 Folders, each of which imports only from those above it:
 
-- ``texts/``: texts and drawings, pure
+- ``texts/``: texts, drawings and runbooks, pure
 - ``records/``: records for a page, their texts by schema, and masks
 - ``pages/``: pages that show something
 - ``acts/``: acts that begin at a page: to produce, resend, reset, export or follow

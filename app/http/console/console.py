@@ -22,12 +22,15 @@ from app.http.console.records.masks import Masks
 from app.http.console.sessions import Sessions
 from app.http.console.texts import formats
 from app.http.console.texts.command_lines import reaching
+from app.http.console.texts.runbooks import Runbook, runbook_of
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 FOLDER: Final = Path(__file__).parent
 ASSETS: Final = "/console/assets/"
+RUNBOOKS: Final = (FOLDER / "runbooks", FOLDER.parents[2] / "docs" / "runbooks")
+"""Of an installed wheel, and of a checkout."""
 PAGES: Final = (
     ("overview", "/", "Overview", "o"),
     ("topics", "/console/topics", "Topics", "t"),
@@ -70,6 +73,7 @@ class Console:
         """Measurements of topics by brokers in the last hour, shared as ``live`` is."""
         self._environment: Environment | None = None
         self._assets: Mapping[str, Asset] = {}
+        self._runbooks: Mapping[str, Runbook] = {}
 
     @cached_property
     def installed(self) -> bool:
@@ -80,8 +84,8 @@ class Console:
         """The templates. They are compiled in a thread, because that takes longer than a portion."""
         if self._environment is not None:
             return self._environment
-        assets, environment = await asyncio.to_thread(_load)
-        self._assets, self._environment = assets, environment
+        self._assets, self._runbooks, environment = await asyncio.to_thread(_load)
+        self._environment = environment
         return environment
 
     async def asset(self, name: str) -> Asset | None:
@@ -90,10 +94,15 @@ class Console:
             await self.environment()
         return self._assets.get(name)
 
+    async def runbooks(self) -> Mapping[str, Runbook]:
+        """The runbooks by their names."""
+        await self.environment()
+        return self._runbooks
+
 
 @cache
-def _load() -> tuple[Mapping[str, Asset], Environment]:
-    """The static files and the compiled templates, which all consoles of a process share: they take a quarter of a second."""
+def _load() -> tuple[Mapping[str, Asset], Mapping[str, Runbook], Environment]:
+    """Static files, runbooks and compiled templates, which all consoles of a process share: they take a quarter of a second."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup, escape
 
@@ -133,4 +142,12 @@ def _load() -> tuple[Mapping[str, Asset], Environment]:
     }
     for name in environment.list_templates():
         environment.get_template(name)
-    return assets, environment
+    return assets, _runbooks(), environment
+
+
+def _runbooks() -> Mapping[str, Runbook]:
+    folder = next((one for one in RUNBOOKS if one.is_dir()), None)
+    if folder is None:
+        return {}
+    paths = (path for path in sorted(folder.glob("*.md")) if path.stem != "README")
+    return {path.stem: runbook_of(path.stem, path.read_text("utf-8")) for path in paths}

@@ -64,6 +64,7 @@ _TITLES: Final = {
 }
 _COMES_AGAIN: Final = frozenset({KAFKA_RETRIABLE[1], STORE_AWAY, BROKER_NOT_AVAILABLE[1]})
 """Error codes of pages that a later try may show."""
+_RUNBOOKS: Final = {STORE_AWAY: "store-unreachable", BROKER_NOT_AVAILABLE[1]: "broker-down"}
 
 
 def console_of(request: Request) -> Console:
@@ -135,6 +136,7 @@ async def refused(request: Request, answer: RestAnswer) -> Response:
         title=title,
         message=answer.message,
         again=again if safe else "",
+        runbook=_RUNBOOKS.get(answer.error_code, ""),
         section="",
     )
     for name, value in answer.headers().items():

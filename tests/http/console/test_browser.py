@@ -57,6 +57,8 @@ PAGES: Final = (
     "/console/schemas/flights-value",
     "/console/schemas/flights-value/versions/2",
     "/console/transactions",
+    "/console/runbooks",
+    "/console/runbooks/unclean-election",
     "/console/transactions/settlement",
     "/console/access",
     "/console/users",

@@ -4,5 +4,5 @@
 - ``overview``: the first page and its live numbers
 - ``topics``, ``messages``, ``groups``, ``brokers``, ``store``: lists and their details
 - ``schemas``, ``transactions``, ``cost``; ``rules``, ``users``: pages about access
-- ``logins``: the pages to log in and out
+- ``runbooks``; ``logins``: the pages to log in and out
 """
