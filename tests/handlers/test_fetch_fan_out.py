@@ -179,7 +179,7 @@ async def test_a_range_that_has_left_the_page_cache_is_found_out_again(
     monkeypatch.setattr(type(log.handle.file), "is_cached", lambda *_: False)
     assert only(await ask(client, 12, request(asked(3)))).records == first.records
     assert planned == []
-    assert len(sent) == 5  # nothing was copied
+    assert sum(sent) == 5 * len(first.records)  # nothing was copied; one answer may take several calls
     monkeypatch.setattr(fetch_fan_out, "CACHED_FOR_S", -1.0)
     assert only(await ask(client, 12, request(asked(3)))).records == first.records
     assert planned != []

@@ -120,9 +120,9 @@ async def test_it_is_not_known_what_became_of_a_try_that_is_neither_answered_nor
     assert answer.status_code == 503
     assert "not known yet whether the records are stored" in answer.json()["message"]
     await asked.late[0]()
+    await settled(broker)
     again = await process.post("k")
     assert again.status_code == 200
-    await settled(broker)
     assert len(await committed(broker)) == 2, "the late try is the one that counts"
 
 
