@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
 from html import unescape
@@ -15,6 +16,7 @@ from app.client.cluster import TopicView
 from app.core.turns import Portion
 from app.http.console.pages import topics
 from app.wire.private import OFFLINE, PartitionTierStatus, TierStatusResponse
+from tests.support.waiting import WAIT_S
 
 HTML = {"accept": "text/html"}
 
@@ -23,6 +25,15 @@ async def made(http: httpx.AsyncClient, cluster: str, *names: str, partitions: i
     for name in names:
         response = await http.post(f"{cluster}/topics", json={"topic_name": name, "partitions_count": partitions})
         assert response.status_code == 201, response.text
+
+
+async def timeline_of(http: httpx.AsyncClient, topic: str, partition: int = 0) -> str:
+    """The page of a timeline by offset. The broker tells of a new partition a moment after its first records."""
+    url = f"/console/topics/{topic}?partition={partition}&by=offset"
+    async with asyncio.timeout(WAIT_S):
+        while "High watermark" not in (page := (await http.get(url)).text):
+            await asyncio.sleep(0.005)
+    return page
 
 
 def named(text: str) -> list[str]:
@@ -62,7 +73,7 @@ async def test_a_topic_has_its_timeline_partitions_and_settings(http: httpx.Asyn
     await made(http, cluster, "flights", partitions=3)
     record = {"partition_id": 1, "value": {"type": "STRING", "data": "x" * 5000}}
     assert (await http.post(f"{cluster}/topics/flights/records", json=record)).status_code == 200
-    timeline = (await http.get("/console/topics/flights?partition=1&by=offset")).text
+    timeline = await timeline_of(http, "flights", 1)
     assert "/console/topics/flights/messages?partition=1&amp;offset=0" in timeline
     assert "Local disk" in timeline
     empty = (await http.get("/console/topics/flights?partition=0")).text
@@ -93,7 +104,7 @@ async def test_the_timeline_of_a_compacted_topic_tells_of_compaction_alone(
         assert (await http.post(f"{cluster}/topics", json={"topic_name": name, "configs": configs})).is_success
         record = {"key": {"type": "STRING", "data": "k"}, "value": {"type": "STRING", "data": "v"}}
         assert (await http.post(f"{cluster}/topics/{name}/records", json=record)).is_success
-        page = (await http.get(f"/console/topics/{name}?by=offset")).text
+        page = await timeline_of(http, name)
         assert ("Compaction has nothing to do" in page) is ("compact" in policy)
         assert ("Retention takes nothing yet" in page) is ("delete" in policy)
 
