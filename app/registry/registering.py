@@ -25,7 +25,7 @@ from app.registry.record_json import (
 )
 from app.registry.refusals import Code, RegistryRefusal
 from app.registry.subjects import Subject, read_subject
-from app.registry.view import Content, Mode, Version, View, content_of
+from app.registry.view import Content, Mode, Version, View, content_of, properties_of
 
 RawRecord = tuple[bytes, bytes | None]
 REFERENCES_MAX: Final = 1_000
@@ -182,6 +182,16 @@ def completed(view: View, asked: SchemaRequest) -> SchemaRequest:
     metadata = newest.stored.metadata if asked.metadata is None else asked.metadata
     rule_set = newest.stored.rule_set if asked.rule_set is None else asked.rule_set
     return asked._replace(metadata=metadata, rule_set=rule_set)
+
+
+def of_group(view: View, asked: SchemaRequest, versions: Sequence[Version]) -> Sequence[Version]:
+    """The versions that a new schema must be compatible with: where a config names a ``compatibilityGroup``, those whose metadata
+    have the same value of this property. Schemas without the property are a group, too."""
+    name = view.setting(asked.subject, "compatibilityGroup")
+    if not isinstance(name, str):
+        return versions
+    wanted = properties_of(completed(view, asked).metadata).get(name)
+    return [one for one in versions if properties_of(one.stored.metadata).get(name) == wanted]
 
 
 def wanted_content(view: View, asked: SchemaRequest, parsed: ParsedSchema) -> Content:

@@ -87,10 +87,14 @@ def content_of(
 
 def has_properties(version: Version, wanted: Iterable[tuple[str, str]]) -> bool:
     """Whether the metadata of a version have all these properties, by key and value."""
-    metadata = version.stored.metadata
-    found = metadata.get("properties") if isinstance(metadata, dict) else None
-    properties = found if isinstance(found, dict) else {}
+    properties = properties_of(version.stored.metadata)
     return all(properties.get(key) == value for key, value in wanted)
+
+
+def properties_of(metadata: Any) -> Mapping[str, Any]:
+    """The properties in the metadata of a schema."""
+    found = metadata.get("properties") if isinstance(metadata, dict) else None
+    return found if isinstance(found, dict) else {}
 
 
 def has_rule(version: Version, types: Set[str]) -> bool:

@@ -24,6 +24,7 @@ from app.registry.registering import (
     check_mode,
     completed,
     is_same,
+    of_group,
     referenced,
     register,
     subject_not_found,
@@ -127,7 +128,7 @@ class SchemaService:
         if versions is None:
             versions = view.versions(asked.subject.qualified)
         parsed = await self._parsed(view, asked)
-        return await self._incompatibilities(view, view.level(asked.subject), parsed, versions)
+        return await self._incompatibilities(view, view.level(asked.subject), parsed, of_group(view, asked, versions))
 
     async def model_of(self, view: View, version: Version) -> ParsedSchema | None:
         """The model of a stored version, None if its text cannot be read. Raises: ParserMissing."""
@@ -208,7 +209,8 @@ class SchemaService:
     async def _check_compatible(self, view: View, asked: SchemaRequest, parsed: ParsedSchema) -> None:
         name = asked.subject.qualified
         level = view.level(asked.subject)
-        found = await self._incompatibilities(view, level, parsed, view.versions(name))
+        versions = of_group(view, asked, view.versions(name))
+        found = await self._incompatibilities(view, level, parsed, versions)
         if found:
             raise RegistryRefusal(
                 Code.INCOMPATIBLE,

@@ -21,6 +21,7 @@ from app.registry.record_json import Key, KeyType, write_key
 from tests.support.registry import schema_record
 from tests.support.registry_routes import MEDIA_TYPE, Client
 from tests.support.schema_log import MemorySchemaLog
+from tests.support.schema_records import operator_record
 
 STRING = '"string"'
 
@@ -425,6 +426,33 @@ async def test_a_config_without_a_level_is_there_with_the_level_that_holds(clien
     assert await client.good("GET", "/config/a") == {**sent, "compatibilityLevel": "FULL"}
     assert await client.good("DELETE", "/config/a") == sent
     assert await client.refused("GET", "/config/a") == (404, 40408)
+
+
+async def test_schemas_are_compared_within_their_compatibility_group(client: Client) -> None:
+    def major(number: int) -> dict[str, Any]:
+        return {"metadata": {"properties": {"major": str(number)}}}
+
+    await client.good("PUT", "/config", {"compatibility": "BACKWARD_TRANSITIVE"})
+    await client.register("s", '"int"', **major(1))
+    assert await client.refused("POST", "/subjects/s/versions", {"schema": '"string"', **major(2)}) == (409, 409)
+    await client.good("PUT", "/config/s", {"compatibilityGroup": "major"})
+    wrong = {"schema": '"boolean"'}
+    for of_group, path in ((1, ""), (1, "/1")):
+        verdict = await client.good("POST", f"/compatibility/subjects/s/versions{path}", {**wrong, **major(of_group)})
+        assert verdict == {"is_compatible": False}
+    assert await client.good("POST", "/compatibility/subjects/s/versions", {**wrong, **major(3)}) == {
+        "is_compatible": True
+    }
+    await client.register("s", '"string"', **major(2))
+    await client.register("s", '"long"', **major(1))
+    for refused in ({**wrong, **major(1)}, {**wrong, **major(2)}, wrong):
+        assert await client.refused("POST", "/subjects/s/versions", refused) == (409, 409), refused
+    await client.register("s", '"double"')
+    assert (await client.good("GET", "/subjects/s/versions/latest"))["metadata"] == major(1)["metadata"]
+    await client.register("s", '"boolean"', metadata={})
+    assert await client.refused("POST", "/subjects/s/versions", {"schema": '"null"', "metadata": {}}) == (409, 409)
+    client.log.put(operator_record("CONFIG", "s", compatibilityGroup=["major"]))  # by another registry
+    assert await client.refused("POST", "/subjects/s/versions", {"schema": '"null"', **major(3)}) == (409, 409)
 
 
 async def test_modes_are_set_got_and_taken_away(client: Client) -> None:
