@@ -258,7 +258,8 @@ async def test_the_cost_is_shown_to_those_who_may_describe_the_cluster(
         assert cells((await http.ask("one", "/console/topics")).text, "$ a month") == ["1,234.50"]
         assert (await http.ask("none", "/console/topics?sort=cost")).status_code == 403
         hidden = (await http.ask("none", "/console/topics")).text
-        assert "sort=" not in hidden
+        assert re.findall(r"sort=(\w+)", hidden) == ["lag"], "which needs no right on the cluster"
+        assert (await http.ask("none", "/console/topics?sort=lag")).status_code == 200
         assert "/console/topics/t" in hidden
         assert "a month" not in hidden
 
@@ -346,3 +347,43 @@ async def test_the_list_is_sorted_by_what_brokers_measured(
     second = (await http.get(unescape(following[1]))).text
     assert (cells(first, "Topic"), cells(second, "Topic")) == (["b", "c"], ["a"])
     assert 'rel="next"' not in second
+
+
+async def test_the_list_is_sorted_by_the_lags_that_its_reader_may_see(
+    http: httpx.AsyncClient, cluster: str, application: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.http.console.pages.topic_totals.LAG_TOPICS_MAX", 2)  # so that brokers are asked twice
+    for name, records in (("a", 1), ("b", 5), ("c", 9), ("d", 1)):
+        await written(http, cluster, name, records)
+    await committed(application, "g", "a", 1)
+    await committed(application, "g", "b", 0)
+    await committed(application, "h", "c", 2)
+    names = (await http.get("/console/topics")).text
+    link = re.search(r'<a href="/console/topics\?([^"]*sort=lag[^"]*)"', names)
+    assert link is not None
+    text = (await http.get(f"/console/topics?{unescape(link[1])}")).text
+    assert cells(text, "Topic") == ["c", "b", "a", "d"]
+    assert re.findall(r'<th[^>]*aria-sort="(\w+)"', text) == ["descending"]
+    live = re.search(r'data-live="([^"]+)"', text)
+    assert live is not None
+    moving = (await http.get(unescape(live[1]))).json()
+    assert moving["counters"] == {"a": 1, "b": 5, "c": 9, "d": 1}
+    assert moving["gauges"]["lag c"] == 7
+    assert (await http.get("/console/live/topics?name=b&name=none")).json()["counters"] == {"b": 5}
+    assert (await http.get("/console/live/topics", params={"name": "x" * 301})).status_code == 400
+
+    monkeypatch.setattr("app.http.console.pages.topics.TOPICS_A_PAGE", 3)
+    first = (await http.get("/console/topics?sort=lag")).text
+    following = re.search(r'rel="next" href="([^"]+)"', first)
+    assert following is not None
+    assert cells((await http.get(unescape(following[1]))).text, "Topic") == ["d"]
+    assert cells((await http.get("/console/topics?sort=lag&q=none")).text, "Topic") == []
+
+    monkeypatch.setattr("app.http.console.pages.topics.SORTED_BY_LAG_MAX", 3)
+    assert "sort=lag" not in (await http.get("/console/topics")).text, "nothing leads to a page that is refused"
+    refused = await http.get("/console/topics?sort=lag")
+    assert refused.status_code == 400
+    assert "4 topics fit. The order by lag is for lists of 3 topics with 5,000 partitions at most" in refused.text
+    assert cells((await http.get("/console/topics?sort=lag&q=b")).text, "Topic") == ["b"]
+    monkeypatch.setattr("app.http.console.pages.topics.PARTITIONS_SUMMED_MAX", 0)
+    assert (await http.get("/console/topics?sort=lag&q=b")).status_code == 400

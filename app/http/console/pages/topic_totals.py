@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from fastapi import Request
+from msgspec.structs import replace
 
 from app.client.cluster import TopicView
 from app.client.connection import KafkaConnection
 from app.core.errors import RequestRejected
+from app.core.turns import slices
 from app.core.units import BrokerId
 from app.cost.measured import IN, MEASURED_NAMES, OTHERS, STORED
 from app.http.console.asking import side_by_side
@@ -22,7 +24,7 @@ from app.http.console.pages.overview import Numbers, may_describe, numbers_of
 from app.http.console.rendering import console_of
 from app.http.gateway import Gateway
 from app.http.serving import gateway_of
-from app.wire.private import UNKNOWN_END, GroupOnTopic, TopicLag, TopicLagsResponse
+from app.wire.private import LAG_TOPICS_MAX, UNKNOWN_END, GroupOnTopic, TopicLag, TopicLagsResponse
 
 Ends = Mapping[str, Mapping[int, int]]
 """The ends of partitions by topic and partition; some may be missing."""
@@ -65,10 +67,20 @@ async def lags_of(
     }
 
     async def ask(_: BrokerId, connection: KafkaConnection) -> TopicLagsResponse | None:
-        try:
-            return await gateway.groups.topic_lags_at(connection, asked, limit=limit, after=after, partition=partition)
-        except RequestRejected:
-            return None  # of an older release; the page says that the lag is not known
+        lags: list[TopicLag] = []
+        first: TopicLagsResponse | None = None
+        whole = True
+        for some in slices([*asked.items()], LAG_TOPICS_MAX):
+            try:
+                answer = await gateway.groups.topic_lags_at(
+                    connection, dict(some), limit=0 if first else limit, after=after, partition=partition
+                )
+            except RequestRejected:
+                return None  # of an older release; the page says that the lag is not known
+            first = first or answer
+            lags += answer.lags
+            whole &= answer.whole
+        return None if first is None else replace(first, lags=lags, whole=whole)
 
     told = await side_by_side(gateway, gateway.cluster.view.brokers.keys() - {*away}, ask)
     found.silent = sorted({*told.silent, *away})

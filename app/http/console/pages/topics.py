@@ -26,11 +26,11 @@ from app.http.console.pages.topic_totals import RANKED_MAX, Lags, lags_of, measu
 from app.http.console.rendering import GUARDED, ConsoleRoute, console_of, page
 from app.http.console.texts.formats import setting
 from app.http.console.texts.timeline import Axis, Taking, timeline_steps
-from app.http.errors import RestError
+from app.http.errors import BROKER_NOT_AVAILABLE, RestError
 from app.http.gateway import Gateway
 from app.http.serving import gateway_of
 from app.wire.config_resources import ConfigResourceType
-from app.wire.private import OFFLINE, PartitionTierStatus, SegmentInfo, TierStatusResponse
+from app.wire.private import OFFLINE, PartitionTierStatus, SegmentInfo, TierStatusResponse, TopicsResponse
 
 router = APIRouter(include_in_schema=False, route_class=ConsoleRoute, default_response_class=Response)
 
@@ -58,6 +58,10 @@ COLUMNS: Final[Mapping[str, str]] = {
 _SHOWN_COLUMNS: Final = tuple(name for name in COLUMNS if name not in ("records", "upload"))
 SORTS: Final = ("bucket", "written", "cost")
 """Columns by which the list can be sorted, by what brokers measured in the last hour. The order of names needs no measure."""
+BY_LAG: Final = "lag"
+"""The column by which a list of some topics can be sorted, by the lags of now."""
+SORTED_BY_LAG_MAX: Final = 1_000
+"""Topics of a list that is sorted by lag. Their lags are all asked for."""
 _MOVING: Final = frozenset({"written", "lag"})
 _SHOWN: Final = ("retention.ms", "cleanup.policy", "firn.durability", "remote.storage.enable")
 
@@ -177,6 +181,8 @@ class _Asked(NamedTuple):
     """One of ``SORTS``; empty for the order of names."""
     begin: int = 0
     """Topics of a ranking before the page."""
+    names: tuple[str, ...] = ()
+    """Of the topics of the page, where they are known already."""
 
     def query(self, after: str = "", *, sort: str | None = None, begin: int = 0) -> str:
         """A page of the same list in a URL, by default in the same order."""
@@ -193,12 +199,13 @@ def _asked(request: Request) -> _Asked:
     query = request.query_params
     columns = frozenset(COLUMNS).intersection(query.getlist("col")) or frozenset(_SHOWN_COLUMNS)
     sort = query.get("sort", "")
-    if sort and sort not in SORTS:
-        raise RestError(400, f"The parameter sort must be one of {', '.join(SORTS)}.")
-    begin = number_in(request, "from", 0, RANKED_MAX)
+    if sort and sort not in (*SORTS, BY_LAG):
+        raise RestError(400, f"The parameter sort must be one of {', '.join((*SORTS, BY_LAG))}.")
+    begin = number_in(request, "from", 0, max(RANKED_MAX, SORTED_BY_LAG_MAX))
     internal = query.get("internal") == "1"
-    found = _Asked(query.get("q", ""), query.get("after", ""), internal, columns, sort, begin)
-    if len(found.wanted) > QUERY_CHARS_MAX or len(found.after) > QUERY_CHARS_MAX:
+    names = tuple(query.getlist("name")[:TOPICS_A_PAGE])
+    found = _Asked(query.get("q", ""), query.get("after", ""), internal, columns, sort, begin, names)
+    if max(map(len, (found.wanted, found.after, *names))) > QUERY_CHARS_MAX:
         raise RestError(400, f"A filter has {QUERY_CHARS_MAX} characters at most.")
     return found
 
@@ -219,7 +226,7 @@ class _Page(NamedTuple):
 async def _page(request: Request, asked: _Asked) -> _Page:
     """Raises: RestError 403; BrokerUnavailable, RequestRejected."""
     gateway = gateway_of(request)
-    limit = TOPICS_A_PAGE if not asked.sort else 1
+    limit = {"": TOPICS_A_PAGE, BY_LAG: SORTED_BY_LAG_MAX}.get(asked.sort, 1)
     listed = await soon(
         gateway,
         lambda: gateway.admin.topic_names(
@@ -232,6 +239,8 @@ async def _page(request: Request, asked: _Asked) -> _Page:
         following = asked.query(listed.names[-1]) if more else ""
         return _Page(shown, listed.before, listed.fitting, listed.total, None, following)
     await soon(gateway, gateway.admin.describe_brokers)
+    if asked.sort == BY_LAG:
+        return await _page_by_lag(gateway, asked, listed)
     found = await measured(request)
     if found is None:
         raise RestError(403, "To sort topics by size, rate or cost you need the right to DESCRIBE the cluster.")
@@ -243,13 +252,41 @@ async def _page(request: Request, asked: _Asked) -> _Page:
     return _Page(ranked[asked.begin : end], asked.begin, listed.fitting, listed.total, len(ranked), following)
 
 
+async def _page_by_lag(gateway: Gateway, asked: _Asked, listed: TopicsResponse) -> _Page:
+    """A page of the topics in which groups are furthest behind. Topics whose lag is not known come last.
+
+    Raises: RestError 400 if the list has too many topics or partitions to ask for all lags.
+    """
+    whole = listed.fitting == len(listed.names)
+    topics = [*(await gateway.admin.describe_topics(listed.names)).values()] if whole else []
+    if not whole or sum(len(one.partitions) for one in topics) > PARTITIONS_SUMMED_MAX:
+        raise RestError(
+            400,
+            f"{listed.fitting:,} topics fit. The order by lag is for lists of {SORTED_BY_LAG_MAX:,} topics with "
+            f"{PARTITIONS_SUMMED_MAX:,} partitions at most: filter the names.",
+        )
+    told = await told_of(gateway, topics)
+    if told is None:
+        raise RestError(503, "A topic was deleted meanwhile. Load the page again.", error_code=BROKER_NOT_AVAILABLE[1])
+    lags = (await lags_of(gateway, topics, await ends_of(told), away=told.silent)).topics
+    topics.sort(key=lambda one: (-lags[one.name].lag if one.name in lags else 1, one.name))
+    end = asked.begin + TOPICS_A_PAGE
+    following = asked.query(begin=end) if end < len(topics) else ""
+    shown = topics[asked.begin : end]
+    return _Page(shown, asked.begin, listed.fitting, listed.total, len(topics), following)
+
+
 @router.get("/console/live/topics")
 async def live(request: Request) -> Response:
     """How many records each topic of a page has got so far, for the script of the list, which computes rates from two of these
     responses. Topics are left out unless the ends of all of their partitions are known, because a sum without one would look like a
     leap."""
     gateway = gateway_of(request)
-    shown = (await _page(request, _asked(request))).shown
+    asked = _asked(request)
+    if asked.names:
+        shown: Sequence[TopicView] = [*(await gateway.admin.describe_topics(asked.names)).values()]
+    else:
+        shown = (await _page(request, asked)).shown
     told = await told_of(gateway, shown)
     counters = None
     gauges: dict[str, int] = {}
@@ -306,15 +343,28 @@ async def list_topics(request: Request) -> Response:
         internal=asked.internal,
         columns={name: text for name, text in COLUMNS.items() if name != "cost" or counted is not None},
         shown=asked.columns,
-        live=asked.query(asked.after, begin=asked.begin) if numbers is not None and asked.columns & _MOVING else None,
+        live=_live_query(asked, shown) if numbers is not None and asked.columns & _MOVING else None,
         following=listed.following,
         begun=asked.query() if listed.before else None,
         sort=asked.sort,
-        sorts={name: asked.query(sort=name) for name in ("", *SORTS)} if counted is not None else {},
+        sorts=_sorts(asked, listed, measured=counted is not None),
         ranked=listed.ranked,
         missing=numbers is None and bool(shown),
         silent=sorted({*away, *lags.silent}),
     )
+
+
+def _live_query(asked: _Asked, shown: Sequence[TopicView]) -> str:
+    """The numbers that move on a page, in a URL. The order by lag is not asked for anew: the rows of the page stay."""
+    if asked.sort == BY_LAG:
+        return urlencode([("name", one.name) for one in shown])
+    return asked.query(asked.after, begin=asked.begin)
+
+
+def _sorts(asked: _Asked, listed: _Page, *, measured: bool) -> Mapping[str, str]:
+    """The orders that a reader can choose, as queries."""
+    orders = [*(SORTS if measured else ()), *([BY_LAG] if listed.fitting <= SORTED_BY_LAG_MAX else ())]
+    return {name: asked.query(sort=name) for name in ("", *orders)} if orders else {}
 
 
 async def _sums(
