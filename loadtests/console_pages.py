@@ -38,6 +38,7 @@ from loadtests.system import System, free_port, wait_for_port
 PAGES = (
     "/",
     "/console/topics",
+    "/console/topics?sort=lag&q=topic-00",
     "/console/groups",
     "/console/topics/topic-00000",
     "/console/topics/topic-00000/groups",

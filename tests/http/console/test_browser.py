@@ -181,6 +181,10 @@ async def test_keys_lead_to_pages_and_rows(shown: Shown) -> None:
     assert await tab.value("document.activeElement.textContent") == "flights"
     await tab.press("?")
     assert await tab.value("document.querySelector('#keys').open") is True
+    await tab.go(f"{shown.base}/console/cost")
+    await tab.press("/")
+    await tab.until("location.pathname == '/console/topics'")
+    await tab.until("document.readyState == 'complete' && document.activeElement.name == 'q'")
     assert tab.reports == []
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 import re
+from html import unescape
 from typing import Any
 
 import httpx
@@ -91,7 +92,16 @@ async def test_filters_let_only_some_messages_through(http: httpx.AsyncClient, c
     assert offsets((await http.get(f"{TOPIC}/messages?offset=0&key=red")).text) == [1]
     assert offsets((await http.get(f"{TOPIC}/messages?offset=0&contains=tw")).text) == [1, 2]
     none = (await http.get(f"{TOPIC}/messages?offset=0&contains=zebra")).text
-    assert "No record here fits the filter, up to the end." in none
+    assert "No record from offset 0 on fits the filter, up to the end." in none
+    assert "Search from the oldest" not in none
+    newest = (await http.get(f"{TOPIC}/messages?count=1&key=red")).text
+    assert "No record from offset 2 on fits the filter, up to the end." in newest
+    link = re.search(r'<a href="([^"]+)">Search from the oldest</a>', newest)
+    assert link is not None
+    assert offsets((await http.get(f"{TOPIC}/messages{unescape(link[1])}")).text) == [1]
+    beyond = (await http.get(f"{TOPIC}/messages?offset=99")).text
+    assert "No record here, up to the end." in beyond
+    assert "these lie" not in beyond
 
 
 async def test_a_filter_of_headers_lets_only_some_messages_through(http: httpx.AsyncClient, cluster: str) -> None:

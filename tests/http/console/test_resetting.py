@@ -110,6 +110,23 @@ async def test_a_reset_needs_the_typed_name_and_a_page_of_this_session(
     assert await offsets(gateway) == {0: 2, 1: 5}
 
 
+async def test_a_refused_reset_still_shows_the_command_of_the_same_reset(
+    http: httpx.AsyncClient, gateway: Gateway
+) -> None:
+    query = {"topic": "t", "partition": "1", "to": "offset", "at": "3"}
+    shown = (await http.get(RESET, params=query, headers=HTML)).text
+    fields = dict(re.findall(r'<input type="hidden" name="(topic|partition|to|at)" value="([^"]*)">', shown))
+    assert fields == query
+    form = {"form_token": token_in(shown), "plan": plan_in(shown), "name": "wrong", **fields}
+    refused = (await http.post(RESET, data=form, headers=HTML)).text
+    (command,) = re.findall(r"<code>(firn group reset [^<]*)</code>", shown)
+    assert command in refused
+    assert "--all-topics" not in refused
+    assert '<option value="t" selected>' in refused
+    long = (await http.post(RESET, data={**form, "at": "x" * 9_000}, headers=HTML)).text
+    assert "x" * 301 not in long
+
+
 async def test_a_group_that_has_moved_since_its_preview_stays(http: httpx.AsyncClient, gateway: Gateway) -> None:
     shown = (await http.get(f"{RESET}?to=earliest", headers=HTML)).text
     await gateway.groups.commit(GROUP, {place(0): 3})

@@ -46,6 +46,9 @@ WHERE: Final[Mapping[str, str]] = {
     "time": "a time (UTC)",
     "offset": "an offset",
 }
+ASKED: Final = ("topic", "partition", "to", "at")
+"""Parameters of a preview. The form that confirms it repeats them, so that a refused one shows the command of the same reset."""
+ASKED_CHARS_MAX: Final = 300
 _TOO_MANY: Final = f"A reset has {PARTITIONS_MAX} partitions at most. Choose a topic, or use `firn group reset`."
 _HAS_MEMBERS: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.NON_EMPTY_GROUP})
 
@@ -188,7 +191,7 @@ async def preview(group_id: str, request: Request) -> Response:
     gateway = gateway_of(request)
     _, view, committed = await _group(gateway, text_of(request, "group_id"))
     query = request.query_params
-    asked = {name: query.get(name, "").strip() for name in ("topic", "partition", "to", "at")}
+    asked = {name: query.get(name, "").strip() for name in ASKED}
     changes, message, status = None, "", 200
     if asked["to"] and not view.members:
         try:
@@ -245,9 +248,8 @@ async def reset(group_id: str, request: Request) -> Response:
     except (FirnError, RestError) as error:
         status, message = tell(request, gateway, error, RESET)
         shown = changes if status == 400 else None
-        return await _page(
-            request, view, committed, dict.fromkeys(("topic", "partition", "to", "at"), ""), shown, message, status
-        )
+        asked = {name: fields.get(name, "")[:ASKED_CHARS_MAX] for name in ASKED}
+        return await _page(request, view, committed, asked, shown, message, status)
     proof = done_token(request, f"set {name} {len(changes)}")
     where = f"/console/groups/{quote(name, safe='')}?set={len(changes)}&proof={proof}"
     return RedirectResponse(where, 303, headers={**GUARDED, "cache-control": "no-store"})

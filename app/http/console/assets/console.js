@@ -22,6 +22,15 @@ function step(by) {
   all[next].querySelector("a, summary")?.focus({ preventScroll: true })
 }
 
+function search_here() {
+  const search = document.querySelector("[data-search]")
+  search?.focus()
+  search?.select()
+  return search !== null
+}
+
+if (location.hash === "#search") search_here() // from a page without a search
+
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return
   if (typing(event.target)) {
@@ -43,12 +52,8 @@ document.addEventListener("keydown", (event) => {
   else if (event.key === "f") document.querySelector('a[data-key="f"]')?.click()
   else if (event.key === "?") document.querySelector("#keys").showModal()
   else if (event.key === "/") {
-    const search = document.querySelector("[data-search]")
-    if (search) {
-      event.preventDefault()
-      search.focus()
-      search.select()
-    }
+    event.preventDefault()
+    if (!search_here()) location.assign("/console/topics#search")
   }
 })
 
