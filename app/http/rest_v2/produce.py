@@ -17,9 +17,18 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app.client.producer import Acknowledged
-from app.core.errors import ErrorCode, FirnError, LimitExceeded, ProtocolError, RequestRejected
+from app.core.errors import (
+    CorruptionError,
+    ErrorCode,
+    FirnError,
+    LimitExceeded,
+    ProtocolError,
+    RequestRejected,
+    clause,
+)
 from app.core.limits import MIB
 from app.core.turns import Portion
+from app.exactly_once.records import Result
 from app.http.bodies import PIECE_BYTES_MAX, decoded, whole_body
 from app.http.body_budget import bytes_of_body
 from app.http.consumers.settings import Format
@@ -201,8 +210,12 @@ async def _produce_body(
         for start in range(0, len(raw), DIGEST_BYTES_AT_ONCE):
             asked.digest.feed(bytes(raw[start : start + DIGEST_BYTES_AT_ONCE]))
             await portion.rest_if_spent()
-        if missing is not None and await gateway.keyed.known(asked.key, asked.digest.digest()) is None:
-            raise missing  # before a schema is registered for it
+        if missing is not None or form in SCHEMA_TYPES:  # before a schema is looked for or registered
+            known = await gateway.keyed.known(asked.key, asked.digest.digest())
+            if known is None and missing is not None:
+                raise missing
+            if known is not None and known.answer:
+                return _answered(request, _results_of(known), *_ids_of(known.answer))
     body = decoded(raw, ProduceBody)
     await portion.rest()
     objects = await _split(bytes(body.records), portion)
@@ -226,14 +239,31 @@ async def _produce_body(
                 await content_of(form, "value", index, value, value_schema, schemas, portion),
             )
         )
+    ids = [None if schema is None else schema.id for schema in (key_schema, value_schema)]
     if asked is None:
         results, status = await _send(request, gateway, topic, converted, portion)
-    else:
-        results, status = await _send_keyed(gateway, asked, topic, converted), 200
-    content = ProduceResults(
-        results, None if key_schema is None else key_schema.id, None if value_schema is None else value_schema.id
-    )
-    return Response(msgspec.json.encode(content), status, headers=NO_STORE, media_type=request.scope[MEDIA])
+        return _answered(request, results, *ids, status=status)
+    answer = msgspec.msgpack.encode(ids) if form in SCHEMA_TYPES else b""
+    return _answered(request, await _send_keyed(gateway, asked, topic, converted, answer), *ids)
+
+
+def _answered(
+    request: Request, results: list[RecordResult], key_id: int | None, value_id: int | None, *, status: int = 200
+) -> Response:
+    content = msgspec.json.encode(ProduceResults(results, key_id, value_id))
+    return Response(content, status, headers=NO_STORE, media_type=request.scope[MEDIA])
+
+
+def _results_of(stored: Result) -> list[RecordResult]:
+    return [RecordResult(part.partition, offset) for part, offset in stored.offsets()]
+
+
+def _ids_of(answer: bytes) -> tuple[int | None, int | None]:
+    """The ids of the schemas of keys and values that ``Result.answer`` has, so that each repeat tells the same ones."""
+    try:
+        return msgspec.msgpack.decode(answer, type=tuple[int | None, int | None])
+    except msgspec.MsgspecError as error:
+        raise CorruptionError(f"The stored result of the key cannot be read: {clause(error)}.") from None
 
 
 async def _split(records: bytes, portion: Portion) -> list[bytes]:
@@ -304,13 +334,13 @@ async def _send(
 
 
 async def _send_keyed(
-    gateway: Gateway, asked: KeyedRequest, topic: str, records: list[_Converted]
+    gateway: Gateway, asked: KeyedRequest, topic: str, records: list[_Converted], answer: bytes
 ) -> list[RecordResult]:
     """Store all records of a request, once for its key, or none (ADR 0043). Raises: RestError, FirnError."""
     stored_total, failed_total = records_counters(gateway.registry)
     rows = [KeyedRecord(one.partition, one.key, one.value) for one in records]
     try:
-        result = await gateway.keyed.produce(asked.key, asked.digest.digest(), topic, rows, 200)
+        result = await gateway.keyed.produce(asked.key, asked.digest.digest(), topic, rows, 200, answer=answer)
     except (RestError, RequestRejected) as error:
         failed_total.value += len(rows)
         unknown = isinstance(error, RequestRejected) and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -318,7 +348,7 @@ async def _send_keyed(
             raise RestError(404, str(error), error_code=PARTITION_NOT_FOUND) from None
         raise
     stored_total.value += len(rows)
-    return [RecordResult(part.partition, offset) for part, offset in result.offsets()]
+    return _results_of(result)
 
 
 def _of_record(error: FirnError, partition: int | None) -> RestAnswer:

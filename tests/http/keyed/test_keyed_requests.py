@@ -611,6 +611,36 @@ async def test_a_request_of_v2_is_stored_once_and_answered_alike(broker: Running
     assert stored == {}
 
 
+@pytest.mark.parametrize("by_id", [False, True])
+async def test_a_repeat_of_v2_names_the_schemas_of_its_first_try(tmp_path: Path, by_id: bool) -> None:
+    async with broker_on(tmp_path, new_level=APPEND_LEVEL) as broker, process_of(broker) as process:
+        await broker.create_topic("t", 1)
+        given: dict[str, Any] = {"value_schema": '"int"', "key_schema": '"string"'}
+        if by_id:
+            ids = [
+                (await process.http.post(f"/subjects/{name}/versions", json={"schema": schema})).json()["id"]
+                for name, schema in (("t-value", '"int"'), ("t-key", '"string"'))
+            ]
+            given = dict(zip(("value_schema_id", "key_schema_id"), ids, strict=True))
+        headers = {"content-type": "application/vnd.kafka.avro.v2+json", "idempotency-key": "k"}
+        body = json.dumps({**given, "records": [{"key": "a", "value": 1}, {"key": "b", "value": 2}]})
+
+        async def ask() -> httpx.Response:
+            return await process.http.post("/topics/t", content=body, headers=headers)
+
+        first = await ask()
+        assert first.status_code == 200, first.text
+        assert None not in (first.json()["key_schema_id"], first.json()["value_schema_id"])
+        for query in ("", "?permanent=true"):
+            for name in ("t-value", "t-key"):
+                assert (await process.http.delete(f"/subjects/{name}{query}")).status_code == 200
+            again = await ask()
+            assert (again.status_code, again.content) == (200, first.content)
+        assert (await process.http.get("/subjects?deleted=true")).json() == [], "nothing is registered for a repeat"
+        await settled(broker)
+        assert len(await committed(broker)) == 2
+
+
 async def test_of_a_request_of_v2_with_a_bad_record_nothing_is_stored(broker: RunningBroker, process: Process) -> None:
     bad = {"records": [*V2["records"], {"partition": 7, "value": 4}]}
     refused = await v2(process, "k", bad)
