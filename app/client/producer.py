@@ -90,6 +90,8 @@ class _Batch:
     """The producer id of its sequence numbers; None while it has no numbers."""
     base_sequence: int = -1
     encoded: bytes = b""
+    has_connection: bool = False
+    """Whether its request has a place on a connection. Before that, a later batch of the partition could overtake it."""
     attempts: int = 0
     last_error: FirnError | None = None
     """Why the last attempt failed."""
@@ -414,14 +416,19 @@ class Producer:
 
         A batch under another producer id waits for all before it, since the broker orders only batches of the same id. A batch
         that is sent again goes alone: it may be stored already. If newer batches passed it, the broker would no longer
-        recognize it as a duplicate.
+        recognize it as a duplicate. A batch whose connection is being opened is waited for: the broker takes any first sequence
+        from a producer that it does not know, so the partition would never take the batch that was overtaken.
         """
         if not queue.ready or queue.draining or len(queue.in_flight) >= self._in_flight_max:
             return False
         if not queue.in_flight:
             return True
         newest = queue.in_flight[-1]
-        return not newest.attempts and newest.identity is (queue.ready[0].identity or queue.identity)
+        return (
+            newest.has_connection
+            and not newest.attempts
+            and newest.identity is (queue.ready[0].identity or queue.identity)
+        )
 
     def _next_pause(self) -> float | None:
         """Seconds until there is something to do without being woken."""
@@ -550,6 +557,10 @@ class Producer:
         self, node_id: BrokerId, batches: list[_Batch]
     ) -> dict[TopicPartition, PartitionProduceResponse]:
         connection = await self._cluster.broker(node_id)
+        for batch in batches:
+            batch.has_connection = True
+            if self._queues[batch.partition].ready:
+                self._wake.set()
         version = connection.version_of(ApiKey.PRODUCE)
         names: dict[object, str] = {}
         topics: dict[str, tuple[TopicRef, list[tuple[int, bytes]]]] = {}

@@ -200,6 +200,31 @@ async def test_several_batches_of_a_partition_are_under_way_at_once(
     assert len(log.records("one")) == 20
 
 
+async def test_no_batch_overtakes_one_that_waits_for_its_connection(
+    cluster: ClusterClient, log: FakeLog, clock: TickingClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another task may open the connection meanwhile: whoever asks next has it before those that waited are awake."""
+    connect, release, asked = cluster.broker, asyncio.Event(), 0
+
+    async def broker(*given: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            await release.wait()
+        return await connect(*given)
+
+    monkeypatch.setattr(cluster, "broker", broker)
+    async with Producer(cluster, clock, batch_bytes=1) as producer:
+        answers = await send_all(producer, 7)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert asked == 1
+        release.set()
+    assert values(log) == [b"%d" % number for number in range(7)]
+    assert [answer.result().offset for answer in answers] == list(range(7))
+    assert asked > IN_FLIGHT_PER_PARTITION_MAX
+
+
 FAULT = st.sampled_from(
     [
         None,
