@@ -397,9 +397,9 @@ def _has_schemas(view: View, subject: Subject | None) -> bool:
     return view.has_schemas(None if subject is None else subject.context)
 
 
-def delete_mode(view: View, name: str | None) -> Append:
-    """The record that takes a mode away."""
-    return Append(None, _tombstones(view, [Key(KeyType.MODE, name)]))
+def delete_modes(view: View, names: Iterable[str | None]) -> Append:
+    """The records that take modes away."""
+    return Append(None, _tombstones(view, [Key(KeyType.MODE, name) for name in names]))
 
 
 # --- refusals that several decisions share ----------------------------------------------------------------------------

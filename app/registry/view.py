@@ -430,6 +430,14 @@ class View:
         """The mode that was set, as ``config``."""
         return self._modes.get(name)
 
+    def subjects_with_mode(self, context: str) -> Iterator[str | None]:
+        """The subjects of a context that have a mode of their own, in no order. Other names are None: work has portions.
+
+        The view may read on between two of them."""
+        for name in list(self._modes):
+            subject = read_subject(name or "")
+            yield name if subject.name and subject.context == context else None
+
     def level(self, subject: Subject) -> Level:
         """The level that holds for a subject."""
         for name in scopes(subject):

@@ -36,6 +36,7 @@ _KNOWN: Final[dict[str, tuple[dict[str, Any], str]]] = {
     ),
     "offset": ({"type": "integer", "default": 0, "minimum": 0}, "The number of elements that are left out."),
     "permanent": (_BOOLEAN, "Whether to delete for good, after a soft deletion."),
+    "recursive": (_BOOLEAN, "Whether the modes of all subjects of the context are deleted, too."),
     "ruleType": (_TEXTS, "The type of a rule. Versions without a rule of one of these types are left out."),
     "subject": ({"type": "string"}, "A subject whose context the id belongs to. Lists have its versions alone."),
     "subjectPrefix": ({"type": "string"}, "The beginning of the names of subjects; `:*:` for those of all contexts."),

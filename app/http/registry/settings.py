@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from app.core.turns import each, slices
 from app.http.bodies import small_body
 from app.http.gateway import ADMIN_BODY_BYTES_MAX
 from app.http.registry.answers import answered
 from app.http.registry.parameters import query
 from app.http.registry.paths import context_of
 from app.http.registry.requests import flag, service_of, subject_in
+from app.http.registry.service import SchemaService
 from app.http.registry.shapes import answers
 from app.http.schemas import request_body
 from app.http.serving import gateway_of
 from app.registry.refusals import Code, RegistryRefusal
-from app.registry.registering import Append, delete_config, delete_mode, set_config, set_mode
+from app.registry.registering import Append, delete_config, delete_modes, set_config, set_mode
 from app.registry.subjects import DEFAULT_CONTEXT, Subject
 from app.registry.view import DEFAULT_LEVEL, View, scopes
 
 router = APIRouter(default_response_class=Response)
 T = TypeVar("T")
 TAGS: Final[list[str | Enum]] = ["Configs and modes (schema registry)"]
+MODES_AT_ONCE: Final = 200
+"""Modes of subjects that one append deletes."""
 
 
 class ConfigMembers(msgspec.Struct):
@@ -62,7 +67,13 @@ class ModeBody(msgspec.Struct):
     mode: str = ""
 
 
-BODIES: Final = (ConfigBody, ConfigShape, ModeBody)
+class ModeShape(msgspec.Struct):
+    """A mode; null if there was none besides those of subjects."""
+
+    mode: str | None
+
+
+BODIES: Final = (ConfigBody, ConfigShape, ModeBody, ModeShape)
 
 
 def _scope(request: Request, subject: str | None) -> tuple[str | None, Subject | None]:
@@ -146,16 +157,33 @@ async def _put_mode(request: Request, subject: str | None) -> Response:
 
 async def _delete_mode(request: Request, subject: str | None) -> Response:
     name, named = _scope(request, subject)
+    service = service_of(request)
+    recursive = flag(request, "recursive") and (named is None or not named.name)
+    if recursive:
+        await _delete_modes_in(service, DEFAULT_CONTEXT if named is None else named.context)
 
-    def decide(view: View) -> tuple[str, Append]:
+    def decide(view: View) -> tuple[str | None, Append]:
         found = view.mode_set(name)
-        if found is None:
+        if found is None and not recursive:
             if subject is not None:
                 raise _no_mode(subject)
             found = view.mode(named).value
-        return found, delete_mode(view, name)
+        return found, delete_modes(view, [name])
 
-    return answered({"mode": await service_of(request).write(decide)})
+    return answered({"mode": await service.write(decide)})
+
+
+async def _delete_modes_in(service: SchemaService, context: str) -> None:
+    """Delete the modes of all subjects of a context, some at a time."""
+    names: list[str] = []
+    view = await service.view()
+    await each(lambda name: names.append(name) if name is not None else None, view.subjects_with_mode(context))
+    for some in slices(names, MODES_AT_ONCE):
+        await service.write(partial(_deleted, some))
+
+
+def _deleted(names: Sequence[str], view: View) -> tuple[None, Append]:
+    return None, delete_modes(view, names)
 
 
 def _no_mode(subject: str) -> RegistryRefusal:
@@ -188,10 +216,10 @@ def _add(
             return await answer(request, subject)
 
         extra = request_body(body, example) if method == "PUT" else {}
-        if method == "PUT" and body is ModeBody:
-            extra |= query("force")
+        if body is ModeBody and (parameter := {"PUT": "force", "DELETE": "recursive"}.get(method)):
+            extra |= query(parameter)
         of_one = query("defaultToGlobal") if method == "GET" else {}
-        shape = body if body is ModeBody or method == "PUT" else ConfigShape
+        shape = body if method == "PUT" else ModeShape if body is ModeBody else ConfigShape
         responses = answers(shape, f"The {kind} as it was sent." if method == "PUT" else f"The {kind}.")
         for path, endpoint, whose, more in (
             (f"/{kind}", of_all, "all subjects", {}),

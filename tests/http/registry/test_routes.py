@@ -14,7 +14,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from starlette.datastructures import QueryParams
 
 from app.http.bodies import CONTAINERS_MAX
-from app.http.registry import requests
+from app.http.registry import requests, settings
 from app.http.registry.answers import WHOLE_MAX
 from app.http.schemas import REGISTRY_PATHS
 from app.registry.record_json import Key, KeyType, write_key
@@ -426,6 +426,28 @@ async def test_a_config_without_a_level_is_there_with_the_level_that_holds(clien
     assert await client.good("GET", "/config/a") == {**sent, "compatibilityLevel": "FULL"}
     assert await client.good("DELETE", "/config/a") == sent
     assert await client.refused("GET", "/config/a") == (404, 40408)
+
+
+async def test_modes_of_a_context_are_deleted_with_those_of_its_subjects(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "MODES_AT_ONCE", 2)
+    names = [f"s{number}" for number in range(5)]
+    for name in (*names, ":.sales:a", ":.sales:b", ":.sales:"):
+        await client.good("PUT", f"/mode/{name}", {"mode": "READONLY"})
+
+    async def left(*names: str) -> list[str]:
+        return [name for name in names if (await client.ask("GET", f"/mode/{name}"))[0] == 200]
+
+    assert await client.good("DELETE", "/mode/s0?recursive=true") == {"mode": "READONLY"}
+    assert await left(*names) == names[1:], "a subject has no subjects"
+    assert await client.good("DELETE", "/mode/:.sales:?recursive=true") == {"mode": "READONLY"}
+    assert await left(*names, ":.sales:a", ":.sales:b", ":.sales:") == names[1:]
+    assert await client.good("DELETE", "/mode/:.sales:?recursive=true") == {"mode": None}
+    assert await client.good("DELETE", "/mode") == {"mode": "READWRITE"}
+    assert await left(*names) == names[1:]
+    assert await client.good("DELETE", "/mode?recursive=true") == {"mode": None}
+    assert await left(*names) == []
 
 
 async def test_schemas_are_compared_within_their_compatibility_group(client: Client) -> None:
