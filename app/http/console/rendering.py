@@ -18,7 +18,7 @@ from fastapi.routing import APIRoute
 from starlette.responses import RedirectResponse, Response
 
 from app import __version__
-from app.core.errors import FirnError
+from app.core.errors import BrokerUnavailable, FirnError
 from app.core.extras import install_hint
 from app.core.turns import each
 from app.http.access import SAFE_METHODS
@@ -60,11 +60,10 @@ _TITLES: Final = {
     413: "That is too large",
     422: "That cannot be asked",
     429: "Too many read at once",
-    503: "No broker can say",
+    503: "Not available now",
 }
 _COMES_AGAIN: Final = frozenset({KAFKA_RETRIABLE[1], STORE_AWAY, BROKER_NOT_AVAILABLE[1]})
 """Error codes of pages that a later try may show."""
-_RUNBOOKS: Final = {STORE_AWAY: "store-unreachable", BROKER_NOT_AVAILABLE[1]: "broker-down"}
 
 
 def console_of(request: Request) -> Console:
@@ -123,8 +122,10 @@ def not_installed() -> Response:
     return Response(text, 200, headers={**GUARDED, "cache-control": "no-store", "vary": "Accept"}, media_type=HTML)
 
 
-async def refused(request: Request, answer: RestAnswer) -> Response:
-    """The page of a request that failed."""
+async def refused(request: Request, answer: RestAnswer, runbook: str = "") -> Response:
+    """The page of a request that failed. ``runbook``: one that may help."""
+    if answer.error_code == STORE_AWAY:
+        runbook = "store-unreachable"
     title = _TITLES.get(answer.error_code) or _TITLES.get(answer.status, "That failed")
     url = request.url
     again = url.path + (f"?{url.query}" if url.query else "") if answer.error_code in _COMES_AGAIN else ""
@@ -136,7 +137,7 @@ async def refused(request: Request, answer: RestAnswer) -> Response:
         title=title,
         message=answer.message,
         again=again if safe else "",
-        runbook=_RUNBOOKS.get(answer.error_code, ""),
+        runbook=runbook,
         section="",
     )
     for name, value in answer.headers().items():
@@ -190,6 +191,7 @@ class ConsoleRoute(APIRoute):
                     return to_login(request)
                 if isinstance(error, FirnError):
                     gateway_of(request).tell(self.path, error)
-                return await refused(request, answer_of(error))
+                runbook = "broker-down" if isinstance(error, BrokerUnavailable) else ""
+                return await refused(request, answer_of(error), runbook)
 
         return handled

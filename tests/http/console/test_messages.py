@@ -362,3 +362,4 @@ async def test_records_in_a_store_that_does_not_respond_are_said_to_lie_there(
         assert page.status_code == status
         assert sentence in page.text
         assert f'<a href="{TOPIC}/{path}">Try again</a>' in page.text
+        assert ("/console/runbooks/store-unreachable" in page.text) is (status == 503)

@@ -268,7 +268,8 @@ async def test_without_a_broker_a_page_says_that_none_can_be_reached() -> None:
     ):
         response = await client.get("/", headers=HTML)
     assert response.status_code == 503
-    assert "No broker can say" in response.text
+    assert "<h1>Not available now</h1>" in response.text
+    assert '<a href="/console/runbooks/broker-down">' in response.text
     assert "content-security-policy" in response.headers
 
 

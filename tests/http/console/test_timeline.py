@@ -64,6 +64,18 @@ def test_thousands_of_segments_are_drawn_as_few_blocks_that_cover_all_offsets() 
     assert all(left[1] == right[0] for left, right in pairwise(blocks))
 
 
+def test_ticks_show_as_much_of_a_time_as_tells_them_apart() -> None:
+    def ticks(span_ms: int) -> list[str]:
+        begins = 20_000 * 86_400_000
+        only = SegmentInfo("local", 0, 10, 1, begins + span_ms, "ACTIVE", min_timestamp=begins)
+        return [tick.text for tick in drawn(only).ticks]
+
+    assert ticks(20 * 86_400_000)[:2] == ["2024-10-04", "2024-10-09"]
+    assert ticks(2 * 86_400_000)[:3] == ["2024-10-04 00:00", "12:00", "2024-10-05 00:00"]
+    assert ticks(60_000)[:3] == ["2024-10-04 00:00:00", "00:00:15", "00:00:30"]
+    assert ticks(40)[:3] == ["2024-10-04 00:00:00.000", "00:00:00.010", "00:00:00.020"]
+
+
 def test_without_times_the_axis_has_offsets() -> None:
     found = drawn(SegmentInfo("local", 0, 50, 10, -1, "ACTIVE"))
     assert found.axis == "offset"

@@ -22,6 +22,9 @@ GAP: Final = 0.08
 LEAST: Final = 0.25
 """Percent of the width that each block has at least."""
 TICKS: Final = 5
+DATE: Final = len("2024-05-06")
+_LENGTHS: Final = ((4 * 86_400_000, DATE), (600_000, 16), (8_000, 19), (-1, 23))
+"""Spans in ms, and how much of a time the ticks of a longer one show: the day, the minute, the second, the millisecond."""
 
 Tier = Literal["bucket", "wal", "local"]
 Axis = Literal["time", "offset"]
@@ -213,15 +216,18 @@ def _add(lane: list[Block], tier: Tier, x: float, width: float, span: _Span, sto
 
 
 def _ticks(axis: Axis, first: int, last: int) -> list[Mark]:
-    found = []
+    found, day = [], ""
     for place in range(TICKS):
         part = place / (TICKS - 1)
         value = int(first + (last - first) * part)
         if axis == "offset":
             text = f"{value:,}"
         else:
-            length = 10 if last - first > 4 * 86_400_000 else 16 if last - first > 600_000 else 19
-            text = instant(value)[:length]
+            text = instant(value)[: next(length for longer_ms, length in _LENGTHS if last - first > longer_ms)]
+            if text[:DATE] == day and len(text) > DATE:
+                text = text[DATE + 1 :]
+            else:
+                day = text[:DATE]
         found.append(Mark(100 * part, text))
     return found
 
