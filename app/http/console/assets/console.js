@@ -174,7 +174,7 @@ async function look(url) {
           element.classList.add("old")
           element.title = `${age} s old`
         }
-        tell(`${reached ? "The brokers give no numbers now" : "The server of this console does not respond"}. Those below are ${age} s old.`)
+        tell(`${reached ? "The brokers give no numbers now" : "The server of this console does not respond"}. What you see is ${age} s old.`)
       }
     }
     await new Promise((done) => setTimeout(done, LIVE_MS))
