@@ -105,6 +105,20 @@ def test_a_rule_that_is_none_is_refused(text: str) -> None:
         parse_masks([text])
 
 
+@pytest.mark.parametrize("text", ["orders:card;orders:email", "orders:card orders:email", "a:b.c| d:@key"])
+def test_masks_without_a_comma_between_them_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="has more than one mask; write a comma between two of them"):
+        parse_masks([text])
+
+
+def test_a_field_may_have_a_space_or_a_colon() -> None:
+    assert parse_masks(["t:card number", "t:ns:card", "t:a;b"]) == (
+        ("t", "a;b"),
+        ("t", "card number"),
+        ("t", "ns:card"),
+    )
+
+
 def test_many_elements_are_masked_in_portions() -> None:
     value = b"[" + b"{}," * 40_000 + b'{"card":1}]'
     assert len(value) < MASKED_BYTES_MAX

@@ -35,6 +35,8 @@ _KEY: Final = "@key"
 _HEADERS: Final = "@headers"
 _ANY: Final = "*"
 _TOPICS: Final = re.compile(r"[A-Za-z0-9._*?-]+")
+_ANOTHER: Final = re.compile(r"[;\s|].*:")
+"""What stands between two masks where a comma should be."""
 
 _decoder: Final = msgspec.json.Decoder(float_hook=lambda text: msgspec.Raw(text.encode()))
 """It keeps the digits of numbers."""
@@ -149,5 +151,7 @@ def parse_masks(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
         is_known = field in (_KEY, _HEADERS) or (not field.startswith("@") and all(field.split(".")))
         if not colon or _TOPICS.fullmatch(topics) is None or not field or not is_known:
             raise ValueError(f"{text!r} is not a mask; write TOPICS:FIELD.FIELD, TOPICS:@key or TOPICS:@headers")
+        if _ANOTHER.search(field):  # it would hide a field of that long name, which no message has
+            raise ValueError(f"{text!r} has more than one mask; write a comma between two of them")
         rules.append((topics, field))
     return tuple(rules)
