@@ -5,11 +5,13 @@ from pathlib import Path
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
+from app.client.admin import AdminClient
 from app.core.units import BrokerId
 from app.http.console.pages.store import StoreNumbers, store_numbers
 from app.security.acls import Operation, ResourceType
-from app.wire.private import MetricSample, MetricsResponse
+from app.wire.private import ClusterResponse, MetricSample, MetricsResponse
 from tests.http.secured import secured
 
 HOUR = "firn_hour_requests"
@@ -98,6 +100,21 @@ async def test_the_page_shows_what_the_broker_counts(http: httpx.AsyncClient, cl
     assert "No broker has written a write-ahead log since its start." in page.text
     assert "No broker has counted for a minute yet." in page.text
     assert re.search(r'<td data-label="Broker"><strong>\d+</strong>', page.text)
+
+
+async def test_a_store_that_is_away_has_a_short_headline_its_reason_and_its_runbook(
+    http: httpx.AsyncClient, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = AdminClient.cluster_standing
+
+    async def standing(self: AdminClient, **given: float) -> ClusterResponse:
+        return replace(await ask(self, **given), store="The object store has failed for 9 s: <no route>.")
+
+    monkeypatch.setattr(AdminClient, "cluster_standing", standing)
+    page = (await http.get("/console/store")).text
+    assert '<h1 class="state hurts">The store does not respond.</h1>' in page
+    assert "<span>The object store has failed for 9 s: &lt;no route&gt;.</span>" in page
+    assert 'href="/console/runbooks/store-unreachable"' in page
 
 
 async def test_take_overs_are_shown_beside_the_write_ahead_logs(
