@@ -27,7 +27,7 @@ router = APIRouter(include_in_schema=False, route_class=ConsoleRoute, default_re
 ADDRESS: Final = "firn.address"
 """Where a request's scope has the address of its client, where callers log in (``app/http/login.py``)."""
 WRONG: Final = "The user, the password or the token is wrong."
-UNAVAILABLE: Final = "No broker can be reached, so nobody can log in. Try again later."
+UNAVAILABLE: Final = "No broker can be reached, so nobody can log in. The log of this server and /readyz say why."
 UNCHECKED: Final = "No broker could check this login. Try again later."
 USER_CHARS_MAX: Final = 256
 """Of the user that the page of a failed login keeps."""
