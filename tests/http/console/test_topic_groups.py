@@ -387,3 +387,17 @@ async def test_the_list_is_sorted_by_the_lags_that_its_reader_may_see(
     assert cells((await http.get("/console/topics?sort=lag&q=b")).text, "Topic") == ["b"]
     monkeypatch.setattr("app.http.console.pages.topics.PARTITIONS_SUMMED_MAX", 0)
     assert (await http.get("/console/topics?sort=lag&q=b")).status_code == 400
+
+
+async def test_bytes_in_write_ahead_logs_are_not_shown_as_those_of_a_disk_alone(
+    http: httpx.AsyncClient, cluster: str
+) -> None:
+    for name in ("object", "memory"):
+        configs = [{"name": "firn.durability", "value": name}]
+        assert (await http.post(f"{cluster}/topics", json={"topic_name": name, "configs": configs})).is_success
+        assert (await http.post(f"{cluster}/topics/{name}/records", json={"value": {"data": 1}})).is_success
+        row = (await http.get(f"/console/topics?q={name}")).text.split("<tr data-row>")[1]
+        told = 'class="t-wal"' in row, "in write-ahead logs, 0 B on local disks alone" in row
+        assert told == (name == "object",) * 2
+        timeline = (await http.get(f"/console/topics/{name}")).text
+        assert ("<dt>In write-ahead logs</dt>" in timeline) is (name == "object")
