@@ -19,6 +19,8 @@ import aiohttp
 
 PROGRAMS: Final = ("chromium", "chromium-browser", "google-chrome")
 START_S: Final = 60.0
+ANSWER_S: Final = 120.0
+"""A browser that is silent for so long has ended or hangs. A page has shown everything long before."""
 MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
@@ -69,11 +71,12 @@ class Tab:
                     self.reports.append(f"dialog: {given['message']}")
 
     async def send(self, method: str, **given: Any) -> Any:
-        """The result of a command of the protocol."""
+        """The result of a command of the protocol. Raises: TimeoutError after ``ANSWER_S``."""
         number = next(self._ids)
         waiting = self._waiting[number] = asyncio.get_running_loop().create_future()
         await self._socket.send_json({"id": number, "method": method, "params": given})
-        told = await waiting
+        async with asyncio.timeout(ANSWER_S):
+            told = await waiting
         assert "error" not in told, (method, told)
         return told["result"]
 
@@ -94,11 +97,12 @@ class Tab:
         await self.send("Emulation.setEmulatedMedia", features=[scheme])
 
     async def go(self, url: str) -> None:
-        """Open a page, and wait until it has loaded with all its files."""
+        """Open a page, and wait until it has loaded with all its files. Raises: TimeoutError after ``ANSWER_S``."""
         self._loaded.clear()
         told = await self.send("Page.navigate", url=url)
         assert not told.get("errorText"), told
-        await self._loaded.wait()
+        async with asyncio.timeout(ANSWER_S):
+            await self._loaded.wait()
 
     async def value(self, expression: str) -> Any:
         """The value of an expression in the page. It may be a promise."""
@@ -107,9 +111,10 @@ class Tab:
         return told["result"].get("value")
 
     async def until(self, expression: str) -> None:
-        """Wait until an expression holds in the page."""
-        while not await self.value(expression):  # noqa: ASYNC110 - the page cannot set an event of this process
-            await asyncio.sleep(0.05)
+        """Wait until an expression holds in the page. Raises: TimeoutError after ``ANSWER_S``."""
+        async with asyncio.timeout(ANSWER_S):
+            while not await self.value(expression):  # noqa: ASYNC110 - the page cannot set an event of this process
+                await asyncio.sleep(0.05)
 
     async def press(self, *keys: str) -> None:
         for key in keys:
