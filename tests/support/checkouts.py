@@ -20,6 +20,7 @@ COPIED: Final = (
     "app/__init__.py",
     "app/machine/__init__.py",
     "app/machine/commit.py",
+    "docs/runbooks/README.md",
     "tools/build_hook.py",
     "tools/wheelhouse.py",
 )
