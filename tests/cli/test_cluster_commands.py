@@ -51,7 +51,7 @@ async def test_status_and_brokers_are_the_same_by_any_broker_and_by_the_store(tm
         assert sum(one["leaders"] for one in listed) == 6
         assert {one["replicas"] for one in listed} == {6}
         assert {one["level_max"] for one in listed} == {LEVEL_MAX}
-        assert {one["lag_entries"] for one in listed} <= {0, 1, 2}, "the controller is asked"
+        assert None not in {one["lag_entries"] for one in listed}, "the controller is asked"
         assert await firn("cluster", "brokers", "--store", url) == 0
         assert "1*" in capfd.readouterr().out
         assert await firn("cluster", "status", "--bootstrap", brokers[1].bootstrap) == 0
