@@ -142,6 +142,14 @@ class LogOffsets:
         self._memory = config.firn_durability is Durability.MEMORY
         self._set_terms()
 
+    @property
+    def lacks_from(self) -> Offset | None:
+        """The first offset at which records may be missing amid the log, for a loss of files or of power; None if it is whole."""
+        starts = [one.start for one in self.lost[:1]]
+        if self.unsure_from is not None and self.unsure_from > self._log_start_offset:
+            starts.append(self.unsure_from)
+        return min(starts, default=None)
+
     def _adopt(self, loaded: LoadedLog) -> None:
         self._files = SegmentList(self._directory, self.path, loaded.segments)
         self._segments = self._files.segments

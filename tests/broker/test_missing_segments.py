@@ -16,10 +16,11 @@ from app.configs import TopicConfig
 from app.core.errors import BrokerUnavailable, ErrorCode
 from app.core.faults import Faults
 from app.core.units import BrokerId, TopicIdPartition
-from app.hot.checkpoints import CLEAN_SHUTDOWN_FILE
+from app.hot.checkpoints import CLEAN_SHUTDOWN_FILE, CLEANER_OFFSETS_FILE, RECOVERY_POINTS_FILE
 from app.hot.log import PartitionLog
 from app.hot.state_file import STATE_FILE
 from app.metadata.membership.member import ClusterMember
+from app.records.builder import build_batch
 from app.replication.roles import Role
 from app.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
 from tests.handlers.conversation import batch, talk
@@ -149,6 +150,57 @@ async def test_a_follower_leaves_the_in_sync_set_and_fetches_lost_records_again(
         await until(lambda: in_sync(leader) == [1, 2])
         assert [line for line in follower.lines if f"cut back from {END} to {start}, where segment files" in line]
         assert asked == [follower.node.membership.member]
+        assert await stored(follower) == await stored(leader)
+
+
+def lose_power_over_the_second_segment(data_dir: Path) -> int:
+    """Let a kill look like a loss of power: nothing of the second segment had reached the disk, and the later ones had.
+
+    Returns: the first offset that is lost."""
+    for name in (CLEAN_SHUTDOWN_FILE, STATE_FILE, RECOVERY_POINTS_FILE):
+        (data_dir / name).unlink(missing_ok=True)
+    (data_dir / CLEANER_OFFSETS_FILE).write_text("0\n1\nt 0 1\n")
+    logs = sorted((data_dir / "t-0").glob("*.log"))
+    assert len(logs) > 3
+    logs[1].write_bytes(b"")
+    return int(logs[1].stem)
+
+
+@pytest.mark.parametrize("boot_id", ["the next boot", "boot"])
+async def test_a_follower_of_a_compacted_log_fetches_again_what_it_may_have_lost_with_power(
+    tmp_path: Path, boot_id: str
+) -> None:
+    configs = {
+        "cleanup.policy": "compact",
+        "min.compaction.lag.ms": "600000",
+        "segment.bytes": "1048576",
+        "min.insync.replicas": "1",
+    }
+    async with AsyncExitStack() as stack:
+        leader = await stack.enter_async_context(member(tmp_path, 1, **SETTINGS))
+        async with member(tmp_path, 2, **SETTINGS) as follower:
+            await until(lambda: unfenced(leader) == unfenced(follower) == [1, 2])
+            await leader.node.membership.controller.create_topic("t", configs=configs, assignments={0: [1, 2]})
+            await until(lambda: follower.node.logs.get("t", 0) is not None and leader.node.logs.get("t", 0) is not None)
+            async with talk(leader.port) as client:
+                rows = [
+                    [(NOW, b"%d" % n, b"v" * 30_000, ()) for n in range(first, first + 10)]
+                    for first in range(0, END, 10)
+                ]
+                await produce(client, "t", *map(build_batch, rows))
+            await until(lambda: follower.log("t").high_watermark == END)
+            await follower.kill()
+        start = lose_power_over_the_second_segment(tmp_path / "broker-2" / "data")
+        follower = await stack.enter_async_context(member(tmp_path, 2, boot_id=boot_id, **SETTINGS))
+        if boot_id == "boot":  # its machine lost nothing, so others may count on it
+            await until(lambda: follower.log("t").high_watermark == END)
+            assert follower.log("t").lacks_from == start
+            return
+        await until(lambda: follower.log("t").lacks_from is None and follower.log("t").log_end_offset == END)
+        await until(lambda: in_sync(leader) == [1, 2])
+        assert [
+            line for line in follower.lines if f"cut back from {END} to {start}, where a compacted log may lack" in line
+        ]
         assert await stored(follower) == await stored(leader)
 
 

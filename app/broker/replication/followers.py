@@ -95,6 +95,8 @@ REFUSED: Final = frozenset(
 
 HISTORY_DIFFERS: Final = "its leader's history differs"
 """Why a log is cut back."""
+MAY_LACK: Final = "a compacted log may lack records that were lost with power"
+"""Compaction may have made the hole as well."""
 
 
 class FetchLink(Protocol):
@@ -258,7 +260,7 @@ class _Fetcher:
         """Partitions whose position may differ from the one in the session. The others cost a request nothing."""
         self._resting: dict[_Followed, None] = {}
         self._lacking: dict[_Followed, None] = {}
-        """Partitions whose log lacks segment files. They rest until ``_cut_lacking`` has decided (A6)."""
+        """Partitions whose log lacks segment files, or may lack records. They rest until ``_cut_lacking`` has decided (A6)."""
         self._to_scan: list[_Followed] = []
         self._forgotten: dict[TopicIdPartition, None] = {}
         self._in_session: dict[TopicIdPartition, None] = {}
@@ -274,7 +276,7 @@ class _Fetcher:
                 return
             self._let_go(found)
         followed = self._followed[key] = _Followed(key, partition, partition.leader_epoch)
-        if partition.log.lost and key not in self._owner.counted_on:
+        if partition.log.lacks_from is not None and key not in self._owner.counted_on:
             self._lacking[followed] = None
             self._rest(followed, math.inf)
         else:
@@ -546,7 +548,7 @@ class _Fetcher:
         self._changed.set()
 
     async def _cut_lacking(self) -> None:
-        """Cut logs that lack segment files back to before the first loss, and fetch what follows again (A6).
+        """Cut logs that lack segment files, or may lack records, back to before the first loss, and fetch what follows again (A6).
 
         A log is not cut before the image has the registration of this run, nor after a fetch: a leader that saw the old end could
         take this broker back into the set. A broker that is in a set by then was the leader, and others count on its log: it
@@ -560,21 +562,23 @@ class _Fetcher:
             image = self._owner.image().partition(followed.key.topic_id, followed.key.partition)
             if image is None or followed not in self._lacking:
                 continue
-            if log.lost and self._owner.broker_id in (*image.isr, *image.eligible):
+            if log.lacks_from is not None and self._owner.broker_id in (*image.isr, *image.eligible):
                 self._go_on_lacking(followed)
                 continue
-            if log.lost:
-                lost, before = log.lost[0], followed.now()
-                if not await self._owner.lower_high_watermark(partition.key, min(lost.start, log.high_watermark)):
+            if log.lacks_from is not None:
+                start, before = log.lacks_from, followed.now()
+                if not await self._owner.lower_high_watermark(partition.key, min(start, log.high_watermark)):
                     continue
                 if followed not in self._lacking or partition.role is not Role.FOLLOWER or followed.now() != before:
                     continue
-                why = f"segment files of offsets {lost} are missing or damaged: it fetches the records again"
+                why = f"segment files of offsets {log.lost[0]} are missing or damaged" if log.lost else MAY_LACK
                 try:
-                    self._cut(followed, lost.start, why, given_up=True)
+                    self._cut(followed, start, f"{why}: it fetches the records again", given_up=True)
                 except FirnError as error:
                     self._tell(followed, error)
-            if not log.lost:
+                if log.unsure_from is not None and log.log_end_offset <= log.unsure_from:
+                    log.unsure_from = None
+            if log.lacks_from is None:
                 del self._lacking[followed]
                 self._rest(followed, 0.0)
 
@@ -583,6 +587,8 @@ class _Fetcher:
         self._owner.counted_on.add(followed.key)
         del self._lacking[followed]
         self._rest(followed, 0.0)
+        if not partition.log.lost:
+            return  # compaction may have made the hole
         self._owner.log_line(
             Event.LOG_SEGMENTS_MISSING.line(
                 f"{partition.topic}-{partition.index} lacks offsets {', '.join(map(str, partition.log.lost))} and follows all the"
