@@ -146,8 +146,8 @@ class LogOffsets:
     def lacks_from(self) -> Offset | None:
         """The first offset at which records may be missing amid the log, for a loss of files or of power; None if it is whole."""
         starts = [one.start for one in self.lost[:1]]
-        if self.unsure_from is not None and self.unsure_from > self._log_start_offset:
-            starts.append(self.unsure_from)
+        if self.unsure_from is not None:
+            starts.append(Offset(max(self.unsure_from, self._log_start_offset)))
         return min(starts, default=None)
 
     def _adopt(self, loaded: LoadedLog) -> None:

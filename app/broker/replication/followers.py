@@ -576,7 +576,7 @@ class _Fetcher:
                     self._cut(followed, start, f"{why}: it fetches the records again", given_up=True)
                 except FirnError as error:
                     self._tell(followed, error)
-                if log.unsure_from is not None and log.log_end_offset <= log.unsure_from:
+                if log.log_end_offset <= start:
                     log.unsure_from = None
             if log.lacks_from is None:
                 del self._lacking[followed]
