@@ -17,7 +17,7 @@ from app.hot.acceptance import LogWork
 from app.hot.checkpoints import EpochStart
 from app.hot.epochs import LeaderEpochs
 from app.hot.log_offsets import LogOffsets
-from app.hot.missing import without_ended
+from app.hot.missing import end_in_file, without_ended
 from app.hot.producers import ProducerStates, parse_snapshot
 from app.hot.recovery import FOR_EVER, LoadedLog, create_file, load_log, new_segment
 from app.hot.segments import TRANSACTION_INDEX_SUFFIX, Segment, SegmentView
@@ -212,16 +212,18 @@ class TruncatedLog(LogOffsets):
         self._durability.lower_recovery_point(offset)
 
     def _truncate_segment(self, segment: Segment, offset: int) -> None:
-        position, header = (
-            self._reader.now(lambda: self._reader.batch_at(segment, offset))
-            if offset > segment.base_offset
-            else (0, None)
-        )
-        end_offset = header.base_offset if header is not None else segment.base_offset
         file = self._directory.descriptors.open(segment.handle)
+        index = self._reader.now(lambda: self._reader.index_of(segment))
+        end_in_its_file = end_in_file(segment, file, index)
+        if offset >= end_in_its_file:  # all batches stay: the hole behind them goes
+            position, end_offset = segment.size_bytes, end_in_its_file
+        elif offset > segment.base_offset:
+            position, header = self._reader.now(lambda: self._reader.batch_at(segment, offset))
+            end_offset = header.base_offset
+        else:
+            position, end_offset = 0, segment.base_offset
         file.truncate(position)
         file.fdatasync()
-        index = self._reader.now(lambda: self._reader.index_of(segment))
         index.truncate(end_offset - segment.base_offset, position)
         segment.size_bytes = position
         segment.end_offset = end_offset

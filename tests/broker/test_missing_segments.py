@@ -153,8 +153,8 @@ async def test_a_follower_leaves_the_in_sync_set_and_fetches_lost_records_again(
         assert await stored(follower) == await stored(leader)
 
 
-def lose_power_over_a_segment(data_dir: Path, number: int) -> int:
-    """Let a kill look like a loss of power: nothing of a segment had reached the disk, and all later ones had.
+def lose_power_over_a_segment(data_dir: Path, number: int, batches: int) -> int:
+    """Let a kill look like a loss of power: some batches of a segment had reached the disk, and all later segments had.
 
     Returns: the first offset that is lost."""
     for name in (CLEAN_SHUTDOWN_FILE, STATE_FILE, RECOVERY_POINTS_FILE):
@@ -162,13 +162,23 @@ def lose_power_over_a_segment(data_dir: Path, number: int) -> int:
     (data_dir / CLEANER_OFFSETS_FILE).write_text("0\n1\nt 0 1\n")
     logs = sorted((data_dir / "t-0").glob("*.log"))
     assert len(logs) > 3
-    logs[number].write_bytes(b"")
-    return int(logs[number].stem)
+    kept = batches * (logs[number].stat().st_size // 3)
+    logs[number].write_bytes(logs[number].read_bytes()[:kept])
+    return int(logs[number].stem) + 10 * batches
 
 
-@pytest.mark.parametrize(("boot_id", "number"), [("the next boot", 1), ("the next boot", 0), ("boot", 1)])
+@pytest.mark.parametrize(
+    ("boot_id", "number", "batches"),
+    [
+        ("the next boot", 1, 0),
+        ("the next boot", 1, 1),
+        ("the next boot", 0, 0),
+        ("the next boot", 2, 2),
+        ("boot", 1, 0),
+    ],
+)
 async def test_a_follower_of_a_compacted_log_fetches_again_what_it_may_have_lost_with_power(
-    tmp_path: Path, boot_id: str, number: int
+    tmp_path: Path, boot_id: str, number: int, batches: int
 ) -> None:
     configs = {
         "cleanup.policy": "compact",
@@ -190,7 +200,7 @@ async def test_a_follower_of_a_compacted_log_fetches_again_what_it_may_have_lost
                 await produce(client, "t", *map(build_batch, rows))
             await until(lambda: follower.log("t").high_watermark == END)
             await follower.kill()
-        start = lose_power_over_a_segment(tmp_path / "broker-2" / "data", number)
+        start = lose_power_over_a_segment(tmp_path / "broker-2" / "data", number, batches)
         follower = await stack.enter_async_context(member(tmp_path, 2, boot_id=boot_id, **SETTINGS))
         if boot_id == "boot":  # its machine lost nothing, so others may count on it
             await until(lambda: follower.log("t").high_watermark == END)
