@@ -171,6 +171,7 @@ class LogOffsets:
             self.config.index_interval_bytes,
             self._durability.request_checkpoint,
             self.lost,
+            loaded.may_have_holes,
         )
         self._noted_epoch: int = self._epochs.latest
 

@@ -47,6 +47,7 @@ class LogReader:
         "_cursors",
         "_directory",
         "_index_interval_bytes",
+        "_may_have_holes",
         "_place",
         "_request_checkpoint",
         "_segments",
@@ -63,9 +64,10 @@ class LogReader:
         index_interval_bytes: int,
         request_checkpoint: Callable[[], None],
         lost: Sequence[LostRange] = (),
+        may_have_holes: bool = False,
     ) -> None:
         """``place`` is the topic and the partition; ``bases`` are the segments' base offsets; ``request_checkpoint`` is called when
-        an index was rebuilt."""
+        an index was rebuilt; ``may_have_holes``: the log is compacted, so segments may end before the next one begins."""
         self._directory = directory
         self._place = place
         self._segments = segments
@@ -74,6 +76,7 @@ class LogReader:
         self._request_checkpoint = request_checkpoint
         self.lost = lost
         """Offsets whose segment files are missing. The log changes them."""
+        self._may_have_holes = may_have_holes
         self._cursors: dict[int, tuple[Segment, int]] = {}
         self._window: tuple[Segment, int, bytes | bytearray] | None = None
 
@@ -146,28 +149,37 @@ class LogReader:
         number = bisect_right(self._bases, offset) - 1
         segment = self._segments[number]
         wanted = offset
-        # Compacted segments may end before the next one begins.
-        while offset >= segment.end_offset or segment.size_bytes == 0:
-            number += 1
-            if number == len(self._segments):
-                raise CorruptionError(
-                    f"The log that ends in {segment.handle.path} has no record batch from {wanted} on."
-                )
-            segment = self._segments[number]
-            offset = max(offset, segment.base_offset)
-        if offset == segment.base_offset:
-            return segment, 0, self._header_at(segment, 0).base_offset
-        position, header = self.batch_at(segment, offset)
-        return segment, position, header.base_offset
+        while True:
+            # Compacted segments may end before the next one begins.
+            while offset >= segment.end_offset or segment.size_bytes == 0:
+                number += 1
+                if number == len(self._segments):
+                    raise CorruptionError(
+                        f"The log that ends in {segment.handle.path} has no record batch from {wanted} on."
+                    )
+                segment = self._segments[number]
+                offset = max(offset, segment.base_offset)
+            if offset == segment.base_offset:
+                return segment, 0, self._header_at(segment, 0).base_offset
+            position, header = self.batch_at(segment, offset, is_last=number == len(self._segments) - 1)
+            if header is not None:
+                return segment, position, header.base_offset
 
-    def batch_at(self, segment: Segment, offset: int) -> tuple[int, BatchHeader]:
-        """Position and header of the first batch that ends past ``offset``, which is below the segment's end."""
+    def batch_at(self, segment: Segment, offset: int, *, is_last: bool) -> tuple[int, BatchHeader | None]:
+        """Position and header of the first batch that ends past ``offset``, which is below the segment's end.
+
+        ``is_last``: no segment was behind this one. The header is None if the offset is in a hole at the end of another segment of
+        a compacted log. The segment is known to end before the hole from then on. Raises: PageMiss, CorruptionError.
+        """
         index = self.index_of(segment)
         slot = bisect_right(index.offsets, offset - segment.base_offset) - 1
         position = index.positions[slot] if slot >= 0 else 0
         header = self._indexed_header(segment, index, slot) if slot >= 0 else self._header_at(segment, 0)
         while header.end_offset <= offset:
             position += header.size_bytes
+            if position == segment.size_bytes and self._may_have_holes and not is_last:
+                segment.end_offset = Offset(header.end_offset)
+                return position, None
             header = self._header_at(segment, position)
         return position, header
 
@@ -176,7 +188,9 @@ class LogReader:
         cursor = self._cursors.get(end_offset)
         if cursor is not None and cursor[0] is segment:
             return cursor[1], end_offset
-        position, header = self.batch_at(segment, end_offset)
+        position, header = self.batch_at(segment, end_offset, is_last=segment is self._segments[-1])
+        if header is None:
+            return position, end_offset
         if header.base_offset == end_offset:
             self.remember(end_offset, segment, position)
         return position, header.base_offset

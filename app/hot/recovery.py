@@ -91,6 +91,8 @@ class LoadedLog:
     """Whether the log start is where the local segments begin for want of a checkpoint, and may be in the tier."""
     unsure_from: Offset | None = None
     """Where offsets begin to be missing above the recovery point: compaction has left them out, or a loss of power has."""
+    may_have_holes: bool = False
+    """Whether segments may end before the next one begins, because the log is compacted."""
     lost: tuple[LostRange, ...] = ()
     """Offsets between segments whose files are missing, oldest first. The segment before ends where they start."""
     truncated_bytes: int = 0
@@ -307,6 +309,7 @@ class _Loader:
             recovery_point=min(self._recovery_point, end),
             epochs_on_disk=on_disk,
             unsure_from=self._unsure_from,
+            may_have_holes=self._gaps,
             lost=tuple(one for one in self._lost if one.end <= end),
             truncated_bytes=self._truncated_bytes,
             problems=self._problems,
@@ -385,16 +388,15 @@ class _Loader:
                     # As its roll did, or would have done: a later recovery that trusts the segment reads only its last entry.
                     finish_times(segment, segment.index)
                 follower = segments[number + 1]
-                if segment.end_offset == follower.base_offset or (
-                    self._gaps and segment.end_offset < follower.base_offset
-                ):
-                    if segment.end_offset < follower.base_offset and self._unsure_from is None:
-                        self._unsure_from = Offset(segment.end_offset)
-                    segment.end_offset = follower.base_offset
+                if segment.end_offset == follower.base_offset:
                     continue
-                self._problems.append(
-                    f"{segment.handle.path} ends at {segment.end_offset}, but the next segment begins at {follower.base_offset}"
-                )
+                hole = f"{segment.handle.path} ends at {segment.end_offset}, but the next segment begins at {follower.base_offset}"
+                if self._gaps and segment.end_offset < follower.base_offset:
+                    self._problems.append(f"{hole}: a loss of power may have taken records of this compacted log")
+                    if self._unsure_from is None:
+                        self._unsure_from = Offset(segment.end_offset)
+                    continue
+                self._problems.append(hole)
             self._drop(segments[number + 1 :])
             return segments[: number + 1]
         return segments
@@ -824,6 +826,7 @@ def restore_log(
         producers=producers,
         log_start_offset=Offset(state.log_start_offset),
         recovery_point=Offset(segments[-1].end_offset),
+        may_have_holes=gaps,
         lost=()
         if gaps
         else without_ended(

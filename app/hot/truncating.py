@@ -17,7 +17,7 @@ from app.hot.acceptance import LogWork
 from app.hot.checkpoints import EpochStart
 from app.hot.epochs import LeaderEpochs
 from app.hot.log_offsets import LogOffsets
-from app.hot.missing import end_in_file, without_ended
+from app.hot.missing import without_ended
 from app.hot.producers import ProducerStates, parse_snapshot
 from app.hot.recovery import FOR_EVER, LoadedLog, create_file, load_log, new_segment
 from app.hot.segments import TRANSACTION_INDEX_SUFFIX, Segment, SegmentView
@@ -120,11 +120,12 @@ class TruncatedLog(LogOffsets):
         try:
             # The cut is at a batch's edge at or below the offset; the segment's base is surely no higher.
             self._lower_recovery_point(self._bases[max(0, bisect_right(self._bases, offset) - 1)])
+            newest = self._segments[-1]
             while len(self._segments) > 1 and self._segments[-1].base_offset >= offset:
                 self._files.discard_newest()
             segment = self._segments[-1]
             if segment.end_offset > offset:
-                self._truncate_segment(segment, offset)
+                self._truncate_segment(segment, offset, is_last=segment is newest)
             self._snapshots.delete_above(segment.end_offset)
             self._epochs.truncate_from_end(Offset(segment.end_offset))
             self._durability.write_epochs()
@@ -211,19 +212,15 @@ class TruncatedLog(LogOffsets):
             self.cleaned_end_offset = min(self.cleaned_end_offset, Offset(offset))
         self._durability.lower_recovery_point(offset)
 
-    def _truncate_segment(self, segment: Segment, offset: int) -> None:
+    def _truncate_segment(self, segment: Segment, offset: int, *, is_last: bool) -> None:
+        position, end_offset = 0, segment.base_offset
+        if offset > segment.base_offset:
+            position, header = self._reader.now(lambda: self._reader.batch_at(segment, offset, is_last=is_last))
+            end_offset = Offset(segment.end_offset if header is None else header.base_offset)
         file = self._directory.descriptors.open(segment.handle)
-        index = self._reader.now(lambda: self._reader.index_of(segment))
-        end_in_its_file = end_in_file(segment, file, index)
-        if offset >= end_in_its_file:  # all batches stay: the hole behind them goes
-            position, end_offset = segment.size_bytes, end_in_its_file
-        elif offset > segment.base_offset:
-            position, header = self._reader.now(lambda: self._reader.batch_at(segment, offset))
-            end_offset = header.base_offset
-        else:
-            position, end_offset = 0, segment.base_offset
         file.truncate(position)
         file.fdatasync()
+        index = self._reader.now(lambda: self._reader.index_of(segment))
         index.truncate(end_offset - segment.base_offset, position)
         segment.size_bytes = position
         segment.end_offset = end_offset

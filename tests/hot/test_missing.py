@@ -6,7 +6,7 @@ import pytest
 
 from app.configs import TopicConfig
 from app.core.errors import CorruptionError
-from app.core.units import Offset
+from app.core.units import LeaderEpoch, Offset
 from app.hot.descriptors import DescriptorCache, FileHandle
 from app.hot.indexes import SegmentIndex
 from app.hot.log import PartitionLog
@@ -18,6 +18,7 @@ from tests.support.simfs import SimFileSystem
 
 SIZE = len(idempotent(0))
 SETTINGS = {"segment_bytes": 5 * SIZE, "index_interval_bytes": SIZE}
+COMPACTED = {"segment_bytes": 5 * len(batch(key=b"00")), "cleanup_policy": frozenset({"compact"})}
 SECOND = f"{DATA}/t-0/00000000000000000005"
 THIRD = f"{DATA}/t-0/00000000000000000010"
 SIDES = (".index", ".timeindex", ".snapshot")
@@ -237,3 +238,60 @@ async def test_a_log_without_producers_tells_a_loss_as_well() -> None:
     fs.unlink(f"{SECOND}.log")
     _, log, _ = await after_a_kill(fs)
     assert log.lost == (LostRange(5, 10),)
+
+
+async def with_a_hole(count: int = 23) -> SimFileSystem:
+    """The disk of a compacted log after a loss of power that took the last three of the five records of its second segment."""
+    fs = sim()
+    manager = manager_over(fs)
+    await manager.load_all()
+    log = new_log(manager, **COMPACTED)
+    for number in range(count):
+        log.append_as_leader(batch(key=b"%02d" % number), now_ms=NOW)
+    file = fs.open(f"{SECOND}.log")
+    file.truncate(2 * (file.size() // 5))
+    file.close()
+    fs.kill()
+    return fs
+
+
+async def bases_from(log: PartitionLog, offset: int) -> list[int]:
+    return [header.base_offset for header in headers(await read_all(log, offset))]
+
+
+@pytest.mark.parametrize("starts", [1, 2])
+async def test_readers_of_a_compacted_log_go_on_behind_a_hole(starts: int) -> None:
+    fs = await with_a_hole()
+    manager, log, report = await started(fs, **COMPACTED)
+    assert (log.unsure_from, log.lacks_from) == (7, 7)
+    assert [line for line in report.problems if "ends at 7, but the next segment begins at 10: a loss of power" in line]
+    if starts == 2:
+        # Now all is below the recovery point, and the segment is trusted to go on to the next one.
+        await log.flush()
+        await manager.checkpoint()
+        _, log, _ = await after_a_kill(fs, **COMPACTED)
+    rest = [5, 6, *range(10, 23)]
+    assert await bases_from(log, 5) == rest
+    for offset in (7, 8, 9, 10):
+        assert await bases_from(log, offset) == rest[2:]
+
+
+async def test_a_cut_in_a_hole_takes_what_is_behind_it() -> None:
+    for offset in (7, 8, 9):
+        fs = await with_a_hole()
+        manager, log, _ = await started(fs, **COMPACTED)
+        await log.flush()
+        await manager.checkpoint()
+        _, log, _ = await after_a_kill(fs, **COMPACTED)
+        assert log.truncate_to(offset, given_up=True)
+        assert log.log_end_offset == 7
+        assert await bases_from(log, 5) == [5, 6]
+        log.append_as_follower(batch(key=b"07", base_offset=Offset(7), leader_epoch=LeaderEpoch(0)), now_ms=NOW)
+        assert await bases_from(log, 5) == [5, 6, 7]
+
+
+async def test_a_hole_in_a_log_that_is_not_compacted_is_damage() -> None:
+    fs = await with_a_hole()
+    _, log, report = await started(fs)
+    assert log.log_end_offset == 7
+    assert [line for line in report.problems if "ends at 7, but the next segment begins at 10" in line]
