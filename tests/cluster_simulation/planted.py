@@ -28,6 +28,7 @@ from app.handlers.fetch.consumers import ConsumerAttempt
 from app.handlers.state.fetch_sessions import FetchSession
 from app.handlers.state.parked_followers import ParkedFollowers
 from app.hot.log import PartitionLog
+from app.hot.log_offsets import LogOffsets
 from app.metadata.changes import broker_changes, leader_changes, reassignments
 from app.metadata.changes import topic_changes as changes
 from app.metadata.changes.topic_changes import Planned
@@ -133,6 +134,10 @@ def anybody_may_be_elected(patch: pytest.MonkeyPatch) -> None:
 
     for module in (elections, leader_changes, replica_changes):
         patch.setattr(module, "elect", elect)
+
+
+def a_hole_of_a_compacted_log_is_kept(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LogOffsets, "lacks_from", property(lambda log: log.lost[0].start if log.lost else None))
 
 
 def producer_ids_are_given_twice(patch: pytest.MonkeyPatch) -> None:
@@ -339,6 +344,10 @@ CALM: Final = SHORT | {"prompt": True, "seconds": 20.0, "producers": 1, "partiti
 
 LATE: Final = SHORT | {"seconds": 20.0, "pause_s": 3.0}
 
+HOLES: Final = SHORT | {"seconds": 15.0, "disk": False, "min_in_sync": 2, "tiered": False, "holes": True}
+HOLES_FAULTS: Final = ("slow disk", "slow disk", "power", "power", "power within")
+"""A slow disk lets several segments wait for their sync, and a loss of power takes one between others."""
+
 PLANTED: Final[dict[str, Planted]] = {
     "C5 sessions do not begin anew": Planted(
         sessions_do_not_begin_anew, "calm", 10, ("kill controller",), {"seconds": 12.0, "pause_s": 9.0}
@@ -399,6 +408,9 @@ PLANTED: Final[dict[str, Planted]] = {
         ("kill leader", "slow network"),
         SHORT | {"seconds": 10.0, "pause_s": 0.5},
         first=100,
+    ),
+    "A6 a hole of a compacted log is kept": Planted(
+        a_hole_of_a_compacted_log_is_kept, "INV-1", 4, HOLES_FAULTS, HOLES, first=10
     ),
     "M2 leadership kept over a restart": Planted(
         leads_on_after_a_restart, "INV-13", 5, ("power",), SHORT | {"seconds": 10.0, "disk": True}

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import random
 from base64 import b64encode
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -23,6 +23,8 @@ from uuid import UUID
 from app.configs import TierCompression, TopicConfig
 from app.core.errors import ErrorCode
 from app.core.units import TopicId
+from app.hot import manager, truncating
+from app.hot.recovery import LoadedLog, load_log
 from app.metadata.image.image import ClusterImage, PartitionImage
 from app.metadata.image.records import LEVEL_MAX
 from app.metadata.image.wal_ranges import PartitionDurability
@@ -113,6 +115,8 @@ class Shape:
     """Brokers send pulses (ADR 0023, L6): the cluster begins at the newest level."""
     objects: ObjectShape | None = None
     """Topics of object durability; None if there are none."""
+    holes: bool = False
+    """Recovery takes each log for a compacted one, whose holes compaction or a loss of power may have made (ADR 0024, A6)."""
 
     @classmethod
     def of(cls, rng: random.Random, faults: Sequence[str] | None) -> Shape:
@@ -678,6 +682,19 @@ def _chance(seed: int, shape: Mapping[str, Any]) -> contextlib.AbstractContextMa
     return chance(seed)
 
 
+@contextlib.contextmanager
+def _holes(shape: Mapping[str, Any]) -> Iterator[None]:
+    if not shape.get("holes"):
+        yield
+        return
+
+    def load(*given: Any, **named: Any) -> LoadedLog:
+        return load_log(*given, **named | {"cleaned": True})
+
+    with mock.patch.object(manager, "load_log", load), mock.patch.object(truncating, "load_log", load):
+        yield
+
+
 def run_seed(
     seed: int,
     *,
@@ -701,7 +718,7 @@ def run_seed(
         return world
 
     hurry = hurried(seed) if seed >= SEEDS_FROM or (shape or {}).get("objects") else nullcontext()
-    with programs(), hurry, _chance(seed, shape or {}), mock.patch.dict(defaults):
+    with programs(), hurry, _chance(seed, shape or {}), _holes(shape or {}), mock.patch.dict(defaults):
         world, violation, virtual_s = run_world(seed, make, World.run, stuck="alive")
     return Outcome(
         seed,

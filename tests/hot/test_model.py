@@ -13,6 +13,7 @@ from app.core.errors import RequestRejected
 from app.core.units import LeaderEpoch, ProducerEpoch, ProducerId
 from app.hot.log import PartitionLog
 from app.hot.manager import LogManager
+from app.hot.state_file import LogState
 from app.records.batch import parse_header
 from app.records.control import ControlType
 from tests.hot.helpers import (
@@ -37,6 +38,8 @@ class ModelProducer:
         self.last_sequence = -1
         self.batches: list[tuple[int, int, int, int, int]] = []
         self.open_from: int | None = None
+        self.opened: list[tuple[int, int]] = []
+        """The batches of the open transaction: base offset, end offset."""
 
 
 class LogMachine(RuleBasedStateMachine):
@@ -82,6 +85,7 @@ class LogMachine(RuleBasedStateMachine):
         return self.batches[-1][1] if self.batches else self.start
 
     start = 0
+    lost_power = False
 
     def producers(self) -> dict[int, ModelProducer]:
         """Producer state, worked out from all batches there are."""
@@ -92,13 +96,14 @@ class LogMachine(RuleBasedStateMachine):
                 continue
             producer = found.setdefault(header.producer_id, ModelProducer())
             if header.is_control:
-                producer.open_from = None
+                producer.open_from, producer.opened = None, []
                 continue
             last_sequence = header.base_sequence + end - base - 1
             producer.last_sequence = last_sequence
             producer.batches.append((header.base_sequence, last_sequence, base, end - 1, header.max_timestamp))
-            if header.is_transactional and producer.open_from is None:
-                producer.open_from = base
+            if header.is_transactional:
+                producer.open_from = base if producer.open_from is None else producer.open_from
+                producer.opened.append((base, end))
         return found
 
     def note(self, records: memoryview, base: int, end: int) -> None:
@@ -266,13 +271,17 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def reopen(self) -> None:
-        before = self.log.state()
+        before, is_assumed = self.log.state(), self.log.start_is_assumed
         high_watermark = self.end
         self.runner.run(self.manager.close())
         assert self.fs.open_files == 0
         self.open(lead=False)
         self.synced_end = self.end
-        assert self.log.state() == before
+        after = self.log.state()
+        if is_assumed:  # no state was kept, so it is read from the files
+            assert known_by_files(after) == known_by_files(before)
+        else:
+            assert after == before
         self.log.become_leader(LeaderEpoch(self.epoch))
         assert self.log.high_watermark == high_watermark
 
@@ -284,7 +293,7 @@ class LogMachine(RuleBasedStateMachine):
         self.open(lead=False)
         self.synced_end = self.end
         after = self.log.state()
-        assert [segment[:5] for segment in _rows(after.segments)] == [segment[:5] for segment in _rows(before.segments)]
+        assert known_by_files(after) == known_by_files(before)
         # An epoch without a record is forgotten by the files, as by Kafka's.
         self.log.become_leader(LeaderEpoch(self.epoch))
         assert {entry for entry in before.leader_epochs if entry[1] < self.end} <= set(after.leader_epochs)
@@ -301,6 +310,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def lose_power(self) -> None:
+        self.lost_power = True
         self.fs.crash()
         self.open()
         end = self.log.log_end_offset
@@ -348,18 +358,27 @@ class LogMachine(RuleBasedStateMachine):
     @invariant()
     def epochs_and_stability_hold(self) -> None:
         log = self.log
-        open_from = [
-            producer.open_from
+        first = log.log_start_offset
+        held_at = [
+            max(base, first)
             for producer_id, producer in self.producers().items()
-            if producer.open_from is not None and producer_id in log.producers.entries
+            if producer_id in log.producers.entries
+            for base, end in producer.opened
+            # DeleteRecords may take the first records of an open transaction away. What is gone holds nothing back: after a loss of
+            # power a log knows a transaction by the batches that are left.
+            if end > first or not self.lost_power
         ]
         assert log.last_stable_offset <= log.high_watermark
-        if open_from:
-            # DeleteRecords may take the first records of an open transaction away; what is gone holds nothing back.
-            assert log.last_stable_offset <= max(min(open_from), log.log_start_offset)
+        if held_at:
+            assert log.last_stable_offset <= min(held_at)
         for base, _, data in self.batches:
             if base >= max(log.local_log_start_offset, self.log_start_max):
                 assert log.epoch_of(base) == parse_header(data).leader_epoch
+
+
+def known_by_files(state: LogState) -> list[tuple[int, ...]]:
+    """What the files of segments say of them."""
+    return [segment[:5] for segment in _rows(state.segments)]
 
 
 def _rows(segments: list[object]) -> list[tuple[int, ...]]:

@@ -24,6 +24,7 @@ SLOW_SEEDS = 90
 SLOW_SEEDS_FROM = 1_000
 QUICK = frozenset(
     {
+        "A6 a hole of a compacted log is kept",
         "F1 requests are passed on again",
         "M2 leadership kept over a restart",
         "M7 unfenced before it has applied",
@@ -57,6 +58,11 @@ FOUND = {
         planted.SHORT | {"seconds": 10.0, "pause_s": 0.5, "actors": ("groups",)},
     ),
     "a leader that changed while a broker started was not followed": (1029, None, {}),
+    "a hole that a loss of power made in a compacted log kept by a follower in sync": (
+        13,
+        planted.HOLES_FAULTS,
+        planted.HOLES,
+    ),
     "more was read from the tier than the high watermark that was told": (
         25,
         ("isolate", "partition"),
