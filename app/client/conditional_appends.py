@@ -10,6 +10,7 @@ Tests: ``tests/broker/test_conditional_appends.py``.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -120,6 +121,7 @@ class ConditionalWriter:
         Raises: EndMoved, with nothing appended; RequestRejected, BrokerUnavailable. The batch may be appended if their code is
         retriable.
         """
+        await self._find(partition)
         identity = self._at_rest.pop() if self._at_rest else await self._new_identity()
         one = await self._prepare(identity, partition, seen, rows)
         try:
@@ -130,6 +132,20 @@ class ConditionalWriter:
         # The log has lost the last append of this identity. Nothing was appended now.
         identity = await self._new_identity()
         return await self._send(identity, await self._prepare(identity, partition, seen, rows), len(rows))
+
+    async def _find(self, partition: TopicPartition) -> None:
+        """Raises: RequestRejected UNKNOWN_TOPIC_OR_PARTITION at once if there is no such partition; BrokerUnavailable."""
+        cluster = self._cluster
+        known = cluster.known_topic(partition.topic)
+        if known is not None and partition.partition >= len(known.partitions):
+            cluster.forget(partition.topic)  # it may have grown
+        await retrying(
+            partial(cluster.leader_id, partition),
+            rng=cluster.rng,
+            budget_ms=cluster.retry_budget_ms,
+            also_final=frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}),
+            before_retry=_forgetting(cluster, partition),
+        )
 
     async def _prepare(
         self, identity: _Identity, partition: TopicPartition, seen: SeenEnd, rows: Sequence[Row]

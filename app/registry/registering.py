@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from app.core.turns import Steps
+from app.core.turns import STRIDE, Steps
 from app.registry.compatibility.levels import Level
 from app.registry.parsing.limits import SCHEMA_BYTES_MAX
 from app.registry.parsing.schemas import Named, ParsedSchema, SchemaType
@@ -184,14 +184,20 @@ def completed(view: View, asked: SchemaRequest) -> SchemaRequest:
     return asked._replace(metadata=metadata, rule_set=rule_set)
 
 
-def of_group(view: View, asked: SchemaRequest, versions: Sequence[Version]) -> Sequence[Version]:
-    """The versions that a new schema must be compatible with: where a config names a ``compatibilityGroup``, those whose metadata
-    have the same value of this property. Schemas without the property are a group, too."""
+def of_group(view: View, asked: SchemaRequest, versions: Sequence[Version]) -> Steps[Sequence[Version]]:
+    """The versions that a new schema must be compatible with, as work in steps: where a config names a ``compatibilityGroup``,
+    those whose metadata have the same value of this property. Schemas without the property are a group, too."""
     name = view.setting(asked.subject, "compatibilityGroup")
     if not isinstance(name, str):
         return versions
     wanted = properties_of(completed(view, asked).metadata).get(name)
-    return [one for one in versions if properties_of(one.stored.metadata).get(name) == wanted]
+    found = []
+    for place, one in enumerate(versions):
+        if properties_of(one.stored.metadata).get(name) == wanted:
+            found.append(one)
+        if place % STRIDE == 0:
+            yield
+    return found
 
 
 def wanted_content(view: View, asked: SchemaRequest, parsed: ParsedSchema) -> Content:

@@ -128,7 +128,8 @@ class SchemaService:
         if versions is None:
             versions = view.versions(asked.subject.qualified)
         parsed = await self._parsed(view, asked)
-        return await self._incompatibilities(view, view.level(asked.subject), parsed, of_group(view, asked, versions))
+        versions = await run(of_group(view, asked, versions))
+        return await self._incompatibilities(view, view.level(asked.subject), parsed, versions)
 
     async def model_of(self, view: View, version: Version) -> ParsedSchema | None:
         """The model of a stored version, None if its text cannot be read. Raises: ParserMissing."""
@@ -209,7 +210,7 @@ class SchemaService:
     async def _check_compatible(self, view: View, asked: SchemaRequest, parsed: ParsedSchema) -> None:
         name = asked.subject.qualified
         level = view.level(asked.subject)
-        versions = of_group(view, asked, view.versions(name))
+        versions = await run(of_group(view, asked, view.versions(name)))
         found = await self._incompatibilities(view, level, parsed, versions)
         if found:
             raise RegistryRefusal(

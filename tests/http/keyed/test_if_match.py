@@ -17,7 +17,7 @@ from app.metadata.image.records import APPEND_LEVEL
 from app.wire.private import RequestsRequest, RequestsResponse
 from tests.support.broker import RunningBroker
 from tests.support.keyed_processes import Process, broker_on, committed, process_of
-from tests.support.waiting import until
+from tests.support.waiting import WAIT_S, until
 
 
 def record(value: object = 1, partition: int | None = 0) -> dict[str, Any]:
@@ -159,9 +159,18 @@ async def test_a_request_names_one_partition_and_is_no_stream(broker: RunningBro
     assert await committed(broker) == []
 
 
-async def test_a_partition_that_is_not_there_is_404(process: Process) -> None:
-    answer = await process.post(None, record(partition=7), if_match=await end_of(process))
-    assert (answer.status_code, answer.json()["error_code"]) == (404, 40403)
+async def test_a_partition_that_is_not_there_is_404_without_a_second_try(
+    broker: RunningBroker, process: Process
+) -> None:
+    end = await end_of(process)
+    process.gateway.cluster.retry_budget_ms = 10**9
+    async with asyncio.timeout(WAIT_S):
+        answer = await process.post(None, record(partition=2), if_match=end)
+        assert (answer.status_code, answer.json()["error_code"]) == (404, 40403)
+        async with process_of(broker) as other:
+            await other.gateway.admin.create_partitions("t", 3)
+            stored = await process.post(None, record(partition=2), if_match=await end_of(other, 2))
+        assert (stored.status_code, stored.json()["offset"]) == (200, 0)
 
 
 async def test_an_older_cluster_refuses_with_the_command_that_raises_its_level(tmp_path: Path) -> None:
