@@ -203,7 +203,7 @@ async def test_several_batches_of_a_partition_are_under_way_at_once(
 async def test_no_batch_overtakes_one_that_waits_for_its_connection(
     cluster: ClusterClient, log: FakeLog, clock: TickingClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another task may open the connection meanwhile: whoever asks next has it before those that waited are awake."""
+    """Another task may open the connection meanwhile. The next caller has it before those that waited are awake."""
     connect, release, asked = cluster.broker, asyncio.Event(), 0
 
     async def broker(*given: Any) -> Any:

@@ -548,7 +548,7 @@ class _Fetcher:
         self._changed.set()
 
     async def _cut_lacking(self) -> None:
-        """Cut logs that lack segment files, or may lack records, back to before the first loss, and fetch what follows again (A6).
+        """Cut logs that lack segment files, or may lack records, back to before the first loss, to fetch the records again (A6).
 
         A log is not cut before the image has the registration of this run, nor after a fetch: a leader that saw the old end could
         take this broker back into the set. A broker that is in a set by then was the leader, and others count on its log: it

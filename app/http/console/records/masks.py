@@ -36,7 +36,7 @@ _HEADERS: Final = "@headers"
 _ANY: Final = "*"
 _TOPICS: Final = re.compile(r"[A-Za-z0-9._*?-]+")
 _ANOTHER: Final = re.compile(r"[;\s|].*:")
-"""What stands between two masks where a comma should be."""
+"""A second mask behind something else than a comma."""
 
 _decoder: Final = msgspec.json.Decoder(float_hook=lambda text: msgspec.Raw(text.encode()))
 """It keeps the digits of numbers."""

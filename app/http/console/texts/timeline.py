@@ -262,7 +262,7 @@ def _mark(
 
 
 def _retention_next(rolled: Sequence[_Span], whole_bytes: int, taking: Taking, now_ms: int) -> list[str]:
-    """What retention takes next. ``whole_bytes``: of the log."""
+    """The next deletions by retention. ``whole_bytes``: of the log."""
     found = []
     kept = [span for span in rolled if span.segment.tier == "both"]
     if not rolled and (taking.retention_ms > 0 or taking.retention_bytes >= 0):
@@ -288,7 +288,7 @@ def _by_age(span: _Span, after_ms: int, now_ms: int, what: str) -> str:
 
 
 def _compaction_next(rolled: Sequence[_Span], status: PartitionTierStatus, taking: Taking, now_ms: int) -> Steps[str]:
-    """What compaction takes next, by the rules of the broker (``app/hot/cleaning/selection.py``)."""
+    """The next run of compaction, by the rules of the broker (``app/hot/cleaning/selection.py``)."""
     clean_bytes, dirty_bytes, dirty = 0, 0, list[_Span]()
     for place, span in enumerate(rolled):
         if span.segment.end_offset <= status.cleaned_end_offset:
