@@ -161,15 +161,16 @@ class LogReader:
                 offset = max(offset, segment.base_offset)
             if offset == segment.base_offset:
                 return segment, 0, self._header_at(segment, 0).base_offset
-            position, header = self.batch_at(segment, offset, is_last=number == len(self._segments) - 1)
-            if header is not None:
-                return segment, position, header.base_offset
+            position, base_offset = self.batch_at(segment, offset, is_last=number == len(self._segments) - 1)
+            if position < segment.size_bytes:
+                return segment, position, base_offset
+            offset = segment.end_offset
 
-    def batch_at(self, segment: Segment, offset: int, *, is_last: bool) -> tuple[int, BatchHeader | None]:
-        """Position and header of the first batch that ends past ``offset``, which is below the segment's end.
+    def batch_at(self, segment: Segment, offset: int, *, is_last: bool) -> tuple[int, int]:
+        """Position and base offset of the first batch that ends past ``offset``, which is below the segment's end.
 
-        ``is_last``: no segment was behind this one. The header is None if the offset is in a hole at the end of another segment of
-        a compacted log. The segment is known to end before the hole from then on. Raises: PageMiss, CorruptionError.
+        ``is_last``: no segment was behind this one. In a hole at the end of another segment of a compacted log, they are the size
+        of the segment and the end of its last batch. Raises: PageMiss, CorruptionError.
         """
         index = self.index_of(segment)
         slot = bisect_right(index.offsets, offset - segment.base_offset) - 1
@@ -178,22 +179,21 @@ class LogReader:
         while header.end_offset <= offset:
             position += header.size_bytes
             if position == segment.size_bytes and self._may_have_holes and not is_last:
-                segment.end_offset = Offset(header.end_offset)
-                return position, None
+                return position, header.end_offset
             header = self._header_at(segment, position)
-        return position, header
+        return position, header.base_offset
 
     def _bound(self, segment: Segment, end_offset: int) -> tuple[int, int]:
         """Position and offset of the end of the batches that are wholly below ``end_offset``."""
         cursor = self._cursors.get(end_offset)
         if cursor is not None and cursor[0] is segment:
             return cursor[1], end_offset
-        position, header = self.batch_at(segment, end_offset, is_last=segment is self._segments[-1])
-        if header is None:
+        position, base_offset = self.batch_at(segment, end_offset, is_last=segment is self._segments[-1])
+        if position == segment.size_bytes:
             return position, end_offset
-        if header.base_offset == end_offset:
+        if base_offset == end_offset:
             self.remember(end_offset, segment, position)
-        return position, header.base_offset
+        return position, base_offset
 
     def _whole_batches(
         self, segment: Segment, position: int, max_bytes: int, min_one_batch: bool, bound: int, bound_offset: int

@@ -395,6 +395,7 @@ class _Loader:
                     self._problems.append(f"{hole}: a loss of power may have taken records of this compacted log")
                     if self._unsure_from is None:
                         self._unsure_from = Offset(segment.end_offset)
+                    segment.end_offset = follower.base_offset
                     continue
                 self._problems.append(hole)
             self._drop(segments[number + 1 :])

@@ -213,10 +213,9 @@ class TruncatedLog(LogOffsets):
         self._durability.lower_recovery_point(offset)
 
     def _truncate_segment(self, segment: Segment, offset: int, *, is_last: bool) -> None:
-        position, end_offset = 0, segment.base_offset
+        position, end_offset = 0, int(segment.base_offset)
         if offset > segment.base_offset:
-            position, header = self._reader.now(lambda: self._reader.batch_at(segment, offset, is_last=is_last))
-            end_offset = Offset(segment.end_offset if header is None else header.base_offset)
+            position, end_offset = self._reader.now(lambda: self._reader.batch_at(segment, offset, is_last=is_last))
         file = self._directory.descriptors.open(segment.handle)
         file.truncate(position)
         file.fdatasync()

@@ -270,6 +270,8 @@ async def test_readers_of_a_compacted_log_go_on_behind_a_hole(starts: int) -> No
         await log.flush()
         await manager.checkpoint()
         _, log, _ = await after_a_kill(fs, **COMPACTED)
+    views = log.segments()
+    assert [one.end_offset for one in views[:-1]] == [one.base_offset for one in views[1:]]
     rest = [5, 6, *range(10, 23)]
     assert await bases_from(log, 5) == rest
     for offset in (7, 8, 9, 10):
