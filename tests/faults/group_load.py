@@ -17,7 +17,9 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
     "classic": {"group.protocol": "classic", "session.timeout.ms": 30_000, "heartbeat.interval.ms": 500},
     "cooperative": {
         "group.protocol": "classic",
-        "session.timeout.ms": 30_000,
+        # A member of librdkafka (2.16) that hears no coordinator for so long forgets its member id. Then Kafka and Firn fence the
+        # commits of a static member, which ends it for good.
+        "session.timeout.ms": 300_000,
         "heartbeat.interval.ms": 500,
         "partition.assignment.strategy": "cooperative-sticky",
         "group.instance.id": "static",
@@ -81,6 +83,7 @@ class Member:
         )
         self._stop = threading.Event()
         self._call = ("has not begun", time.monotonic())
+        self._failed = ""
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -91,9 +94,12 @@ class Member:
             rounds = 0
             while not self._stop.is_set():
                 self._begins("reads")
-                messages = [one for one in self._consumer.consume(500, 0.2) if one.error() is None]
                 ends: dict[int, int] = {}
-                for message in messages:
+                for message in self._consumer.consume(500, 0.2):
+                    error = message.error()
+                    if error is not None:
+                        self._failed = error.str() if error.fatal() else self._failed
+                        continue
                     partition, offset = message.partition(), message.offset()
                     assert partition is not None
                     assert offset is not None
@@ -138,8 +144,10 @@ class Member:
         self._call = (call, time.monotonic())
 
     def doing(self) -> str:
-        """The call of the client library that the thread is in, and since when."""
+        """The call of the client library that the thread is in, and since when; or why it can do no more."""
         call, since_s = self._call
+        if self._failed:
+            return f"{self._group.name}-{self._number} failed for good: {self._failed}"
         return f"{self._group.name}-{self._number} {call} since {time.monotonic() - since_s:.1f} s"
 
     def stop(self) -> None:

@@ -10,7 +10,7 @@ import random
 import signal
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from tests.support.cluster import Brokers, controller_of, seen, wait_until_whole
 from tests.support.waiting import block_until
@@ -33,13 +33,24 @@ class Load(Protocol):
         ...
 
 
+@runtime_checkable
+class Telling(Protocol):
+    """A load that can tell in which calls of their libraries its clients are."""
+
+    def doings(self) -> list[str]: ...
+
+
 def wait_for_more(loads: Sequence[Load]) -> None:
     """Until each load has got something done that began now. What took how long is printed, for who reads of a failure."""
     began_s = time.monotonic()
-    waiting = [(load.name, load.more()) for load in loads]
-    for name, holds in waiting:
-        block_until(holds, f"{name} get on")
-        print(f"    {name}: {time.monotonic() - began_s:.1f} s")
+    waiting = [(load, load.more()) for load in loads]
+    for load, holds in waiting:
+        try:
+            block_until(holds, f"{load.name} get on")
+        except AssertionError as error:
+            told = f": {load.doings()}" if isinstance(load, Telling) else ""
+            raise AssertionError(f"{error}{told}") from None
+        print(f"    {load.name}: {time.monotonic() - began_s:.1f} s")
 
 
 class Faults:
