@@ -214,7 +214,7 @@ class TruncatedLog(LogOffsets):
 
     def _truncate_segment(self, segment: Segment, offset: int, *, is_last: bool) -> None:
         position, end_offset = 0, int(segment.base_offset)
-        if offset > segment.base_offset:
+        if offset > segment.base_offset and segment.size_bytes:
             position, end_offset = self._reader.now(lambda: self._reader.batch_at(segment, offset, is_last=is_last))
         file = self._directory.descriptors.open(segment.handle)
         file.truncate(position)

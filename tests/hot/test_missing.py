@@ -240,8 +240,9 @@ async def test_a_log_without_producers_tells_a_loss_as_well() -> None:
     assert log.lost == (LostRange(5, 10),)
 
 
-async def with_a_hole(count: int = 23) -> SimFileSystem:
-    """The disk of a compacted log after a loss of power that took the last three of the five records of its second segment."""
+async def with_a_hole(count: int = 23, kept: int = 2) -> SimFileSystem:
+    """The disk of a compacted log after a loss of power that took records of its second segment, of which it kept the first ones
+    of five."""
     fs = sim()
     manager = manager_over(fs)
     await manager.load_all()
@@ -249,7 +250,7 @@ async def with_a_hole(count: int = 23) -> SimFileSystem:
     for number in range(count):
         log.append_as_leader(batch(key=b"%02d" % number), now_ms=NOW)
     file = fs.open(f"{SECOND}.log")
-    file.truncate(2 * (file.size() // 5))
+    file.truncate(kept * (file.size() // 5))
     file.close()
     fs.kill()
     return fs
@@ -278,18 +279,20 @@ async def test_readers_of_a_compacted_log_go_on_behind_a_hole(starts: int) -> No
         assert await bases_from(log, offset) == rest[2:]
 
 
-async def test_a_cut_in_a_hole_takes_what_is_behind_it() -> None:
-    for offset in (7, 8, 9):
-        fs = await with_a_hole()
+@pytest.mark.parametrize("kept", [0, 2])
+async def test_a_cut_in_a_hole_takes_what_is_behind_it(kept: int) -> None:
+    end = 5 + kept
+    for offset in range(end, 10):
+        fs = await with_a_hole(kept=kept)
         manager, log, _ = await started(fs, **COMPACTED)
         await log.flush()
         await manager.checkpoint()
         _, log, _ = await after_a_kill(fs, **COMPACTED)
         assert log.truncate_to(offset, given_up=True)
-        assert log.log_end_offset == 7
-        assert await bases_from(log, 5) == [5, 6]
-        log.append_as_follower(batch(key=b"07", base_offset=Offset(7), leader_epoch=LeaderEpoch(0)), now_ms=NOW)
-        assert await bases_from(log, 5) == [5, 6, 7]
+        assert log.log_end_offset == end
+        assert await bases_from(log, 4) == list(range(4, end))
+        log.append_as_follower(batch(key=b"07", base_offset=Offset(end), leader_epoch=LeaderEpoch(0)), now_ms=NOW)
+        assert await bases_from(log, 4) == list(range(4, end + 1))
 
 
 async def test_a_hole_in_a_log_that_is_not_compacted_is_damage() -> None:
