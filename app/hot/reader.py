@@ -189,8 +189,6 @@ class LogReader:
         if cursor is not None and cursor[0] is segment:
             return cursor[1], end_offset
         position, base_offset = self.batch_at(segment, end_offset, is_last=segment is self._segments[-1])
-        if position == segment.size_bytes:
-            return position, end_offset
         if base_offset == end_offset:
             self.remember(end_offset, segment, position)
         return position, base_offset

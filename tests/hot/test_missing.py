@@ -300,3 +300,32 @@ async def test_a_hole_in_a_log_that_is_not_compacted_is_damage() -> None:
     _, log, report = await started(fs)
     assert log.log_end_offset == 7
     assert [line for line in report.problems if "ends at 7, but the next segment begins at 10" in line]
+
+
+async def test_a_synced_segment_of_such_a_log_that_lacks_records_is_damage_when_it_is_read() -> None:
+    fs = await with_a_hole(kept=5)
+    manager, log, _ = await started(fs)
+    await log.flush()
+    await manager.checkpoint()
+    file = fs.open(f"{SECOND}.log")
+    file.truncate(2 * (file.size() // 5))
+    file.close()
+    _, log, report = await after_a_kill(fs)
+    assert (log.log_end_offset, report.problems) == (23, [])
+    for offset in (7, 8, 9):
+        with pytest.raises(CorruptionError):
+            await read_all(log, offset)
+
+
+@pytest.mark.parametrize("end", [7, 8, 9, 10, 11])
+async def test_a_read_up_to_an_offset_in_a_hole_has_all_before_it(end: int) -> None:
+    _, log, _ = await started(await with_a_hole(), **COMPACTED)
+    found = []
+    offset = 4
+    while offset < end:
+        read = log.read(offset, 2**20, end_offset=end)
+        if not (data := await read.read_bytes()):
+            break
+        found += [header.base_offset for header in headers(bytes(data))]
+        offset = read.end_offset
+    assert found == [base for base in (4, 5, 6, 10) if base < end]
