@@ -6,7 +6,7 @@ are above the greatest one that the context ever gave.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from app.core.turns import STRIDE, Steps
@@ -168,9 +168,20 @@ def _text(parsed: ParsedSchema, asked: SchemaRequest) -> str:
     return parsed.normalized if asked.normalize else parsed.canonical
 
 
-def with_extras(versions: Iterable[Version]) -> list[Version]:
-    """The versions that have metadata or rules."""
-    return [one for one in versions if one.stored.metadata is not None or one.stored.rule_set is not None]
+def with_extras(versions: Sequence[Version]) -> Steps[list[Version]]:
+    """The versions that have metadata or rules, as work in steps."""
+    return _chosen(versions, lambda one: one.stored.metadata is not None or one.stored.rule_set is not None)
+
+
+def _chosen(versions: Sequence[Version], holds: Callable[[Version], bool]) -> Steps[list[Version]]:
+    """The versions for which ``holds``. Clients decide how many versions a subject has."""
+    found = []
+    for place, one in enumerate(versions):
+        if holds(one):
+            found.append(one)
+        if place % STRIDE == 0:
+            yield
+    return found
 
 
 def completed(view: View, asked: SchemaRequest) -> SchemaRequest:
@@ -191,13 +202,7 @@ def of_group(view: View, asked: SchemaRequest, versions: Sequence[Version]) -> S
     if not isinstance(name, str):
         return versions
     wanted = properties_of(completed(view, asked).metadata).get(name)
-    found = []
-    for place, one in enumerate(versions):
-        if properties_of(one.stored.metadata).get(name) == wanted:
-            found.append(one)
-        if place % STRIDE == 0:
-            yield
-    return found
+    return (yield from _chosen(versions, lambda one: properties_of(one.stored.metadata).get(name) == wanted))
 
 
 def wanted_content(view: View, asked: SchemaRequest, parsed: ParsedSchema) -> Content:

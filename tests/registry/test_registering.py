@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from app.core.turns import whole
 from app.registry.ownership import OWNER_KEY, Ownership, encode_ownership
 from app.registry.parsing.limits import SCHEMA_BYTES_MAX
 from app.registry.parsing.schemas import SchemaType
@@ -11,11 +12,14 @@ from app.registry.record_json import Key, KeyType, Reference, write_key
 from app.registry.refusals import Code, RegistryRefusal
 from app.registry.registering import (
     REFERENCES_MAX,
+    SchemaRequest,
     delete_subject,
     delete_version,
+    of_group,
     referenced,
     set_config,
     set_mode,
+    with_extras,
 )
 from app.registry.subjects import check_subject, read_context, read_subject
 from tests.support.registry import Log, encoded, read_version, schema_record
@@ -258,3 +262,15 @@ def test_contexts_are_read_in_all_forms() -> None:
 def test_a_config_of_another_registry_is_shown_as_it_is(log: Log) -> None:
     log.put(write_key(Key(KeyType.CONFIG, "a")), encoded({"compatibilityLevel": "FULL", "alias": "b"}))
     assert log.view.config("a") == {"compatibilityLevel": "FULL", "alias": "b"}
+
+
+def test_versions_with_rules_and_those_of_a_group_are_chosen_in_steps(log: Log) -> None:
+    extras = {"properties": {"major": "1"}}
+    log.register("a", "int", metadata=extras)
+    log.append(set_config(log.view, "a", {"compatibilityGroup": "major"}, read_subject("a")))
+    view, count = log.view, 10_000
+    versions = view.versions("a") * count
+    asked = SchemaRequest(read_subject("a"), SchemaType.AVRO, '"int"', metadata=extras)
+    for choose in (lambda: with_extras(versions), lambda: of_group(view, asked, versions)):
+        assert sum(1 for _ in choose()) > 100
+        assert len(whole(choose())) == count

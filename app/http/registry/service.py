@@ -153,7 +153,7 @@ class SchemaService:
         if same is None and asked.id is None:
             if asked.metadata is None and asked.rule_set is None:
                 # A serialiser knows the text alone, and must find the schema that has rules.
-                same = await self._same(view, asked, parsed, with_extras(versions), extras=False)
+                same = await self._same(view, asked, parsed, await run(with_extras(versions)), extras=False)
                 same = same or await self._written_out(view, asked, parsed, versions)
             elif (whole_one := completed(view, asked)) != asked:
                 same = await self._same(view, whole_one, parsed, versions)
