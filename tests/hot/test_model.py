@@ -364,8 +364,8 @@ class LogMachine(RuleBasedStateMachine):
             for producer_id, producer in self.producers().items()
             if producer_id in log.producers.entries
             for base, end in producer.opened
-            # DeleteRecords may take the first records of an open transaction away. What is gone holds nothing back: after a loss of
-            # power a log knows a transaction by the batches that are left.
+            # DeleteRecords may take the first records of an open transaction away. Records that are gone hold nothing back: after a
+            # loss of power a log knows a transaction by the batches that are left.
             if end > first or not self.lost_power
         ]
         assert log.last_stable_offset <= log.high_watermark
@@ -377,7 +377,7 @@ class LogMachine(RuleBasedStateMachine):
 
 
 def known_by_files(state: LogState) -> list[tuple[int, ...]]:
-    """What the files of segments say of them."""
+    """The columns of a state that the files of segments hold, by segment."""
     return [segment[:5] for segment in _rows(state.segments)]
 
 
