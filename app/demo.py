@@ -22,7 +22,7 @@ import subprocess
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -412,10 +412,18 @@ def _parse_ms(moment: str) -> int:
     return int(datetime.fromisoformat(moment).timestamp() * 1000)
 
 
+def sizes_of(paths: Iterable[Path]) -> list[int]:
+    """The bytes of each file that is still there. A broker deletes segments between the listing and the look."""
+    sizes = []
+    for path in paths:
+        with suppress(FileNotFoundError):
+            sizes.append(path.stat().st_size)
+    return sizes
+
+
 def _local_log_sizes(data_dir: Path) -> list[int]:
     """Bytes of each local segment that holds records. An active one that has none yet is a file too."""
-    sizes = [path.stat().st_size for path in data_dir.glob(f"{TOPIC}-*/*.log")]
-    return [size for size in sizes if size]
+    return [size for size in sizes_of(data_dir.glob(f"{TOPIC}-*/*.log")) if size]
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,9 +437,8 @@ class _Tiers:
 
     @classmethod
     def look(cls, broker: _Broker) -> _Tiers:
-        objects = list((broker.bucket / "data").rglob("*.seg"))
-        local = _local_log_sizes(broker.data_dir)
-        return cls(sum(local), len(local), sum(path.stat().st_size for path in objects), len(objects))
+        local, stored = _local_log_sizes(broker.data_dir), sizes_of((broker.bucket / "data").rglob("*.seg"))
+        return cls(sum(local), len(local), sum(stored), len(stored))
 
 
 def _wait_until_tiered(console: Console, broker: _Broker) -> float:

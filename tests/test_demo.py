@@ -23,6 +23,7 @@ from app.demo import (
     mean_delays,
     mib,
     run,
+    sizes_of,
     to_flights,
     wait_for_port,
 )
@@ -78,6 +79,13 @@ def test_means_are_of_the_flights_that_have_a_delay() -> None:
 
 def test_bytes_are_shown_in_mebibytes() -> None:
     assert mib(1_572_864) == "1.5 MiB"
+
+
+def test_segments_that_left_between_the_listing_and_the_look_are_left_out(tmp_path: Path) -> None:
+    left, there, empty = (tmp_path / f"{base}.log" for base in range(3))
+    there.write_bytes(b"abc")
+    empty.touch()
+    assert sizes_of([left, there, empty]) == [3, 0]
 
 
 # --- the broker ---------------------------------------------------------------------------------------------------------

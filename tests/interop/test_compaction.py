@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
+from app.demo import sizes_of
 from tests.interop.serving import Served, create_topic, firn_serving, kafka_libs_or_skip
 from tests.support.waiting import block_until
 
@@ -28,7 +29,7 @@ def firn(how: Sequence[str], tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def size_of(firn: Served, topic: str) -> int:
-    return sum(file.stat().st_size for file in (firn.data_dir / f"{topic}-0").glob("*.log"))
+    return sum(sizes_of((firn.data_dir / f"{topic}-0").glob("*.log")))
 
 
 def read_all(firn: Served, topic: str, isolation: str) -> list[tuple[bytes | None, bytes | None]]:

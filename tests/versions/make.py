@@ -23,6 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from app.demo import sizes_of
 from tests.support.waiting import block_until
 from tests.versions.what import ABORTED, COMPACTED, GROUP, KEYS, OFFSETS, TIERED, TOPICS, TRANSACTIONAL, records
 
@@ -68,7 +69,7 @@ def fill(bootstrap: str, path: Path) -> None:
     store, data = path / "store", path / "data"
     block_until(lambda: len(list((store / "data").rglob("*.seg"))) >= 8, "segments are tiered")
     block_until(lambda: not list(data.glob(f"{TIERED}-0/00000000000000000000.log")), "old segments have left the disk")
-    sizes = lambda: sum(one.stat().st_size for one in data.glob(f"{COMPACTED}-0/*.log"))  # noqa: E731
+    sizes = lambda: sum(sizes_of(data.glob(f"{COMPACTED}-0/*.log")))  # noqa: E731
     block_until(lambda: sizes() < sum(len(value) for _, value in records(COMPACTED, 0)) // 2, "the topic is compacted")
     assert len(KEYS) * 2 < len(list(records(COMPACTED, 0)))
 
