@@ -5,6 +5,7 @@
 - ``ownership``: the record of Firn's own, with the greatest ids
 - ``subjects``: names of subjects and contexts
 - ``view``: the state that a replay of the log gives
+- ``extras``: the metadata and the rules that a config adds to a schema
 - ``registering``: the records that a request's write puts into the log
 - ``sources``: texts of stored schemas
 - ``refusals``: error codes of the registry's API

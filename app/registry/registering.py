@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from app.core.turns import STRIDE, Steps
 from app.registry.compatibility.levels import Level
+from app.registry.extras import METADATA, RULES, Layers, merged
 from app.registry.parsing.limits import SCHEMA_BYTES_MAX
 from app.registry.parsing.schemas import Named, ParsedSchema, SchemaType
 from app.registry.record_json import (
@@ -185,14 +186,41 @@ def _chosen(versions: Sequence[Version], holds: Callable[[Version], bool]) -> St
 
 
 def completed(view: View, asked: SchemaRequest) -> SchemaRequest:
-    """The request with the metadata and the rules of the subject's newest version, where it has none of its own. An import takes
-    none."""
-    newest = view.newest(asked.subject.qualified)
-    if newest is None or asked.id is not None:
+    """The request with the metadata and the rules of the subject's newest version, where it has none of its own, and with those
+    that configs add. An import takes none.
+
+    Raises: RegistryRefusal for too many rules.
+    """
+    if asked.id is not None:
         return asked
-    metadata = newest.stored.metadata if asked.metadata is None else asked.metadata
-    rule_set = newest.stored.rule_set if asked.rule_set is None else asked.rule_set
-    return asked._replace(metadata=metadata, rule_set=rule_set)
+    newest = view.newest(asked.subject.qualified)
+    if newest is not None:
+        metadata = newest.stored.metadata if asked.metadata is None else asked.metadata
+        rule_set = newest.stored.rule_set if asked.rule_set is None else asked.rule_set
+        asked = asked._replace(metadata=metadata, rule_set=rule_set)
+    return asked._replace(
+        metadata=_layered(view, asked.subject, METADATA, asked.metadata),
+        rule_set=_layered(view, asked.subject, RULES, asked.rule_set),
+    )
+
+
+def with_layers(view: View, asked: SchemaRequest) -> SchemaRequest:
+    """The request with the metadata and the rules that configs add to its own. A request without any keeps none.
+
+    Raises: RegistryRefusal for too many rules.
+    """
+    if asked.id is not None:
+        return asked
+    if asked.metadata is not None:
+        asked = asked._replace(metadata=_layered(view, asked.subject, METADATA, asked.metadata))
+    if asked.rule_set is not None:
+        asked = asked._replace(rule_set=_layered(view, asked.subject, RULES, asked.rule_set))
+    return asked
+
+
+def _layered(view: View, subject: Subject, layers: Layers, own: Any) -> Any:
+    default, override = (view.setting(subject, member) for member in layers)
+    return merged(merged(default, own), override)
 
 
 def of_group(view: View, asked: SchemaRequest, versions: Sequence[Version]) -> Steps[Sequence[Version]]:

@@ -30,6 +30,7 @@ from app.registry.registering import (
     subject_not_found,
     wanted_content,
     with_extras,
+    with_layers,
     with_text,
 )
 from app.registry.schema_log import EndMoved
@@ -90,7 +91,7 @@ class SchemaService:
         """Register a schema. Raises: RegistryRefusal, ParserMissing, FirnError."""
         for _ in range(TRIES_MAX):
             view = await self.view()
-            asked_now = _configured(view, asked)
+            asked_now = with_layers(view, _configured(view, asked))
             check_subject(asked_now.subject)
             check_mode(view, asked_now)
             end = view.end

@@ -477,6 +477,74 @@ async def test_schemas_are_compared_within_their_compatibility_group(client: Cli
     assert await client.refused("POST", "/subjects/s/versions", {"schema": '"null"', **major(3)}) == (409, 409)
 
 
+async def test_configs_add_metadata_and_rules_to_new_schemas(client: Client) -> None:
+    def rules(*names: str, kind: str = "CEL") -> dict[str, Any]:
+        return {"domainRules": [{"name": name, "type": kind} for name in names]}
+
+    async def newest() -> tuple[Any, Any]:
+        found = await client.good("GET", "/subjects/s/versions/latest")
+        return found.get("metadata"), found.get("ruleSet")
+
+    await client.register("s", '"int"')
+    config = {
+        "defaultMetadata": {"properties": {"owner": "all", "team": "all"}, "tags": {"a": ["PII"]}, "sensitive": ["a"]},
+        "overrideMetadata": {"properties": {"team": "data"}, "sensitive": ["b"]},
+        "defaultRuleSet": rules("x", "y"),
+        "overrideRuleSet": rules("z"),
+    }
+    await client.good("PUT", "/config", config)
+    assert await client.register("s", '"int"') == 1, "a text alone finds the version that there is"
+
+    await client.register("s", '"long"')
+    added = {"properties": {"owner": "all", "team": "data"}, "tags": {"a": ["PII"]}, "sensitive": ["a", "b"]}
+    assert await newest() == (added, rules("x", "y", "z"))
+
+    own = {
+        "metadata": {"properties": {"owner": "me", "team": "me"}, "tags": {"c": ["K"]}},
+        "ruleSet": rules("y", kind="JSONATA"),
+    }
+    made = await client.register("s", '"float"', **own)
+    metadata, rule_set = await newest()
+    assert metadata == {**added, "properties": {"owner": "me", "team": "data"}, "tags": {"a": ["PII"], "c": ["K"]}}
+    mine = rules("x")["domainRules"] + own["ruleSet"]["domainRules"] + rules("z")["domainRules"]
+    assert rule_set == {"domainRules": mine}
+    assert await client.register("s", '"float"', **own) == made
+    assert (await client.good("POST", "/subjects/s", {"schema": '"float"', **own}))["id"] == made
+
+    await client.good("PUT", "/config/s", {"overrideMetadata": {"properties": {"team": "sales"}}})
+    assert await client.register("s", '"float"') == made
+    await client.register("s", '"float"', **own)
+    metadata, _ = await newest()
+    assert metadata["properties"] == {"owner": "me", "team": "sales"}, "the nearest config counts"
+    assert metadata["sensitive"] == ["a"]
+
+
+async def test_a_schema_with_metadata_gets_a_version_with_those_of_a_later_config(client: Client) -> None:
+    own = {"metadata": {"properties": {"team": "me"}}, "ruleSet": {"domainRules": [{"name": "x"}]}}
+    first = await client.register("s", '"int"', **own)
+    await client.good("PUT", "/config", {"overrideMetadata": {"properties": {"team": "data"}}})
+    assert await client.register("s", '"int"', **own) != first
+    latest = await client.good("GET", "/subjects/s/versions/latest")
+    assert (latest["version"], latest["metadata"]) == (2, {"properties": {"team": "data"}})
+    assert latest["ruleSet"] == own["ruleSet"]
+
+
+async def test_a_config_adds_nothing_to_an_imported_schema(client: Client) -> None:
+    await client.good("PUT", "/config", {"defaultMetadata": {"properties": {"owner": "all"}}})
+    await client.good("PUT", "/mode", {"mode": "IMPORT"})
+    own = {"properties": {"team": "me"}}
+    await client.register("s", '"int"', id=7, version=1, metadata=own)
+    assert (await client.good("GET", "/subjects/s/versions/1"))["metadata"] == own
+
+
+async def test_a_config_names_the_compatibility_group_of_new_schemas(client: Client) -> None:
+    await client.register("s", '"int"', metadata={"properties": {"major": "1"}})
+    await client.good("PUT", "/config/s", {"compatibilityGroup": "major"})
+    assert await client.refused("POST", "/subjects/s/versions", {"schema": '"string"'}) == (409, 409)
+    await client.good("PUT", "/config/s", {"overrideMetadata": {"properties": {"major": "2"}}})
+    await client.register("s", '"string"')
+
+
 async def test_modes_are_set_got_and_taken_away(client: Client) -> None:
     assert await client.good("GET", "/mode") == {"mode": "READWRITE"}
     assert await client.good("PUT", "/mode/a", {"mode": "READONLY"}) == {"mode": "READONLY"}
