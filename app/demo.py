@@ -526,13 +526,13 @@ def _run(console: Console, root: Path, *, keep: bool = False) -> None:
         _ask(console, broker, table)
         _show_tiers(console, broker)
         if keep:
-            _keep(console, broker)
+            keep_up(console, "The broker goes on.", broker.http, broker.bootstrap)
 
 
-def _keep(console: Console, broker: _Broker) -> None:
-    """Leave the broker up until Ctrl-C or SIGTERM."""
-    console.print(f"\n[bold]The broker goes on.[/] Look at it in a browser: [link]http://{broker.http}/[/link]")
-    console.print(f"  Kafka is at {broker.bootstrap}. Press Ctrl-C to end it.", highlight=False)
+def keep_up(console: Console, news: str, http: str, bootstrap: str) -> None:
+    """Leave the demo's processes up until Ctrl-C or SIGTERM. ``news`` says which ones."""
+    console.print(f"\n[bold]{news}[/] Look at it in a browser: [link]http://{http}/[/link]")
+    console.print(f"  Kafka is at {bootstrap}. Press Ctrl-C to end the demo.", highlight=False)
     if importlib.util.find_spec("jinja2") is None:
         console.print(f"  The console is not installed: run {install_hint('console')}.", highlight=False, markup=False)
     with suppress(KeyboardInterrupt):

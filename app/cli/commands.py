@@ -112,7 +112,7 @@ def demo(
             "--brokers", min=1, max=9, help="With 3 or more: a cluster, of which a broker is killed meanwhile."
         ),
     ] = 1,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the broker up with its console, until Ctrl-C.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the brokers up with the console, until Ctrl-C.")] = False,
 ) -> int:
     """Show the main scenario on real records.
 
@@ -125,10 +125,8 @@ def demo(
 
     if brokers == 1:
         return run(directory, keep=keep)
-    if keep:
-        raise ConfigError("--keep: the brokers of --brokers 3 cannot be kept; leave one of the two out.")
     if brokers == 2:
         raise ConfigError("--brokers 2: of two brokers none can be killed without a loss of service; write 3.")
     from app.cli.demo_brokers import failover
 
-    return run(directory, failover(brokers))
+    return run(directory, failover(brokers, keep=keep))

@@ -28,6 +28,7 @@ from app.demo import (
     create_topic,
     flights_table,
     free_port,
+    keep_up,
     mib,
     produce,
     progress_bar,
@@ -58,6 +59,8 @@ class DemoBrokers:
     ports: list[int]
     processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     admin: AdminClient | None = None
+    http: str | None = None
+    """Where the first broker serves HTTP and the console; no broker does by default."""
 
     @property
     def bootstrap(self) -> str:
@@ -69,11 +72,12 @@ class DemoBrokers:
 
     def start(self, port: int, stack: ExitStack) -> None:
         place = self.ports.index(port) + 1
+        http = self.http if place == 1 and self.http else "off"
         log = stack.enter_context((self.root / f"broker-{place}.log").open("ab"))
         command = [
             *python_command("app.cli", "serve"),
             *("--node-id", "auto", "--data-dir", str(self.root / f"broker-{place}")),
-            *("--store", self.bucket.resolve().as_uri(), "--listen", f"127.0.0.1:{port}", "--http", "off"),
+            *("--store", self.bucket.resolve().as_uri(), "--listen", f"127.0.0.1:{port}", "--http", http),
             *("--set", "remote.log.manager.task.interval.ms=500"),
         ]
         self.processes[port] = subprocess.Popen(
@@ -103,9 +107,9 @@ class DemoBrokers:
 
 
 @contextmanager
-def _serving(root: Path, count: int) -> Iterator[tuple[DemoBrokers, ExitStack]]:
+def _serving(root: Path, count: int, http: str | None) -> Iterator[tuple[DemoBrokers, ExitStack]]:
     """Brokers that end when the block is left, however it is left."""
-    brokers = DemoBrokers(root, [free_port() for _ in range(count)])
+    brokers = DemoBrokers(root, [free_port() for _ in range(count)], http=http)
     with ended_by_sigterm(), ExitStack() as stack:
         try:
             for port in brokers.ports:
@@ -117,8 +121,11 @@ def _serving(root: Path, count: int) -> Iterator[tuple[DemoBrokers, ExitStack]]:
             brokers.end_all()
 
 
-def failover(count: int, flights_max: int | None = None) -> Callable[[Console, Path], None]:
-    """The demo with so many brokers, and with the first so many flights. It raises DemoFailed."""
+def failover(count: int, flights_max: int | None = None, *, keep: bool = False) -> Callable[[Console, Path], None]:
+    """The demo with so many brokers, and with the first so many flights. It raises DemoFailed.
+
+    ``keep``: the brokers go on until this process is interrupted, and the first one has the console.
+    """
 
     def show(console: Console, root: Path) -> None:
         console.print("[bold]1. Real records[/]")
@@ -126,7 +133,8 @@ def failover(count: int, flights_max: int | None = None) -> Callable[[Console, P
         raw_bytes = sum(len(flight.key) + len(flight.value) for flight in flights)
         console.print(f"  {len(flights):,} flights out of New York in 2013, {mib(raw_bytes)} of JSON, keyed by carrier")
 
-        with _serving(root, count) as (brokers, stack):
+        http = f"127.0.0.1:{free_port()}" if keep else None
+        with _serving(root, count, http) as (brokers, stack):
             console.print(
                 f"[bold]2. {count} brokers[/], each started by the same command, on one directory as object store"
             )
@@ -168,6 +176,8 @@ def failover(count: int, flights_max: int | None = None) -> Callable[[Console, P
             console.print("  count, order and SHA-256 of every partition are what was sent:")
             for partition, digest in enumerate(sent):
                 console.print(f"    {TOPIC}-{partition}  {digest.count:>7,} records  {digest.hexdigest[:32]}…")
+            if http is not None:
+                keep_up(console, "The brokers go on.", http, brokers.bootstrap)
 
     return show
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import psutil
 import pytest
@@ -46,9 +48,27 @@ def test_two_brokers_are_no_demo(capfd: pytest.CaptureFixture[str]) -> None:
     assert "write 3" in capfd.readouterr().err
 
 
-def test_several_brokers_cannot_be_kept(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--brokers", "3", "--keep"]) != 0
-    assert "cannot be kept" in capfd.readouterr().err
+@pytest.mark.ci
+def test_several_brokers_stay_up_with_a_console_until_ctrl_c(tmp_path: Path) -> None:
+    kept = "import sys; from pathlib import Path; from app.demo import run; from app.cli.demo_brokers import failover; "
+    kept += "sys.exit(run(Path(sys.argv[1]), failover(3, 20_000, keep=True)))"
+    process = subprocess.Popen([sys.executable, "-c", kept, str(tmp_path / "demo")], stdout=subprocess.PIPE, text=True)
+    with process:
+        assert process.stdout is not None
+        news = next(line for line in process.stdout if line.startswith("The brokers go on."))
+        [address] = re.findall(r"http://\S+/", news)
+        brokers = psutil.Process(process.pid).children(recursive=True)
+        try:
+            with urlopen(Request(address + "console/topics", headers={"Accept": "text/html"}), timeout=60) as page:
+                assert "flights" in page.read().decode()
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 0
+            assert not [one for one in brokers if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+        finally:
+            process.kill()
+            for one in brokers:
+                with suppress(psutil.NoSuchProcess):
+                    one.kill()
 
 
 @pytest.mark.ci
