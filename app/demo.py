@@ -38,7 +38,7 @@ from rich.table import Table
 from app.core.errors import ConfigError, FirnError
 from app.core.extras import install_hint
 from app.machine.interpreter import python_command, python_environment
-from app.machine.terminating import ended_by_sigterm
+from app.machine.terminating import ended_by_signals
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -160,7 +160,7 @@ def serving(root: Path) -> Iterator[_Broker]:
         *("--set", "remote.log.manager.task.interval.ms=500"),
     ]
     log_path = root / "broker.log"
-    with ended_by_sigterm(), log_path.open("wb") as log:
+    with ended_by_signals(), log_path.open("wb") as log:
         process = subprocess.Popen(
             command,
             stdout=log,

@@ -4,9 +4,9 @@ Every command is a thin function that reads its flags, asks ``app.client`` or th
 people, ``--json`` for machines. Imports that cost time are made inside the commands, so that ``firn serve`` waits for none
 of the others.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 130 stopped by Ctrl-C, 143 for a job that SIGTERM ended; ``firn drain``
-has 3 and ``firn cluster place`` 4. An error is one sentence on standard error that says how to mend it; ``FIRN_DEBUG=1`` adds where
-it came from.
+Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 130 stopped by Ctrl-C, 143 and 129 for a job that SIGTERM or SIGHUP ended;
+``firn drain`` has 3 and ``firn cluster place`` 4. An error is one sentence on standard error that says how to mend it;
+``FIRN_DEBUG=1`` adds where it came from.
 
 - ``commands``: the tree of commands; ``session``: shared flags and the connection to a cluster; ``output``: tables and errors
 - ``serve``, ``banner``, ``background``, ``http``, ``drain``: processes

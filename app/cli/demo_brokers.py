@@ -37,7 +37,7 @@ from app.demo import (
     wait_for_port,
 )
 from app.machine.interpreter import python_command, python_environment
-from app.machine.terminating import ended_by_sigterm
+from app.machine.terminating import ended_by_signals
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient, ClusterMetadata
@@ -110,7 +110,7 @@ class DemoBrokers:
 def _serving(root: Path, count: int, http: str | None) -> Iterator[tuple[DemoBrokers, ExitStack]]:
     """Brokers that end when the block is left, however it is left."""
     brokers = DemoBrokers(root, [free_port() for _ in range(count)], http=http)
-    with ended_by_sigterm(), ExitStack() as stack:
+    with ended_by_signals(), ExitStack() as stack:
         try:
             for port in brokers.ports:
                 brokers.start(port, stack)

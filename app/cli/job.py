@@ -30,7 +30,7 @@ from app.cli.session import (
 from app.core.addresses import is_loopback
 from app.core.errors import ConfigError
 from app.core.extras import install_hint
-from app.machine.terminating import ended_by_sigterm
+from app.machine.terminating import ended_by_signals
 
 if TYPE_CHECKING:
     from pyspark_firn.jobs.compact import HttpLogin
@@ -366,7 +366,7 @@ def _say_findings(found: Any) -> None:
 
 @contextmanager
 def _reporting(what: str, counted: str, *, shown: bool) -> Iterator[Callable[[int, int], None]]:
-    with ended_by_sigterm(), progress(what, total=None, shown=shown, counted=counted) as report:
+    with ended_by_signals(), progress(what, total=None, shown=shown, counted=counted) as report:
         yield lambda done, total: report(done, total or None, "")
 
 

@@ -1,4 +1,4 @@
-"""How processes end that run no event loop for it: a child with its parent, and a program by SIGTERM as by an exception.
+"""How processes end that run no event loop for it: a child with its parent, and a program by SIGTERM or SIGHUP as by an exception.
 
 Tests: ``tests/spark/test_jobs.py``, ``tests/broker/test_process.py``.
 """
@@ -42,18 +42,28 @@ def end_with_parent(descriptor: int) -> None:
 
 
 @contextmanager
-def ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends the block as Ctrl-C would, by an exception: SystemExit with the code that shells give to such an end."""
+def ended_by_signals() -> Iterator[None]:
+    """SIGTERM, and the SIGHUP of a terminal that is closed, end the block as Ctrl-C would, by an exception: SystemExit with the
+    code that shells give to such an end. More of them are ignored from then on, since a shell may send its own SIGHUP, too.
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        del frame
-        raise SystemExit(128 + number)
-
+    A SIGHUP that this process ignores (nohup) stays ignored.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield  # Signals are for the main thread alone.
         return
-    before = signal.signal(signal.SIGTERM, stop)
+    found = {number: signal.getsignal(number) or signal.SIG_DFL for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: handler for number, handler in found.items() if handler is not signal.SIG_IGN}
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        del frame
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    for number in before:
+        signal.signal(number, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -72,7 +72,8 @@ def test_several_brokers_stay_up_with_a_console_until_ctrl_c(tmp_path: Path) -> 
 
 
 @pytest.mark.ci
-def test_a_demo_that_is_sent_sigterm_ends_its_broker(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_demo_that_ends_by_a_signal_ends_its_broker(number: signal.Signals, tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", SERVING, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     with process:
         assert process.stdout is not None
@@ -80,8 +81,8 @@ def test_a_demo_that_is_sent_sigterm_ends_its_broker(tmp_path: Path) -> None:
         [broker] = map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
         try:
             socket.create_connection((host, int(port)), 10).close()
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 128 + signal.SIGTERM
+            process.send_signal(number)
+            assert process.wait(60) == 128 + number
             assert not psutil.pid_exists(broker) or psutil.Process(broker).status() == psutil.STATUS_ZOMBIE
         finally:
             with suppress(ProcessLookupError):

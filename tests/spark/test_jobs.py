@@ -24,7 +24,7 @@ import pytest
 from app.cli import main
 from app.core.errors import ConfigError, StorageFull
 from app.core.units import Offset, PartitionIndex, TimestampMs, TopicIdPartition
-from app.machine.terminating import ended_by_sigterm
+from app.machine.terminating import ended_by_signals
 from app.metadata.log.log_format import decode_entry, encode_entry, encode_value
 from app.metadata.manifest.manifest import SegmentEntry
 from app.objectstore.directory import DirectoryStore
@@ -271,12 +271,33 @@ def test_progress_is_told_in_what_is_counted(
     assert "bytes" not in said
 
 
-def test_a_job_is_ended_by_sigterm_as_by_an_error() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(SystemExit) as ended, ended_by_sigterm():
-        signal.raise_signal(signal.SIGTERM)
-    assert ended.value.code == 128 + signal.SIGTERM
-    assert signal.getsignal(signal.SIGTERM) == before
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_job_is_ended_by_signals_as_by_an_error(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    cleaned = []
+
+    def job() -> None:
+        try:
+            signal.raise_signal(number)
+        finally:
+            signal.raise_signal(signal.SIGHUP)  # by the shell, besides the kernel's
+            cleaned.append(number)
+
+    with pytest.raises(SystemExit) as ended, ended_by_signals():
+        job()
+    assert ended.value.code == 128 + number
+    assert cleaned == [number]
+    assert signal.getsignal(number) == before
+
+
+def test_a_hangup_that_is_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with ended_by_signals():
+            signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_every_kind_of_damage_is_named_with_its_object(topic: Topic) -> None:
