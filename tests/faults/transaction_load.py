@@ -6,6 +6,7 @@ topic with its offsets, in transactions too. At the end the history is checked f
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 from collections import defaultdict
@@ -19,6 +20,9 @@ from tests.support.cluster import ends_of as partition_ends
 from tests.support.waiting import block_until
 from tests.transactions.list_append import Outcome, Txn, find_anomalies
 
+LOGGER = logging.getLogger(__name__)
+"""Takes what librdkafka logs when a producer is polled. One that is left alone (``returned``) is not, so it is silent. It would
+write to the standard error of all later tests of the process."""
 PARTITIONS = 4
 WRITERS = 3
 SETTINGS = {
@@ -78,7 +82,8 @@ class Transactional(threading.Thread):
                     "transaction.timeout.ms": 60_000,
                     "linger.ms": 2,
                     **self.client,
-                }
+                },
+                logger=LOGGER,
             )
             self._call(self.producer.init_transactions, CALL_S)
         return self.producer
