@@ -20,10 +20,11 @@ from app.cli.demo_brokers import failover
 from app.demo import run
 
 SERVING = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from app.demo import serving
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests that were begun by nohup ignore it
 with serving(Path(sys.argv[1])) as broker:
     print(broker.bootstrap, flush=True)
     time.sleep(60)

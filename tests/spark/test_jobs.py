@@ -271,6 +271,15 @@ def test_progress_is_told_in_what_is_counted(
     assert "bytes" not in said
 
 
+@pytest.fixture
+def _hangups_end() -> Iterator[None]:
+    """Tests that were begun by nohup ignore hangups."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("_hangups_end")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_job_is_ended_by_signals_as_by_an_error(number: signal.Signals) -> None:
     before = signal.getsignal(number)

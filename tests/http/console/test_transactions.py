@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import re
 from collections.abc import Sequence
@@ -33,7 +34,8 @@ PARTITION = TopicPartition("t", PartitionIndex(0))
 
 
 async def opened(application: FastAPI, name: str, records: int = 3) -> Transaction:
-    """A transaction with records in ``PARTITION``."""
+    """A transaction with records in ``PARTITION``, which began in a later millisecond than the one before it."""
+    await asyncio.sleep(0.005)
     gateway: Gateway = application.state.gateway
     transaction = await begin_transaction(gateway.cluster, name, timeout_ms=60_000)
     rows = [(TimestampMs(1), None, b"open", ()) for _ in range(records)]
