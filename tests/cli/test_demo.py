@@ -30,6 +30,16 @@ with serving(Path(sys.argv[1])) as broker:
     time.sleep(60)
 """
 
+KEPT = """
+import signal, sys
+from pathlib import Path
+from app.cli.demo_brokers import failover
+from app.demo import run
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that were begun in the background ignore it
+sys.exit(run(Path(sys.argv[1]), failover(3, 20_000, keep=True)))
+"""
+
 
 @pytest.mark.slow
 def test_a_broker_is_killed_meanwhile_and_everything_comes_back_also_a_second_time(
@@ -51,9 +61,7 @@ def test_two_brokers_are_no_demo(capfd: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.ci
 def test_several_brokers_stay_up_with_a_console_until_ctrl_c(tmp_path: Path) -> None:
-    kept = "import sys; from pathlib import Path; from app.demo import run; from app.cli.demo_brokers import failover; "
-    kept += "sys.exit(run(Path(sys.argv[1]), failover(3, 20_000, keep=True)))"
-    process = subprocess.Popen([sys.executable, "-c", kept, str(tmp_path / "demo")], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", KEPT, str(tmp_path / "demo")], stdout=subprocess.PIPE, text=True)
     with process:
         assert process.stdout is not None
         news = next(line for line in process.stdout if line.startswith("The brokers go on."))
