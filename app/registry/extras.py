@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from app.registry.refusals import Code, RegistryRefusal
 
 ITEMS_MAX: Final = 10_000
-"""Rules, or names of sensitive properties, that are joined in one go: about 4 ms."""
+"""Items of all lists that one merge joins (rules, sensitive properties): about 4 ms."""
 
 
 class Layers(NamedTuple):
@@ -32,10 +32,18 @@ def merged(under: Any, over: Any) -> Any:
 
     The tags, the properties and the rules of ``over`` replace those of ``under`` that have the same name. The others stay.
 
-    Raises: RegistryRefusal if lists that must be joined have more than ``ITEMS_MAX`` items.
+    Raises: RegistryRefusal if the lists that must be joined have more than ``ITEMS_MAX`` items.
     """
     if not isinstance(under, dict) or not isinstance(over, dict):
         return under if over is None else over
+    both = [(under[member], over[member]) for member in under.keys() & over.keys()]
+    count = sum(len(a) + len(b) for a, b in both if isinstance(a, list) and isinstance(b, list))
+    if count > ITEMS_MAX:
+        raise RegistryRefusal(
+            Code.INVALID_SCHEMA,
+            f"The schema and its configs have lists of {count} rules or sensitive properties to join, and {ITEMS_MAX} are allowed."
+            " Send fewer.",
+        )
     return under | {member: _joined(under.get(member), value) for member, value in over.items()}
 
 
@@ -43,12 +51,6 @@ def _joined(under: Any, over: Any) -> Any:
     if isinstance(under, dict) and isinstance(over, dict):
         return under | over
     if isinstance(under, list) and isinstance(over, list):
-        if (count := len(under) + len(over)) > ITEMS_MAX:
-            raise RegistryRefusal(
-                Code.INVALID_SCHEMA,
-                f"The schema and its config have {count} rules of one kind, or sensitive properties, and {ITEMS_MAX} are allowed."
-                " Send fewer.",
-            )
         names = {name for one in over if (name := _name(one)) is not None}
         return [one for one in under if _name(one) not in names] + over
     return under if over is None else over

@@ -53,4 +53,7 @@ def test_lists_that_are_long_are_refused_instead_of_joined() -> None:
     assert merged({"domainRules": rules[1:]}, {"domainRules": rules[:1]}) == {"domainRules": rules[1:] + rules[:1]}
     with pytest.raises(RegistryRefusal, match="10001 rules"):
         merged({"domainRules": rules}, {"domainRules": [{"name": "x"}]})
+    halves = {"domainRules": rules[::2], "migrationRules": rules[::2]}
+    with pytest.raises(RegistryRefusal, match="10002 rules"):
+        merged(halves, {"domainRules": rules[:1], "migrationRules": rules[:1]})
     assert merged({"domainRules": rules}, None) == {"domainRules": rules}
