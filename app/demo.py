@@ -466,8 +466,8 @@ def mib(count: float) -> str:
 def run(directory: Path, show: Callable[[Console, Path], None] | None = None, *, keep: bool = False) -> int:
     """Run the demo in ``directory`` (emptied first). Returns the exit code: 0 if all came back as it went in.
 
-    ``show``: another demo than the one of one broker. ``keep``: the broker of the usual demo goes on until this process is
-    interrupted. Raises: ConfigError if the demo's data or its Kafka client is not installed.
+    ``show``: another demo than the one of one broker. ``keep``: the brokers go on until this process is interrupted; another demo
+    sees to that itself. Raises: ConfigError if the demo's data or its Kafka client is not installed.
     """
     if importlib.util.find_spec("confluent_kafka") is None:
         raise ConfigError(f"The demo's Kafka client is not installed: run {install_hint('demo')}.")
@@ -484,7 +484,8 @@ def run(directory: Path, show: Callable[[Console, Path], None] | None = None, *,
     except DemoFailed as error:
         console.print(f"\n[bold red]FAILED[/] {error}")
         return 1
-    console.print(f"\n[bold green]OK[/] everything came back as it went in ({time.monotonic() - began:.0f} s in all)")
+    took = "" if keep else f" ({time.monotonic() - began:.0f} s in all)"
+    console.print(f"\n[bold green]OK[/] everything came back as it went in{took}")
     _where_next(console, directory)
     return 0
 
@@ -530,7 +531,7 @@ def _run(console: Console, root: Path, *, keep: bool = False) -> None:
 
 
 def keep_up(console: Console, news: str, http: str, bootstrap: str) -> None:
-    """Leave the demo's processes up until Ctrl-C or SIGTERM. ``news`` says which ones."""
+    """Leave the demo's processes up until Ctrl-C or another signal ends them. ``news`` says which ones."""
     console.print(f"\n[bold]{news}[/] Look at it in a browser: [link]http://{http}/[/link]")
     console.print(f"  Kafka is at {bootstrap}. Press Ctrl-C to end the demo.", highlight=False)
     if importlib.util.find_spec("jinja2") is None:

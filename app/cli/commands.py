@@ -129,4 +129,4 @@ def demo(
         raise ConfigError("--brokers 2: of two brokers none can be killed without a loss of service; write 3.")
     from app.cli.demo_brokers import failover
 
-    return run(directory, failover(brokers, keep=keep))
+    return run(directory, failover(brokers, keep=keep), keep=keep)

@@ -46,7 +46,7 @@ def ended_by_signals() -> Iterator[None]:
     """SIGTERM, and the SIGHUP of a terminal that is closed, end the block as Ctrl-C would, by an exception: SystemExit with the
     code that shells give to such an end. More of them are ignored from then on, since a shell may send its own SIGHUP, too.
 
-    A SIGHUP that this process ignores (nohup) stays ignored.
+    A signal that this process ignores, as it does SIGHUP under nohup, stays ignored.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # Signals are for the main thread alone.

@@ -37,7 +37,7 @@ from app.cli.demo_brokers import failover
 from app.demo import run
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that were begun in the background ignore it
-sys.exit(run(Path(sys.argv[1]), failover(3, 20_000, keep=True)))
+sys.exit(run(Path(sys.argv[1]), failover(3, 20_000, keep=True), keep=True))
 """
 
 
