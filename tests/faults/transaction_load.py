@@ -21,8 +21,8 @@ from tests.support.waiting import block_until
 from tests.transactions.list_append import Outcome, Txn, find_anomalies
 
 LOGGER = logging.getLogger(__name__)
-"""Takes what librdkafka logs when a producer is polled. One that is left alone (``returned``) is not, so it is silent. It would
-write to the standard error of all later tests of the process."""
+"""Gets the log lines of a producer when the producer is polled. A producer that is left alone (``returned``) is not polled any
+more, so its lines go nowhere. Without a logger, they would go to the standard error of all later tests of the process."""
 PARTITIONS = 4
 WRITERS = 3
 SETTINGS = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import re
 from collections.abc import Sequence
@@ -27,15 +26,18 @@ from app.client.transactions import (
 from app.core.units import PartitionIndex, TimestampMs, TopicPartition
 from app.http.console.pages import transactions
 from app.http.gateway import Gateway
+from app.machine.runtime import SystemClock
 from app.security.acls import Operation, ResourceType
 from tests.http.secured import secured
+from tests.support.waiting import until
 
 PARTITION = TopicPartition("t", PartitionIndex(0))
 
 
 async def opened(application: FastAPI, name: str, records: int = 3) -> Transaction:
     """A transaction with records in ``PARTITION``, which began in a later millisecond than the one before it."""
-    await asyncio.sleep(0.005)
+    now_ms = SystemClock().now_ms()
+    await until(lambda: SystemClock().now_ms() > now_ms)
     gateway: Gateway = application.state.gateway
     transaction = await begin_transaction(gateway.cluster, name, timeout_ms=60_000)
     rows = [(TimestampMs(1), None, b"open", ()) for _ in range(records)]
